@@ -1,0 +1,71 @@
+"""Every error that zindex raises on purpose; callers may catch these or the builtin they extend.
+
+::
+
+    ZindexError
+    ├── ConfigError (ValueError)               a setting is unknown, missing or out of range
+    ├── SourceError (ValueError)               a .bin/.idx pair is not what it must be
+    ├── PlanError (ValueError)                 the numbers asked for cannot be had from the data
+    ├── StoreError                             a store holds something that zindex did not write
+    │   └── StoreNotFoundError (FileNotFoundError)
+    │       └── NotReadyError                  begun but not committed yet: k of n shards
+    ├── FingerprintMismatchError               same place, other content
+    └── VerificationError                      bytes on disk fail their checksum, or are missing
+
+Each message is one sentence: what must hold, what came, where, and what to do.
+"""
+
+
+class ZindexError(Exception):
+    """Base of every error that zindex raises on purpose."""
+
+
+class ConfigError(ZindexError, ValueError):
+    """A setting is unknown, missing or out of range."""
+
+
+class SourceError(ZindexError, ValueError):
+    """A ``.bin/.idx`` pair is not what its format says it must be."""
+
+
+class PlanError(ZindexError, ValueError):
+    """The numbers asked for cannot be had from the data."""
+
+
+class StoreError(ZindexError):
+    """A store holds something that zindex did not write or cannot read."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """Nothing is stored at the given place."""
+
+    # OSError gives exceptions a two-argument form; one sentence is all a caller needs here.
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+class NotReadyError(StoreNotFoundError):
+    """A store has been begun but not committed.
+
+    Parameters
+    ----------
+    message
+        The sentence to show.
+    num_done
+        Shards that are finished and valid.
+    num_shards
+        Shards that the whole store has.
+    """
+
+    def __init__(self, message: str, *, num_done: int, num_shards: int) -> None:
+        super().__init__(message)
+        self.num_done = num_done
+        self.num_shards = num_shards
+
+
+class FingerprintMismatchError(ZindexError):
+    """The content at a place is not the content that was asked for."""
+
+
+class VerificationError(ZindexError):
+    """Bytes on disk fail their checksum, or are missing."""

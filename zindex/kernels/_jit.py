@@ -1,0 +1,23 @@
+"""The one way in which kernels are compiled here.
+
+``nogil`` lets Dask's threads run kernels side by side. ``parallel`` is never used (its thread pool
+can end a threaded worker) and neither is ``fastmath`` (contraction would change results).
+"""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+from numba import njit
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
+    return cast("Callable[P, R]", njit(nogil=True, boundscheck=False)(function))
+
+
+def inline(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a small helper that its callers absorb, so that their loops can vectorise."""
+    return cast("Callable[P, R]", njit(nogil=True, inline="always")(function))
