@@ -4,10 +4,15 @@
 can end a threaded worker) and neither is ``fastmath`` (contraction would change results).
 """
 
+import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
 from numba import njit
+
+# Compiled code is kept only where the user names a place: a shared home directory would make
+# thousands of processes write and load the same files.
+_CACHE = bool(os.environ.get("NUMBA_CACHE_DIR"))
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,9 +20,9 @@ R = TypeVar("R")
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
-    return cast("Callable[P, R]", njit(nogil=True, boundscheck=False)(function))
+    return cast("Callable[P, R]", njit(nogil=True, cache=_CACHE)(function))
 
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper that its callers absorb, so that their loops can vectorise."""
-    return cast("Callable[P, R]", njit(nogil=True, inline="always")(function))
+    return cast("Callable[P, R]", njit(nogil=True, inline="always", cache=_CACHE)(function))
