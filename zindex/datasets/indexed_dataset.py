@@ -1,0 +1,405 @@
+"""Megatron's ``.bin/.idx`` pairs under Megatron Core's names, checked on every open.
+
+The file format itself lives in ``zindex.formats``; object storage is not served here.
+"""
+
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.errors import ConfigError, SourceError
+from zindex.formats.bin_writer import PairWriter
+from zindex.formats.megatron_readers import (
+    _BinReader,
+    _FileBinReader,
+    _IndexReader,
+    _IndexWriter,
+    _MMapBinReader,
+)
+from zindex.formats.token_dtypes import DType
+from zindex.formats.token_values import append_to_each, convert_tokens
+
+__all__ = [
+    "DType",
+    "IndexedDataset",
+    "IndexedDatasetBuilder",
+    "_BinReader",
+    "_FileBinReader",
+    "_IndexReader",
+    "_IndexWriter",
+    "_MMapBinReader",
+    "get_bin_path",
+    "get_idx_path",
+]
+
+TokenType: TypeAlias = type[np.number[Any]]
+TokenArray: TypeAlias = npt.NDArray[Any]
+Item: TypeAlias = TokenArray | tuple[TokenArray, np.int8]
+Items: TypeAlias = list[TokenArray] | tuple[list[TokenArray], npt.NDArray[np.int8]]
+
+_OBJECT_STORAGE_PREFIXES = ("s3://", "msc://")
+
+
+class IndexedDataset(torch.utils.data.Dataset[Item]):
+    """The sequences of a ``.bin/.idx`` pair by number, under Megatron Core's contract.
+
+    Both files are checked to the last element when the dataset is opened. It pickles as its
+    constructor's arguments and opens again where it arrives; a forked child uses what its parent
+    opened. With ``mmap`` items are read-only views of the file, without it fresh arrays.
+
+    Parameters
+    ----------
+    path_prefix
+        Path of the pair without ``.idx``.
+    multimodal
+        Whether items come with their modes, which the file must then have.
+    mmap
+        Whether tokens are read through a mapping, which dies with SIGBUS if the file is cut, or by
+        position, which raises.
+    object_storage_config, s3_config
+        Not served: anything but None is refused.
+    fast_cache_load
+        Taken for Megatron's sake; the check of the file is fast enough never to be left out.
+    sequences_per_dataset
+        The sequences and ``document_indices`` entries that the file must have.
+    dtype_code
+        Taken for Megatron's sake; the code in the file decides.
+
+    Raises
+    ------
+    SourceError
+        If a file is missing or contradicts the format, the other file or the counts given.
+    ConfigError
+        If the pair is in object storage.
+    """
+
+    def __init__(
+        self,
+        path_prefix: str,
+        multimodal: bool = False,
+        mmap: bool = True,
+        object_storage_config: Any = None,
+        s3_config: Any = None,
+        fast_cache_load: bool = False,
+        sequences_per_dataset: Sequence[int] | None = None,
+        dtype_code: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.initialize(
+            path_prefix,
+            multimodal,
+            mmap,
+            object_storage_config or s3_config,
+            fast_cache_load,
+            sequences_per_dataset,
+            dtype_code,
+        )
+
+    def initialize(
+        self,
+        path_prefix: str,
+        multimodal: bool,
+        mmap: bool,
+        object_storage_config: Any,
+        fast_cache_load: bool = False,
+        sequences_per_dataset: Sequence[int] | None = None,
+        dtype_code: int | None = None,
+    ) -> None:
+        """Open the pair; called by the constructor and after unpickling."""
+        _refuse_object_storage(path_prefix, object_storage_config)
+        self.path_prefix = path_prefix
+        self.multimodal = multimodal
+        self.mmap = mmap
+        self.object_storage_config = object_storage_config
+        self.fast_cache_load = fast_cache_load
+        self.sequences_per_dataset = sequences_per_dataset
+        self.dtype_code = dtype_code
+        bin_path = get_bin_path(path_prefix)
+        self.index = _IndexReader(
+            get_idx_path(path_prefix), multimodal, sequences_per_dataset, dtype_code, bin_path
+        )
+        nbytes = self.index.file.bin_nbytes
+        self.bin_reader: _BinReader = (
+            _MMapBinReader(bin_path, nbytes) if mmap else _FileBinReader(bin_path, nbytes=nbytes)
+        )
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (
+            self.path_prefix,
+            self.multimodal,
+            self.mmap,
+            self.object_storage_config,
+            self.fast_cache_load,
+            self.sequences_per_dataset,
+            self.dtype_code,
+        )
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.initialize(*state)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, idx: Any) -> Any:
+        """Return the tokens of a sequence, or of each sequence of a slice.
+
+        Parameters
+        ----------
+        idx
+            A whole number, from the end if negative, or a slice of step 1.
+
+        Returns
+        -------
+        tokens
+            One array, or a list of arrays; if multimodal, with the mode or the modes in a tuple.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sequence.
+        ValueError
+            If the slice has another step.
+        TypeError
+            If it is neither a number nor a slice.
+        """
+        if isinstance(idx, (int, np.integer)):
+            pointer, length, mode = self.index[int(idx)]
+            tokens = self.bin_reader.read(self.index.dtype, int(length), int(pointer))
+            return tokens if mode is None else (tokens, mode)
+        if isinstance(idx, slice):
+            return self._get_slice(idx)
+        raise TypeError(
+            f"a sequence is asked for by a whole number or a slice, not by {type(idx).__name__}; "
+            "convert it with int()"
+        )
+
+    def _get_slice(self, span: slice) -> Items:
+        """Return the sequences of a contiguous slice, read at once."""
+        start, stop, step = span.indices(len(self))
+        if step != 1:
+            raise ValueError(
+                f"slices of an IndexedDataset must be contiguous, but the step of {span} is "
+                f"{step}; ask for the numbers one by one"
+            )
+        stop = max(start, stop)
+        sequences: list[TokenArray] = []
+        if start < stop:
+            stops = np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
+            tokens = self.bin_reader.read(
+                self.index.dtype, int(stops[-1]), int(self.index.sequence_pointers[start])
+            )
+            sequences = np.split(tokens, stops[:-1])
+        modes = self.index.sequence_modes
+        return sequences if modes is None else (sequences, modes[start:stop])
+
+    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
+        """Return a part of a sequence: ``length`` tokens (None: all) from token ``offset``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sequence, or the part does not lie within it.
+        """
+        pointer, whole, mode = self.index[operator.index(idx)]
+        start = operator.index(offset)
+        count = int(whole) - start if length is None else operator.index(length)
+        if start < 0 or count < 0 or start + count > whole:
+            raise IndexError(
+                f"a part must lie within its sequence of {whole} tokens, but {count} tokens from "
+                f"offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
+            )
+        nbytes_before = start * self.index.dtype_size
+        tokens = self.bin_reader.read(self.index.dtype, count, int(pointer) + nbytes_before)
+        return tokens if mode is None else (tokens, mode)
+
+    @property
+    def sequence_lengths(self) -> npt.NDArray[np.int32]:
+        """Shape (sequences,), int32, tokens."""
+        return self.index.sequence_lengths
+
+    @property
+    def document_indices(self) -> npt.NDArray[np.int64]:
+        """Shape (documents + 1,), int64, first sequence of each document."""
+        return self.index.document_indices
+
+    def get_document_indices(self) -> npt.NDArray[np.int64]:
+        """Return ``document_indices``."""
+        return self.index.document_indices
+
+    def set_document_indices(self, document_indices: npt.NDArray[np.int64]) -> None:
+        """Replace ``document_indices`` in this object; the file and its pickles keep theirs."""
+        self.index.document_indices = document_indices
+
+    @property
+    def sequence_modes(self) -> npt.NDArray[np.int8]:
+        """Shape (sequences,), int8; ConfigError unless the dataset was opened as multimodal."""
+        if self.index.sequence_modes is None:
+            raise ConfigError(
+                f"sequence_modes needs multimodal=True, but {self.path_prefix} was opened with "
+                "multimodal=False; open it again with the modes"
+            )
+        return self.index.sequence_modes
+
+    @staticmethod
+    def exists(path_prefix: str) -> bool:
+        """Return whether both files of the pair exist."""
+        _refuse_object_storage(path_prefix, None)
+        return os.path.exists(get_idx_path(path_prefix)) and os.path.exists(
+            get_bin_path(path_prefix)
+        )
+
+
+class IndexedDatasetBuilder:
+    """Write a ``.bin/.idx`` pair under Megatron Core's contract.
+
+    Tokens may come as torch tensors, numpy arrays, lists of numbers or lists of decimal strings; a
+    value that the dtype cannot hold is refused, and a refused call has written nothing. Neither
+    file has its name before ``finalize``.
+
+    Parameters
+    ----------
+    bin_path
+        Path of the ``.bin`` file.
+    dtype
+        Token dtype.
+    multimodal
+        Whether each sequence has a mode.
+    """
+
+    def __init__(
+        self, bin_path: str, dtype: TokenType = np.int32, multimodal: bool = False
+    ) -> None:
+        self.dtype = dtype
+        self.multimodal = multimodal
+        self._writer = PairWriter(bin_path, dtype, has_modes=multimodal)
+        self.data_file = self._writer.data_file
+        self.sequence_lengths = self._writer.sequence_lengths
+        self.document_indices = self._writer.document_indices
+        self.sequence_modes = self._writer.sequence_modes
+
+    def add_item(self, tensor: Any, mode: int = 0) -> None:
+        """Append one sequence; its document ends with ``end_document``."""
+        self._writer.append(_as_values(tensor), modes=[mode])
+
+    def add_document(
+        self, tensor: Any, lengths: Sequence[int], modes: Sequence[int] | None = None
+    ) -> None:
+        """Append a document of several sequences.
+
+        Parameters
+        ----------
+        tensor
+            The tokens of all its sequences.
+        lengths
+            Tokens of each sequence, together all of them. None at all append an empty document.
+        modes
+            Mode of each sequence; zeros if left out.
+
+        Raises
+        ------
+        SourceError
+            If the lengths do not add up or a token does not fit.
+        """
+        self._writer.append(_as_values(tensor), lengths, modes)
+        self._writer.end_document()
+
+    def add_documents(
+        self,
+        documents: Any,
+        modes: Sequence[int] | None = None,
+        eod_token: int | None = None,
+        chunk_size: int = 1_000_000,
+    ) -> None:
+        """Append many documents of one sequence each.
+
+        Parameters
+        ----------
+        documents
+            An awkward array of documents by tokens, or a sequence of token sequences.
+        modes
+            Mode of each document; zeros if left out.
+        eod_token
+            Appended to each document, also to an empty one, which becomes this token alone.
+        chunk_size
+            Documents converted at a time.
+
+        Raises
+        ------
+        SourceError
+            If a token does not fit, or the modes are not one per document.
+        """
+        if chunk_size < 1:
+            raise ConfigError(f"chunk_size must be at least 1, but is {chunk_size}; raise it")
+        if modes is not None and len(modes) != len(documents):
+            raise SourceError(
+                f"each of the {len(documents)} documents must come with one mode, but "
+                f"{len(modes)} modes came; give one for each document"
+            )
+        for start in range(0, len(documents), chunk_size):
+            span = slice(start, start + chunk_size)
+            tokens, lengths = self._convert_documents(documents[span], eod_token)
+            first = len(self.sequence_lengths)
+            self._writer.append(tokens, lengths, None if modes is None else modes[span])
+            self._writer.append_document_ends(first + 1 + np.arange(lengths.size))
+
+    def _convert_documents(
+        self, documents: Any, eod_token: int | None
+    ) -> tuple[TokenArray, npt.NDArray[np.int64]]:
+        """Return the tokens of documents in one row, and the length of each."""
+        owner = self._writer.bin_path
+        if type(documents).__module__.partition(".")[0] == "awkward":
+            import awkward
+
+            lengths = np.asarray(awkward.num(documents, axis=1), np.int64)
+            flat = np.asarray(awkward.flatten(documents, axis=1))
+            tokens = convert_tokens(flat, self.dtype, owner=owner)
+        else:
+            rows = [convert_tokens(_as_values(row), self.dtype, owner=owner) for row in documents]
+            lengths = np.array([row.size for row in rows], np.int64)
+            tokens = np.concatenate([np.empty(0, self.dtype), *rows])
+        if eod_token is None:
+            return tokens, lengths
+        eod = convert_tokens([eod_token], self.dtype, owner=f"{owner} (eod_token)")
+        return append_to_each(tokens, lengths, eod), lengths + 1
+
+    def end_document(self) -> None:
+        """End a document that was appended with ``add_item``."""
+        self._writer.end_document()
+
+    def add_index(self, path_prefix: str) -> None:
+        """Append another pair; SourceError if it is damaged or of another dtype."""
+        self._writer.append_pair(path_prefix)
+
+    def finalize(self, idx_path: str) -> None:
+        """Write the ``.idx`` and give both files their names, the ``.idx`` last."""
+        self._writer.finalize(idx_path)
+
+
+def get_idx_path(path_prefix: str) -> str:
+    """Return the path of the index file of a pair."""
+    return path_prefix + ".idx"
+
+
+def get_bin_path(path_prefix: str) -> str:
+    """Return the path of the token file of a pair."""
+    return path_prefix + ".bin"
+
+
+def _refuse_object_storage(path_prefix: str, config: Any) -> None:
+    """Raise for a pair that is not on a file system."""
+    if config is not None or path_prefix.startswith(_OBJECT_STORAGE_PREFIXES):
+        raise ConfigError(
+            f"a .bin/.idx pair must lie on a file system, but {path_prefix} was given "
+            f"{'with an object storage setting' if config is not None else 'as object storage'}; "
+            "copy or mount it, or convert it to a Zarr store"
+        )
+
+
+def _as_values(tokens: Any) -> Any:
+    """Return a tensor's values as an array, and anything else as it is."""
+    return tokens.detach().cpu().numpy() if isinstance(tokens, torch.Tensor) else tokens

@@ -1,0 +1,1 @@
+"""Formats that come from outside: readers and writers in numpy and the standard library."""

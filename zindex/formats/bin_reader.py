@@ -1,0 +1,149 @@
+"""Reading tokens of a ``.bin`` by position, with ``pread`` or through a mapping."""
+
+import os
+import weakref
+from collections import deque
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError, VerificationError
+from zindex.formats.file_access import map_file, open_regular, read_into, short_read
+
+TokenArray: TypeAlias = npt.NDArray[Any]
+
+# Descriptors kept open in a process; the usual limit is 1,024 and training needs some itself.
+_MAX_OPEN = 256
+_opened: "deque[weakref.ref[BinFile]]" = deque()
+
+
+class _Descriptor:
+    """An open file that closes with the last reader that uses it."""
+
+    __slots__ = ("number", "process", "size")
+
+    def __init__(self, path: str) -> None:
+        self.number, self.size = open_regular(path)
+        self.process = os.getpid()
+
+    def __del__(self, close: Any = os.close) -> None:
+        if hasattr(self, "number"):
+            close(self.number)
+
+
+class BinFile:
+    """A ``.bin`` file read by ``pread`` into fresh arrays.
+
+    It opens at the first read in each process, keeps no lock, pickles as its arguments and shares
+    256 open descriptors with all others of its process. Threads may read at the same time.
+
+    Parameters
+    ----------
+    path
+        The ``.bin`` file.
+    nbytes
+        The size that it must have, as ``IdxFile.bin_nbytes``; None takes the size as it comes.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "nbytes", "path")
+
+    def __init__(self, path: str, nbytes: int | None = None) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        self._descriptor: _Descriptor | None = None
+
+    def __reduce__(self) -> tuple[type["BinFile"], tuple[str, int | None]]:
+        return type(self), (self.path, self.nbytes)
+
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+        """Return ``count`` items from byte ``offset``.
+
+        Raises
+        ------
+        SourceError
+            If the span does not lie within the file.
+        VerificationError
+            If the file is shorter than when it was checked.
+        OSError
+            If the system cannot open or read it.
+        """
+        descriptor = self._descriptor
+        if descriptor is None or descriptor.process != os.getpid():
+            descriptor = self._open()
+        itemsize = np.dtype(dtype).itemsize
+        size = descriptor.size if self.nbytes is None else self.nbytes
+        check_span(self.path, size, int(offset), int(count), itemsize)
+        array: TokenArray = np.empty(int(count), dtype)
+        came = read_into(descriptor.number, array, int(offset))
+        if came != array.nbytes:
+            raise short_read(self.path, offset=int(offset), wanted=array.nbytes, came=came)
+        return array
+
+    def close(self) -> None:
+        """Close the file in this process; the next read opens it again."""
+        self._descriptor = None
+
+    def _open(self) -> _Descriptor:
+        """Open the file for this process, closing the one opened longest ago if there are many."""
+        descriptor = _Descriptor(self.path)
+        if self.nbytes is not None and descriptor.size < self.nbytes:
+            raise VerificationError(
+                f"{self.path} must hold {self.nbytes:,} bytes, as when it was checked, but now "
+                f"holds {descriptor.size:,}; restore the file and open it again"
+            )
+        self._descriptor = descriptor
+        _opened.append(weakref.ref(self))
+        while len(_opened) > _MAX_OPEN:
+            oldest = _opened.popleft()()
+            if oldest is not None and oldest is not self:
+                oldest.close()
+        return descriptor
+
+
+class MappedBinFile:
+    """A ``.bin`` file read through a mapping, as read-only views without a copy.
+
+    Faster than ``BinFile`` for spans in the page cache, but a file cut while it is mapped ends the
+    process with SIGBUS. Pickles as its arguments; a forked child uses its parent's mapping.
+
+    Parameters
+    ----------
+    path
+        The ``.bin`` file.
+    nbytes
+        The size that it must have, as ``IdxFile.bin_nbytes``; None takes the size as it comes.
+    """
+
+    __slots__ = ("_content", "nbytes", "path")
+
+    def __init__(self, path: str, nbytes: int | None = None) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        self._content: npt.NDArray[np.uint8] | None = None
+
+    def __reduce__(self) -> tuple[type["MappedBinFile"], tuple[str, int | None]]:
+        return type(self), (self.path, self.nbytes)
+
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+        """Return ``count`` items from byte ``offset`` as a view; SourceError outside the file."""
+        content = self._content
+        if content is None:
+            content = self._content = map_file(self.path, self.nbytes)
+        itemsize = np.dtype(dtype).itemsize
+        start, count = int(offset), int(count)
+        check_span(self.path, content.size, start, count, itemsize)
+        return content[start : start + count * itemsize].view(dtype)
+
+    def close(self) -> None:
+        """Let go of the mapping; it ends with the last view of it."""
+        self._content = None
+
+
+def check_span(path: str, size: int, offset: int, count: int, itemsize: int) -> None:
+    """Refuse a span that leaves the file, before anything is allocated for it."""
+    if count < 0 or offset < 0 or offset + count * itemsize > size:
+        raise SourceError(
+            f"a read must lie within the {size:,} bytes of {path}, but {count} items of "
+            f"{itemsize} bytes from byte {offset} do not; check the offset and the length"
+        )

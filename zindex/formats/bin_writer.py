@@ -1,0 +1,206 @@
+"""Writing a ``.bin/.idx`` pair sequence by sequence, visible only when both files are complete."""
+
+import os
+import weakref
+from array import array
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError, VerificationError
+from zindex.formats.bin_idx import read_index
+from zindex.formats.file_access import partial_path
+from zindex.formats.idx_writer import MAX_LENGTH, whole_numbers, write_index
+from zindex.formats.token_dtypes import token_dtype_code
+from zindex.formats.token_values import convert_tokens
+
+_COPY_NBYTES = 8 << 20
+_COPY_SEQUENCES = 1 << 20
+
+
+class PairWriter:
+    """Append tokens to a ``.bin`` and keep what its ``.idx`` will say, in 13 bytes per sequence.
+
+    The ``.bin`` grows under another name and gets its own in ``finalize``, so that whatever stood
+    at the path stays whole until then. A call that refuses its arguments has written nothing.
+
+    Parameters
+    ----------
+    bin_path
+        Path of the ``.bin`` file.
+    dtype
+        Token dtype.
+    has_modes
+        Whether each sequence has a mode.
+    """
+
+    def __init__(
+        self, bin_path: str | os.PathLike[str], dtype: npt.DTypeLike, *, has_modes: bool = False
+    ) -> None:
+        token_dtype_code(dtype)
+        self.bin_path = os.fspath(bin_path)
+        self.dtype = np.dtype(dtype)
+        self.sequence_lengths = array("i")
+        self.document_indices = array("q", [0])
+        self.sequence_modes = array("b") if has_modes else None
+        self._partial = partial_path(self.bin_path)
+        self.data_file: BinaryIO = open(self._partial, "xb", buffering=1 << 20)  # noqa: SIM115
+        self._discard = weakref.finalize(self, _discard, self.data_file, self._partial, os.getpid())
+
+    def append(self, values: Any, lengths: Any = None, modes: Any = None) -> int:
+        """Append the tokens of one sequence, or of several with the given lengths and modes.
+
+        Returns
+        -------
+        num_sequences
+            Sequences appended.
+
+        Raises
+        ------
+        SourceError
+            If a token does not fit the dtype, the lengths do not add up to the tokens, or the modes
+            are not one int8 per sequence.
+        """
+        tokens = convert_tokens(values, self.dtype, owner=self.bin_path)
+        sizes = tokens.size if lengths is None else lengths
+        name = f"sequence_lengths of {self.bin_path}"
+        kept = whole_numbers(np.atleast_1d(np.asarray(sizes)), 0, MAX_LENGTH, name)
+        if int(kept.sum()) != tokens.size:
+            raise SourceError(
+                f"sequence lengths must add up to the tokens given, {tokens.size}, but for "
+                f"{self.bin_path} they add up to {int(kept.sum())}; "
+                "count an appended end-of-document token too"
+            )
+        kept_modes = np.zeros(kept.size, np.int64)
+        if modes is not None and self.sequence_modes is not None:
+            name = f"sequence_modes of {self.bin_path}"
+            kept_modes = whole_numbers(np.atleast_1d(np.asarray(modes)), -128, 127, name)
+        if kept_modes.size != kept.size:
+            raise SourceError(
+                f"each of the {kept.size} sequences for {self.bin_path} must come with one mode, "
+                f"but {kept_modes.size} modes came; give one for each sequence"
+            )
+        self.data_file.write(tokens.view(np.uint8).data if tokens.size else b"")
+        self.sequence_lengths.frombytes(kept.astype(np.int32).tobytes())
+        if self.sequence_modes is not None:
+            self.sequence_modes.frombytes(kept_modes.astype(np.int8).tobytes())
+        return int(kept.size)
+
+    def append_document_ends(self, ends: npt.NDArray[np.int64]) -> None:
+        """Append the numbers of sequences after which documents end."""
+        self.document_indices.frombytes(ends.astype(np.int64).tobytes())
+
+    def end_document(self) -> None:
+        """End a document after the last sequence."""
+        self.document_indices.append(len(self.sequence_lengths))
+
+    def append_pair(self, prefix: str) -> None:
+        """Append another pair: its tokens byte by byte, its sequences and its documents.
+
+        Raises
+        ------
+        SourceError
+            If the pair is damaged, has another dtype, or has no modes where they are needed.
+        VerificationError
+            If its ``.bin`` is cut while it is copied.
+        """
+        source = read_index(prefix, multimodal=self.sequence_modes is not None)
+        if source.dtype != self.dtype:
+            raise SourceError(
+                f"datasets can be joined only if their tokens have one dtype, but {source.path} "
+                f"has {source.dtype.name} and {self.bin_path} has {self.dtype.name}; convert one"
+            )
+        before = self.data_file.tell()
+        num_before = (
+            len(self.sequence_lengths),
+            len(self.document_indices),
+            len(self.sequence_modes or ()),
+        )
+        try:
+            self._copy_tokens(f"{prefix}.bin", source.bin_nbytes)
+            first = len(self.sequence_lengths)
+            for start in range(0, source.num_sequences, _COPY_SEQUENCES):
+                stop = min(start + _COPY_SEQUENCES, source.num_sequences)
+                lengths = source.sequence_lengths(start, stop)
+                self.sequence_lengths.frombytes(lengths.astype(np.int32).tobytes())
+                if self.sequence_modes is not None:
+                    self.sequence_modes.frombytes(source.sequence_modes(start, stop).tobytes())
+            for start in range(1, source.num_documents + 1, _COPY_SEQUENCES):
+                stop = min(start + _COPY_SEQUENCES, source.num_documents + 1)
+                self.append_document_ends(first + source.document_indices(start, stop))
+        except (VerificationError, OSError):
+            self.data_file.seek(before)
+            self.data_file.truncate()
+            del self.sequence_lengths[num_before[0] :], self.document_indices[num_before[1] :]
+            if self.sequence_modes is not None:
+                del self.sequence_modes[num_before[2] :]
+            raise
+
+    def finalize(self, idx_path: str | os.PathLike[str]) -> None:
+        """Write the ``.idx`` and give both files their names, the ``.idx`` last.
+
+        Raises
+        ------
+        SourceError
+            If sequences follow the last ``end_document``, or the writer was finalized before.
+        VerificationError
+            If an earlier write failed half way.
+        """
+        if self.data_file.closed:
+            raise SourceError(
+                f"a builder can be finalized once, but {self.bin_path} is closed already; "
+                "make a new builder"
+            )
+        num_sequences, last = len(self.sequence_lengths), self.document_indices[-1]
+        if last != num_sequences:
+            raise SourceError(
+                f"every sequence must belong to a document, but {self.bin_path} has "
+                f"{num_sequences} sequences and its last document ends after {last}; "
+                "call end_document() before finalize()"
+            )
+        self.data_file.flush()
+        wanted = sum(self.sequence_lengths) * self.dtype.itemsize
+        written = os.fstat(self.data_file.fileno()).st_size
+        if written != wanted:
+            raise VerificationError(
+                f"the sequences of {self.bin_path} take {wanted} bytes, but {written} were written "
+                "because a write failed on the way; make room and build it again"
+            )
+        os.fsync(self.data_file.fileno())
+        self.data_file.close()
+        # An older .idx must never stand beside the new .bin.
+        with suppress(FileNotFoundError):
+            os.unlink(idx_path)
+        os.replace(self._partial, self.bin_path)
+        self._discard.detach()
+        modes = self.sequence_modes
+        write_index(
+            idx_path,
+            self.dtype,
+            np.frombuffer(self.sequence_lengths, np.int32),
+            np.frombuffer(self.document_indices, np.int64),
+            None if modes is None else np.frombuffer(modes, np.int8),
+        )
+
+    def _copy_tokens(self, bin_path: str, nbytes: int) -> None:
+        """Copy a whole ``.bin`` behind the tokens written so far."""
+        copied = 0
+        with open(bin_path, "rb", buffering=0) as source:
+            while copied < nbytes and (block := source.read(min(_COPY_NBYTES, nbytes - copied))):
+                self.data_file.write(block)
+                copied += len(block)
+        if copied != nbytes:
+            raise VerificationError(
+                f"{bin_path} must hold {nbytes:,} bytes, as when it was checked, but ended after "
+                f"{copied:,}; restore the file and add it again"
+            )
+
+
+def _discard(data_file: BinaryIO, partial: str, process: int) -> None:
+    """Remove the file of a writer that was never finalized, but not from a forked child."""
+    if os.getpid() == process:
+        data_file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(partial)

@@ -1,0 +1,182 @@
+"""The reader and writer classes that Megatron Core keeps behind its ``IndexedDataset``."""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError
+from zindex.formats.bin_idx import read_idx_file
+from zindex.formats.bin_reader import BinFile, MappedBinFile
+from zindex.formats.idx_writer import write_index
+
+TokenType: TypeAlias = type[np.number[Any]]
+TokenArray: TypeAlias = npt.NDArray[Any]
+
+logger = logging.getLogger(__name__)
+
+
+class _IndexWriter:
+    """Write an ``.idx`` file in a ``with`` block; it appears whole when ``write`` has ended."""
+
+    def __init__(self, idx_path: str, dtype: TokenType) -> None:
+        self.idx_path = idx_path
+        self.dtype = dtype
+
+    def __enter__(self) -> "_IndexWriter":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        return None
+
+    def write(
+        self,
+        sequence_lengths: Iterable[int | np.integer[Any]],
+        sequence_modes: Iterable[int | np.integer[Any]] | None,
+        document_indices: Iterable[int | np.integer[Any]],
+    ) -> None:
+        """Write lengths, modes (or None) and document indices, with the pointers they imply."""
+        modes = None if sequence_modes is None else _as_row(sequence_modes)
+        lengths, entries = _as_row(sequence_lengths), _as_row(document_indices)
+        write_index(self.idx_path, self.dtype, lengths, entries, modes)
+
+
+class _IndexReader:
+    """The arrays of a checked ``.idx`` file, as read-only views of a mapping.
+
+    Parameters
+    ----------
+    idx_path
+        The ``.idx`` file.
+    multimodal
+        Whether the file must have modes, and they are read.
+    sequences_per_dataset
+        The sequences and the entries of ``document_indices`` that the header must count.
+    dtype_code
+        Taken for Megatron's sake; the header's own code decides.
+    bin_path
+        The ``.bin`` whose size is checked too, or None.
+    """
+
+    def __init__(
+        self,
+        idx_path: str,
+        multimodal: bool,
+        sequences_per_dataset: Sequence[int] | None = None,
+        dtype_code: int | None = None,
+        bin_path: str | None = None,
+    ) -> None:
+        self.file = read_idx_file(idx_path, bin_path, multimodal=multimodal or None)
+        self.dtype: TokenType = self.file.dtype.type
+        self.dtype_size = self.file.dtype.itemsize
+        self.sequence_count = self.file.num_sequences
+        self.document_count = self.file.num_documents + 1
+        counts = (self.sequence_count, self.document_count)
+        if sequences_per_dataset and tuple(sequences_per_dataset) != counts:
+            raise SourceError(
+                f"sequences_per_dataset must agree with the file, but says "
+                f"{tuple(sequences_per_dataset)} where {idx_path} counts {counts}; "
+                "count again or leave it out"
+            )
+        arrays = self.file.map_arrays()
+        self.sequence_lengths = arrays.sequence_lengths
+        self.sequence_pointers = arrays.sequence_pointers
+        self.document_indices = arrays.document_indices
+        self.sequence_modes = arrays.sequence_modes if multimodal else None
+
+    def __len__(self) -> int:
+        return self.sequence_count
+
+    def __getitem__(self, idx: int) -> tuple[np.int64, np.int32, np.int8 | None]:
+        """Return pointer, length and mode (None unless multimodal) of a sequence."""
+        try:
+            length = self.sequence_lengths[idx]
+        except IndexError:
+            raise IndexError(
+                f"a sequence must lie within [{-len(self)}, {len(self)}), but {idx} was asked of "
+                f"{self.file.path}; take it modulo the length of the dataset"
+            ) from None
+        mode = None if self.sequence_modes is None else self.sequence_modes[idx]
+        return self.sequence_pointers[idx], length, mode
+
+
+class _BinReader(ABC):
+    """What an ``IndexedDataset`` needs to read tokens."""
+
+    @abstractmethod
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+        """Return ``count`` items of the dtype from byte ``offset`` of the ``.bin``."""
+
+
+class _MMapBinReader(_BinReader):
+    """Read through a mapping: read-only views, no copy."""
+
+    def __init__(self, bin_path: str, nbytes: int | None = None) -> None:
+        self._file = MappedBinFile(bin_path, nbytes)
+
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+        """Return a read-only view of ``count`` items from byte ``offset``."""
+        return self._file.read(dtype, count, offset)
+
+
+class _FileBinReader(_BinReader):
+    """Read by position into fresh arrays, and try again when the file system fails.
+
+    Parameters
+    ----------
+    bin_path
+        The ``.bin`` file.
+    num_max_retries
+        Further tries after a failed one; a file that was cut is not tried again.
+    sleep_duration_start
+        Seconds before the second try, doubled before each one after it.
+    nbytes
+        The size that the file must have, or None.
+    """
+
+    def __init__(
+        self,
+        bin_path: str,
+        num_max_retries: int = 3,
+        sleep_duration_start: int = 10,
+        nbytes: int | None = None,
+    ) -> None:
+        self._bin_path = bin_path
+        self._file = BinFile(bin_path, nbytes)
+        self.num_max_retries = num_max_retries
+        self.sleep_duration_start = sleep_duration_start
+
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+        """Return ``count`` items from byte ``offset``; the last OSError if every try fails."""
+        pause = self.sleep_duration_start
+        for attempt in range(1, self.num_max_retries + 1):
+            try:
+                return self._file.read(dtype, count, offset)
+            except OSError as error:
+                self._file.close()
+                logger.warning(
+                    "read %d of %d of %s failed (%s); trying again in %d seconds",
+                    attempt,
+                    self.num_max_retries + 1,
+                    self._bin_path,
+                    error,
+                    pause,
+                )
+                time.sleep(pause)
+                pause *= 2
+        return self._file.read(dtype, count, offset)
+
+
+def _as_row(values: Iterable[Any]) -> npt.NDArray[Any]:
+    """Return any iterable of whole numbers as an array."""
+    return np.asarray(values if isinstance(values, (Sequence, np.ndarray)) else list(values))

@@ -1,0 +1,109 @@
+"""The token dtypes that a ``.bin/.idx`` pair can hold, and their one-byte codes."""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError
+
+AnyDType: TypeAlias = np.dtype[Any]
+
+_CODES = {
+    "uint8": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "float64": 6,
+    "float32": 7,
+    "uint16": 8,
+}
+
+TOKEN_DTYPES: Final[Mapping[int, AnyDType]] = MappingProxyType(
+    {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items()}
+)
+"""Code in the ``.idx`` header -> little-endian dtype of the tokens."""
+
+
+def token_dtype_code(dtype: npt.DTypeLike) -> int:
+    """Return the header code of a token dtype.
+
+    Parameters
+    ----------
+    dtype
+        Anything numpy takes for a dtype.
+
+    Returns
+    -------
+    code
+        A key of ``TOKEN_DTYPES``.
+
+    Raises
+    ------
+    SourceError
+        If the format has no code for the dtype.
+
+    Examples
+    --------
+    >>> token_dtype_code(np.uint16)
+    8
+    """
+    code = _CODES.get(np.dtype(dtype).name)
+    if code is None:
+        raise SourceError(
+            f"a .bin/.idx pair holds tokens of dtype {', '.join(_CODES)}, not "
+            f"{np.dtype(dtype).name}; convert the tokens to one of these"
+        )
+    return code
+
+
+class DType(Enum):
+    """Token dtypes by the names and codes that Megatron Core gives them."""
+
+    uint8 = 1
+    int8 = 2
+    int16 = 3
+    int32 = 4
+    int64 = 5
+    float64 = 6
+    float32 = 7
+    uint16 = 8
+
+    @classmethod
+    def code_from_dtype(cls, value: npt.DTypeLike) -> int:
+        """Return the header code of a dtype; SourceError if it has none."""
+        return token_dtype_code(value)
+
+    @classmethod
+    def dtype_from_code(cls, value: int) -> type[np.number[Any]]:
+        """Return the numpy scalar type of a header code; SourceError if there is none."""
+        if value not in TOKEN_DTYPES:
+            raise SourceError(
+                f"a token dtype code must be one of 1 to 8, not {value}; "
+                "give a code from zindex.datasets.indexed_dataset.DType"
+            )
+        scalar_type: type[np.number[Any]] = TOKEN_DTYPES[value].type
+        return scalar_type
+
+    @staticmethod
+    def size(key: int | type[np.number[Any]]) -> int:
+        """Return the bytes of one token, by code or by dtype; ValueError for anything else."""
+        if isinstance(key, int):
+            return DType.dtype_from_code(key)().itemsize
+        if isinstance(key, type) and issubclass(key, np.number):
+            return key().itemsize
+        raise SourceError(
+            f"a token size is asked for by a code or by a numpy number type, not by {key!r}; "
+            "give for example numpy.uint16 or 8"
+        )
+
+    @staticmethod
+    def optimal_dtype(cardinality: int | None) -> type[np.number[Any]]:
+        """Return uint16 where the vocabulary surely fits (below 65,500), else int32."""
+        if cardinality is not None and cardinality < 65500:
+            return np.uint16
+        return np.int32

@@ -1,0 +1,141 @@
+"""Tokens as callers hand them over (arrays, lists, decimal strings) made into one exact array."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError
+from zindex.formats.token_dtypes import AnyDType
+
+TokenArray: TypeAlias = npt.NDArray[Any]
+
+
+def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> TokenArray:
+    """Return the values as a flat array of the dtype, or refuse: no value is ever changed.
+
+    Parameters
+    ----------
+    values
+        An array, or a sequence of numbers or of decimal strings.
+    dtype
+        Token dtype of the result.
+    owner
+        Where the tokens go, for the message of an error.
+
+    Returns
+    -------
+    tokens
+        One-dimensional, C order. Shares memory with ``values`` where nothing had to change.
+
+    Raises
+    ------
+    SourceError
+        If a value is no number, or has no equal in the dtype; only floats may be rounded.
+
+    Examples
+    --------
+    >>> convert_tokens(["1", "22"], np.uint16, owner="example.bin")
+    array([ 1, 22], dtype=uint16)
+    """
+    target = np.dtype(dtype)
+    try:
+        array = np.asarray(values)
+        if array.size == 0:
+            return np.empty(0, target)
+        if array.dtype.kind in "US":
+            array = array.astype(np.float64 if target.kind == "f" else np.int64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SourceError(
+            f"tokens for {owner} must be numbers or decimal strings in one flat row, but came as "
+            f"{_shown(values)} ({error}); flatten or parse them first"
+        ) from error
+    if array.dtype.kind not in "biufO":
+        raise SourceError(
+            f"tokens for {owner} must be numbers or decimal strings, but came with dtype "
+            f"{array.dtype}; parse them first"
+        )
+    if array.dtype != target and not np.can_cast(array.dtype, target, "safe"):
+        _check_values(array, target, owner)
+    return np.ascontiguousarray(array, target).reshape(-1)
+
+
+def append_to_each(
+    tokens: TokenArray, lengths: npt.NDArray[np.int64], last: TokenArray
+) -> TokenArray:
+    """Return runs of tokens laid end to end, each followed by one more token.
+
+    Parameters
+    ----------
+    tokens
+        Shape (sum of lengths,).
+    lengths
+        Shape (runs,), int64, tokens; may be 0.
+    last
+        Shape (1,), in the dtype of ``tokens``.
+
+    Returns
+    -------
+    tokens
+        Shape (sum of lengths + runs,).
+
+    Examples
+    --------
+    >>> append_to_each(np.array([1, 2, 3]), np.array([2, 0, 1]), np.array([9]))
+    array([1, 2, 9, 9, 3, 9])
+    """
+    longer = lengths + 1
+    is_last = np.zeros(int(longer.sum()), np.bool_)
+    is_last[np.cumsum(longer) - 1] = True
+    result = np.empty(is_last.size, tokens.dtype)
+    result[~is_last] = tokens
+    result[is_last] = last
+    return result
+
+
+def _check_values(array: TokenArray, target: AnyDType, owner: str) -> None:
+    """Refuse the first value that the target dtype cannot hold."""
+    if array.dtype.kind in "iu" and target.kind in "iu":
+        limits = np.iinfo(target)
+        outside = (array < limits.min) | (array > limits.max)
+    elif array.dtype.kind == "O":
+        outside = np.array([not _fits(value, target) for value in array.reshape(-1)])
+    else:
+        with np.errstate(all="ignore"):
+            cast = array.astype(target)
+            if array.dtype.kind == "f" and target.kind == "f":
+                outside = np.isfinite(array) & ~np.isfinite(cast)
+            elif target.kind == "f":
+                outside = _float_differs(array, cast)
+            else:
+                # 2**63 as a float is int64's first value outside, and casts to its last inside.
+                outside = (cast.astype(array.dtype) != array) | (array >= 2.0**63)
+    first = np.flatnonzero(outside)
+    if first.size:
+        raise SourceError(
+            f"tokens for {owner} must fit {target.name}, but value {array.reshape(-1)[first[0]]} "
+            f"at position {first[0]} does not; use a wider dtype or correct the tokenizer"
+        )
+
+
+def _float_differs(array: TokenArray, cast: TokenArray) -> npt.NDArray[np.bool_]:
+    """Say where integers lost digits on their way into a float."""
+    exact = np.abs(cast.astype(np.float64)) < 2.0**63
+    differs = ~exact
+    differs[exact] = cast[exact].astype(np.int64) != array[exact]
+    return differs
+
+
+def _fits(value: Any, target: AnyDType) -> bool:
+    """Say whether a Python number is held unchanged by the dtype."""
+    try:
+        with np.errstate(all="ignore"):
+            return bool(np.array([value], target)[0].item() == value)
+    except (OverflowError, ValueError, TypeError):
+        return False
+
+
+def _shown(values: Any) -> str:
+    """Return a short picture of what a caller gave."""
+    text = repr(values)
+    return text if len(text) <= 60 else f"{text[:57]}..."
