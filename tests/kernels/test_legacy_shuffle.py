@@ -1,0 +1,172 @@
+"""The grouped shuffle equals ``RandomState.shuffle`` and the ten lines that define it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zindex.kernels import legacy_shuffle as module
+from zindex.kernels.legacy_shuffle import (
+    Passes,
+    choose_passes,
+    draw_only,
+    draw_targets,
+    legacy_shuffle,
+    shuffle_in_passes,
+)
+from zindex.kernels.mersenne import next_words, seed_state, temper_words
+
+DTYPES = [np.int32, np.uint32, np.int64, np.uint64]
+
+
+def numpy_state(generator):
+    _, key, position = generator.get_state()[:3]
+    return np.append(key, np.uint32(position)).astype(np.uint32)
+
+
+def naive_target(draw_word, position):
+    mask = 2 ** int(position).bit_length() - 1
+    while True:
+        word = draw_word()
+        if position > 2**32 - 1:
+            word = word << 32 | draw_word()
+        if word & mask <= position:
+            return word & mask
+
+
+def word_drawer(state):
+    def draw():
+        out = np.empty(1, np.uint32)
+        next_words(state, out)
+        return int(out[0])
+
+    return draw
+
+
+def naive_shuffle(values, state):
+    draw = word_drawer(state)
+    for position in range(len(values) - 1, 0, -1):
+        target = naive_target(draw, position)
+        values[position], values[target] = values[target], values[position]
+
+
+def test_every_small_size_equals_numpy_in_one_long_run():
+    generator, state = np.random.RandomState(1234), seed_state(1234)
+    for size in range(2001):
+        expected, values = np.arange(size, dtype=np.int32), np.arange(size, dtype=np.int32)
+        generator.shuffle(expected)
+        legacy_shuffle(values, state)
+        assert np.array_equal(values, expected), size
+    assert np.array_equal(state, numpy_state(generator))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.int8, np.uint16])
+def test_every_integer_dtype_is_shuffled_alike(dtype):
+    generator, state = np.random.RandomState(3), seed_state(3)
+    expected = np.arange(100).astype(dtype)
+    values = expected.copy()
+    generator.shuffle(expected)
+    legacy_shuffle(values, state)
+    assert np.array_equal(values, expected)
+    assert values.dtype == dtype
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(0, 700), min_size=1, max_size=4),
+    passes=st.builds(
+        Passes, st.integers(0, 6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 4)
+    ),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_tiny_regions_phases_and_segments_change_nothing(seed, sizes, passes, dtype):
+    generator, state = np.random.RandomState(seed), seed_state(seed)
+    for size in sizes:
+        expected = np.arange(size).astype(dtype)
+        values = expected.copy()
+        generator.shuffle(expected)
+        shuffle_in_passes(values, state, passes)
+        assert np.array_equal(values, expected)
+    assert np.array_equal(state, numpy_state(generator))
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [
+        (2**21 - 1, np.int32),  # the largest plain shuffle
+        (2**21, np.int32),  # the smallest grouped one
+        (2**22 + 12345, np.uint32),  # several phases, a partial top region
+        (2**22 + 1, np.int64),
+        (5_000_000, np.int32),
+    ],
+)
+def test_large_sizes_equal_numpy(size, dtype):
+    generator, state = np.random.RandomState(99), seed_state(99)
+    for _ in range(2):
+        expected, values = np.arange(size, dtype=dtype), np.arange(size, dtype=dtype)
+        generator.shuffle(expected)
+        legacy_shuffle(values, state)
+        assert np.array_equal(values, expected)
+    assert np.array_equal(state, numpy_state(generator))
+
+
+@pytest.mark.slow
+def test_a_hundred_million_equal_numpy():
+    generator, state = np.random.RandomState(1), seed_state(1)
+    expected, values = np.arange(10**8, dtype=np.int32), np.arange(10**8, dtype=np.int32)
+    generator.shuffle(expected)
+    legacy_shuffle(values, state)
+    assert np.array_equal(values, expected)
+    assert np.array_equal(state, numpy_state(generator))
+
+
+def test_the_python_originals_equal_the_naive_shuffle(monkeypatch):
+    for name in ("_shuffle_plain", "_shuffle_phase", "_deliver", "_send", "draw_targets"):
+        monkeypatch.setattr(module, name, getattr(module, name).py_func)
+    for size in (0, 1, 2, 3, 40, 300):
+        expected, values, plain = np.arange(size), np.arange(size), np.arange(size)
+        naive_state, state, plain_state = seed_state(8), seed_state(8), seed_state(8)
+        naive_shuffle(expected, naive_state)
+        shuffle_in_passes(values, state, Passes(3, 2, 2, 1))
+        legacy_shuffle(plain, plain_state)
+        assert np.array_equal(values, expected)
+        assert np.array_equal(plain, expected)
+        assert np.array_equal(state, naive_state)
+        assert np.array_equal(plain_state, naive_state)
+
+
+@pytest.mark.parametrize("top", [5, 2**20 + 100, 2**31 + 50, 2**32 + 3, 2**32 + 700, 2**40])
+def test_targets_equal_the_naive_draws_on_both_sides_of_32_bits(top):
+    state, naive_state = seed_state(5), seed_state(5)
+    words = np.empty(624, np.uint32)
+    temper_words(state, 0, words)
+    targets = np.empty(min(top, 1500), np.uint64)
+    draw_targets(state, words, top, targets)
+    draw = word_drawer(naive_state)
+    assert targets.tolist() == [naive_target(draw, top - k) for k in range(targets.size)]
+    assert np.array_equal(state, naive_state)
+
+
+@given(counts=st.lists(st.integers(0, 3000), max_size=4))
+def test_drawing_only_leaves_the_state_of_a_shuffle(counts):
+    generator, state = np.random.RandomState(6), seed_state(6)
+    for count in counts:
+        generator.shuffle(np.arange(count, dtype=np.int8))
+        draw_only(count, state)
+    assert np.array_equal(state, numpy_state(generator))
+
+
+def test_the_golden_shuffle_of_megatron():
+    values = np.arange(10)
+    legacy_shuffle(values, seed_state(1234))
+    assert values.tolist() == [7, 2, 9, 1, 0, 8, 4, 5, 6, 3]
+
+
+@pytest.mark.parametrize("size", [10**7, 10**8, 10**9, 10**10, 10**12])
+def test_extra_memory_stays_near_a_third_of_the_array(size):
+    passes = choose_passes(size)
+    phase = passes.phase_regions << passes.region_bits
+    regions = -(-size >> passes.region_bits)
+    slots = phase + ((regions + 2) << passes.segment_bits)
+    assert slots * 8 <= size * 4 * 0.6
