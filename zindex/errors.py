@@ -15,6 +15,9 @@
 Each message is one sentence: what must hold, what came, where, and what to do.
 """
 
+from functools import partial
+from typing import Any
+
 
 class ZindexError(Exception):
     """Base of every error that zindex raises on purpose."""
@@ -61,6 +64,9 @@ class NotReadyError(StoreNotFoundError):
         super().__init__(message)
         self.num_done = num_done
         self.num_shards = num_shards
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(NotReadyError, num_done=self.num_done, num_shards=self.num_shards), self.args
 
 
 class FingerprintMismatchError(ZindexError):

@@ -1,0 +1,173 @@
+"""The document index: which document's tokens come when.
+
+Both orders return, for every shard of ``document_index``, its receipt and its number of tokens;
+the exclusive prefix sum of those numbers is all that the sample index needs to know of the rest.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.building.source import LengthSource, held_lengths
+from zindex.errors import VerificationError
+from zindex.kernels.bijection import permute_range
+from zindex.kernels.legacy_shuffle import legacy_shuffle
+from zindex.kernels.mersenne import seed_state
+from zindex.kernels.samples import sum_lengths
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.keys import Stage, round_keys
+from zindex.store import local
+from zindex.store.commit import ShardResult, find_receipt, store_shard
+from zindex.store.identity import canonical_json, parse_json
+from zindex.store.reader import ArrayReader
+
+#: Where the state of Megatron's generator after the documents is kept for a resumed build.
+GENERATOR_KEY = "_zindex/generator.json"
+# Threads that write shards while the next one is summed: enough to keep a disk busy.
+_NUM_WRITERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentShard:
+    """What is known of one finished shard of the document index."""
+
+    #: None where the shard is not stored.
+    result: ShardResult | None
+    num_tokens: int
+
+
+def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
+    """Return rows ``[start, stop)`` of the scalable order's document index.
+
+    Parameters
+    ----------
+    plan
+        A plan with ``order="scalable"``.
+    start, stop
+        Rows, ``0 <= start <= stop <= plan.num_rows``.
+
+    Returns
+    -------
+    documents
+        Shape (stop - start,), int32 or int64, document ids.
+
+    Notes
+    -----
+    Law: every epoch's rows are a permutation of the split's documents, and any row can be computed
+    alone.
+    """
+    documents = np.empty(stop - start, plan.document_layout.dtype)
+    row = start
+    while row < stop:
+        epoch, first = divmod(row, plan.num_documents)
+        upto = min(stop, (epoch + 1) * plan.num_documents)
+        keys = round_keys(
+            plan.seed,
+            Stage.DOCUMENT,
+            source_digest=plan.source.length_digest,
+            split=plan.split,
+            epoch=epoch,
+        )
+        out = documents[row - start : upto - start]
+        permute_range(first, plan.num_documents, keys, plan.start, out)
+        row = upto
+    return documents
+
+
+def read_documents(
+    plan: IndexPlan, root: Path, start: int, stop: int
+) -> npt.NDArray[np.signedinteger]:
+    """Return rows ``[start, stop)`` of the document index, from its shards or computed."""
+    if plan.stored == "minimal":
+        return compute_documents(plan, start, stop)
+    return ArrayReader(root, plan.document_layout).read(start, stop)
+
+
+def store_document_shard(
+    plan: IndexPlan, root: Path, source: LengthSource, shard: int
+) -> DocumentShard:
+    """Task: one shard of the scalable order's document index, and its tokens."""
+    layout = plan.document_layout
+    start, stop = layout.shard_bounds(shard)
+    documents = compute_documents(plan, start, stop)
+    result = None
+    if plan.stored == "all":
+        result = store_shard(root, layout, shard, lambda: documents)
+    return DocumentShard(result, _count_tokens(plan, source, documents))
+
+
+def store_shuffled_documents(
+    plan: IndexPlan, root: Path, source: LengthSource
+) -> list[DocumentShard]:
+    """Task: all shards of Megatron's document index.
+
+    The legacy shuffle is serial by its nature: its place in the random stream depends on every
+    draw before. It is one task per dataset and split; its shards are written side by side.
+    """
+    layout = plan.document_layout
+    shards = range(layout.num_shards)
+    finished = (root / GENERATOR_KEY).exists() and all(
+        find_receipt(root, layout, shard) is not None for shard in shards
+    )
+    if finished:
+        reader = ArrayReader(root, layout)
+    else:
+        values, state = shuffle_documents(plan)
+        content = canonical_json({"mt19937": state.tolist()}).encode()
+        local.write_once(root / GENERATOR_KEY, [content])
+
+    def store(shard: int) -> DocumentShard:
+        start, stop = layout.shard_bounds(shard)
+        documents = reader.read(start, stop) if finished else values[start:stop]
+        result = store_shard(root, layout, shard, lambda: documents)
+        return DocumentShard(result, _count_tokens(plan, source, documents))
+
+    with ThreadPoolExecutor(min(_NUM_WRITERS, len(shards))) as pool:
+        return list(pool.map(store, shards))
+
+
+def shuffle_documents(
+    plan: IndexPlan,
+) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
+    """Return Megatron's document index and the state of its generator afterwards.
+
+    Returns
+    -------
+    documents
+        Shape (plan.num_rows,), document ids.
+    state
+        Shape (625,), uint32: MT19937, as the shuffle of the samples takes it over.
+
+    Notes
+    -----
+    Source: Megatron Core ``_build_document_index``.
+    """
+    state = seed_state(plan.seed)
+    documents = np.empty(plan.num_rows, plan.document_layout.dtype)
+    epoch = np.arange(plan.start, plan.stop, dtype=documents.dtype)
+    documents.reshape(-1, plan.num_documents)[:] = epoch
+    num_mixed = plan.epochs.num_epochs - plan.epochs.separate_final_epoch
+    legacy_shuffle(documents[: num_mixed * plan.num_documents], state)
+    if plan.epochs.separate_final_epoch:
+        legacy_shuffle(documents[num_mixed * plan.num_documents :], state)
+    return documents, state
+
+
+def read_generator(root: Path) -> npt.NDArray[np.uint32]:
+    """Return the generator's state that ``store_shuffled_documents`` left."""
+    path = root / GENERATOR_KEY
+    words = parse_json(local.read_file(path), str(path)).get("mt19937")
+    if not isinstance(words, list) or len(words) != 625:
+        raise VerificationError(f"{path} must hold 625 words; remove the store and build again")
+    return np.array(words, np.uint32)
+
+
+def _count_tokens(
+    plan: IndexPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
+) -> int:
+    """Return the tokens of a run of documents."""
+    lengths = held_lengths(source, plan.start, plan.stop)
+    return int(sum_lengths(lengths, documents, plan.start))

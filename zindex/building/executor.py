@@ -1,0 +1,201 @@
+"""Where tasks run: inline, or on a Dask cluster.
+
+Builds are coroutines that await tasks; an executor decides where a task runs. A task is a module
+level function of small arguments that writes its own shards and returns receipts, never arrays.
+"""
+
+import asyncio
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from zindex.errors import ConfigError, ZindexError
+
+R = TypeVar("R")
+
+
+class Executor(Protocol):
+    """What a build needs from the place where its tasks run."""
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result; higher priorities start first."""
+        ...
+
+
+class SerialExecutor:
+    """Runs every task at once, in this thread: the readable definition of an executor."""
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result."""
+        with _named(key):
+            return function(*args)
+
+
+class DaskExecutor:
+    """Runs tasks on a Dask cluster.
+
+    Parameters
+    ----------
+    client
+        A synchronous ``distributed.Client``.
+    """
+
+    def __init__(self, client: Any) -> None:
+        if client.asynchronous:
+            raise ConfigError(
+                "client must be a synchronous distributed.Client, got an asynchronous one; "
+                "create it without asynchronous=True"
+            )
+        self.client = client
+        # A later build of the same plan must look at the disk again, not at Dask's memory.
+        self.run_id = uuid.uuid4().hex[:8]
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result."""
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[R] = loop.create_future()
+        future = self.client.submit(
+            _call, function, args, key=f"{key}-{self.run_id}", priority=priority, retries=2
+        )
+
+        def pass_on(done: Any) -> None:
+            """Hand the outcome to the waiting coroutine; runs in a thread of the client."""
+            try:
+                outcome, error = done.result()
+            except Exception as caught:
+                outcome, error = None, caught
+            loop.call_soon_threadsafe(_settle, finished, outcome, error)
+
+        future.add_done_callback(pass_on)
+        try:
+            with _named(key):
+                return await finished
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+
+
+def _call(function: Callable[..., R], args: tuple[Any, ...]) -> tuple[R | None, Exception | None]:
+    """Run a task on a worker; our own errors are results, so that Dask does not try them again."""
+    try:
+        return function(*args), None
+    except ZindexError as error:
+        return None, error
+
+
+def _settle(finished: "asyncio.Future[Any]", outcome: Any, error: Exception | None) -> None:
+    """Set the outcome unless the waiting coroutine was cancelled."""
+    if finished.done():
+        return
+    if error is None:
+        finished.set_result(outcome)
+    else:
+        finished.set_exception(error)
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Add the name of the task to an error that passes through."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in task {key}")
+        raise
+
+
+@contextmanager
+def open_executor(client: Any = None) -> Iterator[Executor]:
+    """Give the executor of a client: the given one, the ambient one, or an embedded cluster.
+
+    Parameters
+    ----------
+    client
+        A ``distributed.Client``, an ``Executor``, or None. With None the process's current client
+        is used; without one a cluster of this machine's cores starts inside this process, listens
+        on no port, and ends with the block.
+    """
+    if client is not None:
+        yield (
+            client
+            if hasattr(client, "run") and not hasattr(client, "scheduler")
+            else (DaskExecutor(client))
+        )
+        return
+    ambient = _ambient_client()
+    if ambient is not None:
+        yield DaskExecutor(ambient)
+        return
+    with embedded_client() as own:
+        yield DaskExecutor(own)
+
+
+def _ambient_client() -> Any:
+    """Return the process's current Dask client, or None; never imports distributed."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+@contextmanager
+def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
+    """Start a Dask cluster inside this process, and end it with the block.
+
+    Parameters
+    ----------
+    num_threads
+        Threads of its one worker; None means one per core. Kernels release the GIL.
+    """
+    import dask
+    from dask.system import CPU_COUNT
+    from distributed import Client, LocalCluster
+
+    settings = {
+        "distributed.scheduler.worker-saturation": "inf",
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.pause": False,
+        "distributed.admin.tick.limit": "1h",
+    }
+    with (
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=num_threads or CPU_COUNT,
+            processes=False,
+            dashboard_address=None,
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def run_builds(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine to its end, also where this thread already has an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main)
+    outcome: list[R] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            outcome.append(asyncio.run(main))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="zindex-build")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return outcome[0]

@@ -1,0 +1,225 @@
+"""One index from plan to commit: the coroutine that orders the tasks of one dataset and split."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from zindex.building.documents import (
+    DocumentShard,
+    store_document_shard,
+    store_shuffled_documents,
+)
+from zindex.building.executor import Executor
+from zindex.building.samples import store_sample_shard
+from zindex.building.shuffle import store_shuffle_shard, store_shuffled_samples
+from zindex.building.source import LengthSource
+from zindex.errors import NotReadyError, StoreNotFoundError, VerificationError
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.commit import ShardResult, StorePlan, begin_store, commit_store
+from zindex.store.local import local_path
+from zindex.store.open import Store, open_store
+
+# Tasks that others wait for start first.
+_FIRST, _LAST = 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What a build of one index did."""
+
+    store: Store
+    #: Shards that this build computed and wrote; the others were there already.
+    num_written: int
+    num_shards: int
+
+
+def index_store_plan(plan: IndexPlan, folder: str | Path) -> StorePlan:
+    """Return the store that an index goes to: a directory named by split and fingerprint."""
+    nameless = StorePlan(Path(), "index", plan.spec | {"store": plan.stored}, plan.layouts)
+    name = f"gpt-{plan.split}-{nameless.fingerprint[:32]}"
+    return StorePlan(local_path(folder) / name, "index", nameless.spec, plan.layouts)
+
+
+def find_index(store_plan: StorePlan) -> Store | None:
+    """Return the committed index of a plan, or None while it is not finished."""
+    try:
+        return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
+    except (NotReadyError, StoreNotFoundError):
+        return None
+
+
+async def build_index(
+    plan: IndexPlan,
+    source: LengthSource,
+    folder: str | Path,
+    executor: Executor,
+    advance: Callable[[int], None] = lambda num_shards: None,
+) -> BuildResult:
+    """Build one index, or what is missing of it, and commit it.
+
+    Parameters
+    ----------
+    plan, source
+        What to build, from which lengths.
+    folder
+        Directory of the index stores.
+    executor
+        Where the tasks run.
+    advance
+        Called with a number of shards whenever so many more are finished.
+
+    Raises
+    ------
+    FingerprintMismatchError
+        If the place holds something else.
+    VerificationError
+        If the lengths do not add up to the tokens that the source names.
+    """
+    store_plan = index_store_plan(plan, folder)
+    found = find_index(store_plan)
+    if found is not None:
+        advance(store_plan.num_shards)
+        return BuildResult(found, num_written=0, num_shards=store_plan.num_shards)
+    await asyncio.to_thread(begin_store, store_plan)
+    tasks = _IndexTasks(plan, source, store_plan, executor, advance)
+    async with asyncio.TaskGroup() as group:
+        if plan.order == "scalable":
+            shuffle = group.create_task(tasks.shuffle_scalable())
+            documents = await tasks.documents_scalable()
+        else:
+            documents = await tasks.documents_megatron()
+            shuffle = group.create_task(tasks.shuffle_megatron())
+        samples = group.create_task(tasks.samples(tasks.token_starts(documents)))
+    stored = [shard.result for shard in documents if shard.result is not None]
+    results = [*stored, *samples.result(), *shuffle.result()]
+    receipts = [result.receipt for result in results]
+    facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
+    await asyncio.to_thread(commit_store, store_plan, receipts, facts)
+    return BuildResult(
+        open_store(store_plan.root, kind="index", expected=store_plan.fingerprint),
+        num_written=sum(result.written for result in results),
+        num_shards=store_plan.num_shards,
+    )
+
+
+@dataclass(frozen=True)
+class _IndexTasks:
+    """The stages of one index; each awaits the tasks of one array."""
+
+    plan: IndexPlan
+    source: LengthSource
+    store_plan: StorePlan
+    executor: Executor
+    advance: Callable[[int], None]
+
+    @property
+    def root(self) -> Path:
+        return self.store_plan.root
+
+    def _key(self, stage: str, shard: int | None = None) -> str:
+        suffix = "" if shard is None else f"-{shard}"
+        return f"{stage}-{self.root.name[:24]}{suffix}"
+
+    async def _each(self, tasks: list[Awaitable[ShardResult]]) -> list[ShardResult]:
+        """Await the tasks of one array, one shard each."""
+
+        async def one(task: Awaitable[ShardResult]) -> ShardResult:
+            result = await task
+            self.advance(1)
+            return result
+
+        return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+    async def documents_scalable(self) -> list[DocumentShard]:
+        """Compute every shard of the document index by itself."""
+
+        async def one(shard: int) -> DocumentShard:
+            result = await self.executor.run(
+                store_document_shard,
+                self.plan,
+                self.root,
+                self.source,
+                shard,
+                key=self._key("documents", shard),
+                priority=_FIRST,
+            )
+            self.advance(0 if result.result is None else 1)
+            return result
+
+        shards = range(self.plan.document_layout.num_shards)
+        return list(await asyncio.gather(*(one(shard) for shard in shards)))
+
+    async def documents_megatron(self) -> list[DocumentShard]:
+        """Shuffle all documents in one task, as the legacy generator demands."""
+        documents = await self.executor.run(
+            store_shuffled_documents,
+            self.plan,
+            self.root,
+            self.source,
+            key=self._key("documents"),
+            priority=_FIRST,
+        )
+        self.advance(len(documents))
+        return documents
+
+    def token_starts(self, documents: list[DocumentShard]) -> list[int]:
+        """Return the stream position of each document shard's first token."""
+        sums = [0, *accumulate(shard.num_tokens for shard in documents)]
+        expected = self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
+        if sums[-1] != expected:
+            raise VerificationError(
+                f"{self.source.path} must hold {expected} tokens in {self.plan.split}, its lengths "
+                f"sum to {sums[-1]}; convert it again"
+            )
+        return sums[:-1]
+
+    async def samples(self, token_starts: list[int]) -> list[ShardResult]:
+        """Compute every shard of the sample index from the documents before and in it."""
+        return await self._each(
+            [
+                self.executor.run(
+                    store_sample_shard,
+                    self.plan,
+                    self.root,
+                    self.source,
+                    token_starts,
+                    shard,
+                    key=self._key("samples", shard),
+                )
+                for shard in range(self.plan.sample_layout.num_shards)
+            ]
+        )
+
+    async def shuffle_scalable(self) -> list[ShardResult]:
+        """Compute every shard of the shuffle index by itself; nothing need be known before."""
+        if self.plan.stored == "minimal":
+            return []
+        return await self._each(
+            [
+                self.executor.run(
+                    store_shuffle_shard,
+                    self.plan,
+                    self.root,
+                    shard,
+                    key=self._key("shuffle", shard),
+                    priority=_LAST,
+                )
+                for shard in range(self.plan.shuffle_layout.num_shards)
+            ]
+        )
+
+    async def shuffle_megatron(self) -> list[ShardResult]:
+        """Shuffle all samples in one task, going on from the documents' generator."""
+        if not self.plan.num_samples:
+            return []
+        results = await self.executor.run(
+            store_shuffled_samples,
+            self.plan,
+            self.root,
+            key=self._key("shuffle"),
+            priority=_FIRST,
+        )
+        self.advance(len(results))
+        return results

@@ -1,0 +1,110 @@
+"""Progress of builds: bars with rates on a terminal, one log line per step elsewhere."""
+
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+logger = logging.getLogger("zindex")
+
+# A log that a cluster keeps should get ten lines of a step, not thousands.
+_NUM_LINES = 10
+
+
+class Progress(Protocol):
+    """Shows how far the steps of a build have come."""
+
+    def step(self, name: str, num_shards: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Show one step while the block runs; the block calls what it gets with finished shards."""
+        ...
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    @contextmanager
+    def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
+        """Run one step."""
+        yield lambda count: None
+
+
+class LogProgress:
+    """Logs the start and end of a step, and every tenth of it."""
+
+    @contextmanager
+    def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
+        """Run one step."""
+        start = time.monotonic()
+        done = 0
+        shown = 0
+
+        def advance(count: int) -> None:
+            nonlocal done, shown
+            done += count
+            tenth = _NUM_LINES * done // max(1, num_shards)
+            if tenth > shown and done < num_shards:
+                shown = tenth
+                elapsed = time.monotonic() - start
+                left = elapsed / done * (num_shards - done)
+                logger.info(
+                    "%s: %d of %d shards, %.1f shards/s, %.0f s left",
+                    name,
+                    done,
+                    num_shards,
+                    done / max(elapsed, 1e-9),
+                    left,
+                )
+
+        yield advance
+        elapsed = time.monotonic() - start
+        logger.info("%s: %d shards in %.2f s", name, num_shards, elapsed)
+
+
+class RichProgress:
+    """Draws one bar per step on a terminal."""
+
+    def __init__(self, display: Any) -> None:
+        self.display = display
+
+    @contextmanager
+    def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
+        """Run one step."""
+        task = self.display.add_task(name, total=num_shards)
+        yield lambda count: self.display.advance(task, count)
+        self.display.update(task, completed=num_shards)
+
+
+@contextmanager
+def open_progress(wanted: bool) -> Iterator[Progress]:
+    """Give the display that fits: none, bars on a terminal where rich is installed, or a log."""
+    if not wanted:
+        yield SilentProgress()
+        return
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield LogProgress()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import (
+        Progress as Display,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("shards, {task.speed:.1f}/s" if False else "shards"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Display(*columns, console=Console(stderr=True)) as display:
+        yield RichProgress(display)

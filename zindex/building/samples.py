@@ -1,0 +1,97 @@
+"""The sample index: where in the stream of documents each sample starts.
+
+Boundary k is token ``k * S`` of the stream. A shard of boundaries needs the documents that hold
+its tokens and the number of tokens before them: an exclusive prefix sum over document shards.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.building.documents import read_documents
+from zindex.building.source import LengthSource, held_lengths
+from zindex.errors import VerificationError
+from zindex.kernels.samples import fill_boundaries, gather_lengths
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.commit import ShardResult, store_shard
+
+# Documents whose lengths are held at once; 1 Mi are 4 MiB of ids and 4 MiB of lengths.
+_BLOCK = 1 << 20
+
+
+def store_sample_shard(
+    plan: IndexPlan, root: Path, source: LengthSource, token_starts: Sequence[int], shard: int
+) -> ShardResult:
+    """Task: one shard of the sample index.
+
+    Parameters
+    ----------
+    plan, root, source
+        The index, its store and its dataset.
+    token_starts
+        Position in the stream of the first token of each shard of the document index.
+    shard
+        Number of the sample index's shard.
+    """
+    start, stop = plan.sample_layout.shard_bounds(shard)
+    return store_shard(
+        root,
+        plan.sample_layout,
+        shard,
+        lambda: compute_boundaries(plan, root, source, token_starts, start, stop),
+    )
+
+
+def compute_boundaries(
+    plan: IndexPlan,
+    root: Path,
+    source: LengthSource,
+    token_starts: Sequence[int],
+    start: int,
+    stop: int,
+) -> npt.NDArray[np.signedinteger]:
+    """Return rows ``[start, stop)`` of the sample index.
+
+    Returns
+    -------
+    boundaries
+        Shape (stop - start, 2): row in document_index, token offset in that document.
+
+    Notes
+    -----
+    Source: Megatron Core ``build_sample_idx``. Cost: one pass over the documents of these samples.
+    """
+    boundaries = np.empty((stop - start, 2), plan.sample_layout.dtype)
+    lengths = held_lengths(source, plan.start, plan.stop)
+    length, extra = plan.sequence_length, plan.extra_token
+    stop_full = min(stop, plan.num_full_samples + 1)
+    if start < stop_full:
+        # With no extra token a boundary belongs to the document that ends there, if one does.
+        first_token = start * length - (1 - extra)
+        # Boundary 0 is row 0 by definition, even where the first documents are empty.
+        partition = bisect_right(token_starts, first_token) - 1 if start else 0
+        row = partition * plan.document_layout.shard_length
+        token = token_starts[partition]
+        boundary = start
+        full = boundaries[: stop_full - start]
+        while boundary < stop_full:
+            if row == plan.num_rows:
+                raise VerificationError(
+                    f"{source.path} must hold the tokens that its offsets name, boundary "
+                    f"{boundary} lies beyond its last document; convert it again"
+                )
+            upto = min(row + _BLOCK, plan.num_rows)
+            documents = read_documents(plan, root, row, upto)
+            gathered = np.empty(upto - row, np.int32)
+            gather_lengths(lengths, documents, plan.start, gathered)
+            boundary = fill_boundaries(gathered, row, token, length, extra, full, start, boundary)
+            token += int(gathered.sum(dtype=np.int64))
+            row = upto
+    if stop > stop_full:
+        # The last, shorter sample ends with the last document.
+        last = read_documents(plan, root, plan.num_rows - 1, plan.num_rows)
+        boundaries[-1] = plan.num_rows - 1, int(lengths[int(last[0]) - plan.start]) - extra
+    return boundaries

@@ -1,0 +1,96 @@
+"""The shuffle index: which sample stands at each position of the run."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.building.documents import read_generator
+from zindex.kernels.bijection import permute_range
+from zindex.kernels.legacy_shuffle import legacy_shuffle
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.keys import Stage, round_keys
+from zindex.store.commit import ShardResult, find_receipt, store_shard
+
+_NUM_WRITERS = 4
+
+
+def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.integer]:
+    """Return positions ``[start, stop)`` of the scalable order's shuffle index.
+
+    Returns
+    -------
+    samples
+        Shape (stop - start,), uint32 or int64, sample ids.
+
+    Notes
+    -----
+    Law: the samples of each epoch fill that epoch's positions, in an order of their own.
+    """
+    samples = np.empty(stop - start, plan.shuffle_layout.dtype)
+    bounds = plan.sample_epoch_bounds()
+    for epoch in range(plan.epochs.num_epochs):
+        first, last = max(start, bounds[epoch]), min(stop, bounds[epoch + 1])
+        if first >= last:
+            continue
+        keys = round_keys(
+            plan.seed,
+            Stage.SAMPLE,
+            source_digest=plan.source.length_digest,
+            split=plan.split,
+            epoch=epoch,
+        )
+        size = bounds[epoch + 1] - bounds[epoch]
+        out = samples[first - start : last - start]
+        permute_range(first - bounds[epoch], size, keys, bounds[epoch], out)
+    return samples
+
+
+def store_shuffle_shard(plan: IndexPlan, root: Path, shard: int) -> ShardResult:
+    """Task: one shard of the scalable order's shuffle index."""
+    start, stop = plan.shuffle_layout.shard_bounds(shard)
+    return store_shard(root, plan.shuffle_layout, shard, lambda: compute_shuffle(plan, start, stop))
+
+
+def store_shuffled_samples(plan: IndexPlan, root: Path) -> list[ShardResult]:
+    """Task: all shards of Megatron's shuffle index, from the generator the documents left."""
+    layout = plan.shuffle_layout
+    shards = range(layout.num_shards)
+    receipts = [find_receipt(root, layout, shard) for shard in shards]
+    found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
+    if len(found) == len(shards):
+        return found
+    values = shuffle_samples(plan, read_generator(root))
+
+    def store(shard: int) -> ShardResult:
+        start, stop = layout.shard_bounds(shard)
+        return store_shard(root, layout, shard, lambda: values[start:stop])
+
+    with ThreadPoolExecutor(min(_NUM_WRITERS, len(shards))) as pool:
+        return list(pool.map(store, shards))
+
+
+def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer]:
+    """Return Megatron's shuffle index.
+
+    Parameters
+    ----------
+    plan
+        A plan with ``order="megatron"``.
+    state
+        Shape (625,), uint32: MT19937 after the documents were shuffled; it is advanced.
+
+    Notes
+    -----
+    Source: Megatron Core ``_build_shuffle_index``.
+    """
+    samples = np.arange(plan.num_samples, dtype=plan.shuffle_layout.dtype)
+    if plan.epochs.separate_final_epoch:
+        num_first = plan.epochs.num_samples_sans_final_epoch
+        legacy_shuffle(samples[:num_first], state)
+        # An empty second range is no range: Megatron draws nothing for it.
+        legacy_shuffle(samples[num_first:], state)
+    else:
+        legacy_shuffle(samples, state)
+    return samples

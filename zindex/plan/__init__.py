@@ -1,0 +1,1 @@
+"""Pure arithmetic before any work: splits, epochs, sample counts, layouts, keys and identity."""

@@ -1,0 +1,96 @@
+"""Epochs and sample counts of one dataset and split, in integers.
+
+Notation: a run streams ``num_epochs * tokens_per_epoch`` tokens; sample j is tokens
+``[j*S, j*S + S + x)`` of that stream, with S the sequence length and x the extra token.
+Source: Megatron Core ``GPTDataset``; where it rounds in float32 we do not.
+"""
+
+from dataclasses import dataclass
+
+from zindex.errors import PlanError
+
+#: A last epoch that gives less than this share of its samples is shuffled apart from the others.
+SEPARATE_SHARE = 0.80
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """How often a split is passed over, and how many samples that gives."""
+
+    num_epochs: int
+    #: Whether the last epoch is shuffled apart, so that its surplus falls at the end of the run.
+    separate_final_epoch: bool
+    #: Samples that all epochs but the last give; 0 with a single epoch.
+    num_samples_sans_final_epoch: int
+    #: All samples of all epochs: at least the number asked for.
+    num_samples: int
+    #: Tokens of one pass.
+    tokens_per_epoch: int
+
+
+def plan_epochs(
+    tokens_per_epoch: int,
+    num_samples: int | None,
+    *,
+    sequence_length: int,
+    extra_token: int,
+    drop_last: bool = True,
+) -> EpochPlan:
+    """Return the epochs that ``num_samples`` samples need.
+
+    Parameters
+    ----------
+    tokens_per_epoch
+        Tokens of the split, > 0.
+    num_samples
+        Samples asked for; None means one epoch.
+    sequence_length
+        Tokens per sample, > 0.
+    extra_token
+        1 if each sample holds one token more than ``sequence_length``, else 0.
+    drop_last
+        Whether a last sample with fewer tokens is left out.
+
+    Raises
+    ------
+    PlanError
+        If the split has no tokens or the numbers are out of range.
+
+    Examples
+    --------
+    27 tokens, samples of 4 + 1: one epoch gives 6, nine samples need a second one, from which
+    only 3 samples are wanted, so it is shuffled apart.
+
+    >>> plan_epochs(27, 9, sequence_length=4, extra_token=1)
+    EpochPlan(num_epochs=2, separate_final_epoch=True, num_samples_sans_final_epoch=6, \
+num_samples=13, tokens_per_epoch=27)
+    """
+    if sequence_length < 1:
+        raise PlanError(f"sequence_length must be at least 1, got {sequence_length}; set it")
+    if num_samples is not None and num_samples < 0:
+        raise PlanError(f"num_samples must be at least 0, got {num_samples}; leave it out for all")
+    if tokens_per_epoch < 1:
+        raise PlanError(
+            f"a split must hold tokens, got {tokens_per_epoch} for {num_samples} samples; "
+            "give it a larger share or ask for no samples of it"
+        )
+    num_epochs = 1
+    if num_samples is not None:
+        wanted = num_samples * sequence_length + extra_token
+        num_epochs = max(1, -(-wanted // tokens_per_epoch))
+    num_tokens = num_epochs * tokens_per_epoch - extra_token
+    separate = False
+    sans_final = 0
+    if num_epochs > 1:
+        assert num_samples is not None
+        sans_final = ((num_epochs - 1) * tokens_per_epoch - extra_token) // sequence_length
+        per_epoch = (tokens_per_epoch - extra_token) // sequence_length
+        separate = num_samples - sans_final < int(SEPARATE_SHARE * per_epoch)
+    num_full = num_tokens // sequence_length
+    return EpochPlan(
+        num_epochs=num_epochs,
+        separate_final_epoch=separate,
+        num_samples_sans_final_epoch=sans_final,
+        num_samples=num_full if drop_last else -(-num_tokens // sequence_length),
+        tokens_per_epoch=tokens_per_epoch,
+    )

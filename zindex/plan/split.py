@@ -1,0 +1,116 @@
+"""Split strings such as ``"969,30,1"``, and the documents that each split gets.
+
+Source: Megatron Core ``blended_megatron_dataset_config``; the float arithmetic is part of the
+format, because it decides which documents a split holds.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from zindex.errors import ConfigError
+
+SPLIT_NAMES = ("train", "valid", "test")
+
+#: Start and stop of one split as fractions of a dataset, or None for a split without documents.
+Bookends = tuple[float, float] | None
+
+
+def normalize(weights: Sequence[float]) -> list[float]:
+    """Return weights divided by their sum, in float64.
+
+    Examples
+    --------
+    >>> normalize([3, 1])
+    [0.75, 0.25]
+    """
+    values = np.array(weights, dtype=np.float64)
+    normalized: list[float] = (values / np.sum(values)).tolist()
+    return normalized
+
+
+def parse_and_normalize_split(split: str) -> list[float]:
+    """Return the three fractions that a split string names.
+
+    Parameters
+    ----------
+    split
+        One to three numbers with anything between them; missing ones are 0.
+
+    Raises
+    ------
+    ConfigError
+        If there are more than three numbers, or their sum is 0, or one is no number.
+
+    Examples
+    --------
+    >>> parse_and_normalize_split("99,1,0")
+    [0.99, 0.01, 0.0]
+    """
+    try:
+        vector = [float(text) for text in re.findall(r"[.0-9]+", split)]
+    except ValueError as error:
+        raise ConfigError(f"split must hold numbers such as '99,1,0', got {split!r}") from error
+    if not 1 <= len(vector) <= len(SPLIT_NAMES) or sum(vector) <= 0:
+        raise ConfigError(
+            f"split must hold one to three numbers with a sum above 0, got {split!r}; "
+            "for example '99,1,0'"
+        )
+    return normalize(vector + [0.0] * (len(SPLIT_NAMES) - len(vector)))
+
+
+def convert_split_vector_to_split_matrix(
+    vector_a: Sequence[float], vector_b: Sequence[float] | None = None
+) -> list[Bookends]:
+    """Return the bookends of each split, or of the overlap of two splits.
+
+    Notes
+    -----
+    Bounds are summed from left to right starting with the integer 0, so the last one may fall
+    short of 1 and the first one is ``0``, not ``0.0``: both are part of Megatron's cache key.
+
+    Examples
+    --------
+    >>> convert_split_vector_to_split_matrix([0.99, 0.01, 0.0])
+    [(0, 0.99), (0.99, 1.0), None]
+    """
+    bounds_a = _running_sums(vector_a)
+    bounds_b = bounds_a if vector_b is None else _running_sums(vector_b)
+    matrix: list[Bookends] = []
+    for i in range(len(bounds_a) - 1):
+        start = max(bounds_a[i], bounds_b[i])
+        stop = min(bounds_a[i + 1], bounds_b[i + 1])
+        matrix.append(None if stop <= start else (start, stop))
+    return matrix
+
+
+def _running_sums(vector: Sequence[float]) -> list[float]:
+    """Return ``[0, v0, v0 + v1, ...]`` by Python float addition."""
+    sums: list[float] = [0]
+    for value in vector:
+        sums.append(sums[-1] + value)
+    return sums
+
+
+def split_range(num_elements: int, bookends: Bookends) -> tuple[int, int]:
+    """Return the half-open range of elements that a split holds.
+
+    Parameters
+    ----------
+    num_elements
+        Elements of the whole dataset: sequences for GPT, documents for BERT and T5.
+    bookends
+        From ``convert_split_vector_to_split_matrix``.
+
+    Examples
+    --------
+    Rounding is half to even, as in Python:
+
+    >>> split_range(10, (0, 0.99)), split_range(10, (0.99, 1.0)), split_range(10, None)
+    ((0, 10), (10, 10), (0, 0))
+    """
+    if bookends is None:
+        return 0, 0
+    start, stop = bookends
+    return round(start * float(num_elements)), round(stop * float(num_elements))

@@ -1,0 +1,56 @@
+"""Every array that zindex stores, once: name, dimensions, unit and meaning."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What one stored array is, apart from its length and dtype."""
+
+    name: str
+    #: Zarr ``dimension_names``; the first one is the axis that is chunked and sharded.
+    dims: tuple[str, ...]
+    #: What one value counts.
+    unit: str
+    #: One sentence for the array's attributes.
+    description: str
+    #: Columns of a 2-D array; 1 for a 1-D array.
+    num_columns: int = 1
+
+
+TOKENS = ArraySpec("tokens", ("token",), "token id", "All tokens, sequence after sequence.")
+SEQUENCE_LENGTH = ArraySpec(
+    "sequence_length", ("sequence",), "tokens", "Number of tokens of each sequence."
+)
+SEQUENCE_OFFSET = ArraySpec(
+    "sequence_offset",
+    ("sequence_bound",),
+    "tokens",
+    "Position in tokens at which each sequence starts; the last entry is the number of tokens.",
+)
+DOCUMENT_OFFSET = ArraySpec(
+    "document_offset",
+    ("document_bound",),
+    "sequences",
+    "Sequence at which each document starts; the last entry is the number of sequences.",
+)
+SEQUENCE_MODE = ArraySpec(
+    "sequence_mode", ("sequence",), "mode", "Modality of each sequence of a multimodal corpus."
+)
+
+DOCUMENT_INDEX = ArraySpec(
+    "document_index",
+    ("document",),
+    "document id",
+    "Documents in the order in which their tokens are streamed, epoch after epoch.",
+)
+SAMPLE_INDEX = ArraySpec(
+    "sample_index",
+    ("boundary", "field"),
+    "row of document_index, tokens",
+    "Rows j and j + 1 enclose sample j: row in document_index, token offset in that document.",
+    num_columns=2,
+)
+SHUFFLE_INDEX = ArraySpec(
+    "shuffle_index", ("sample",), "sample id", "Sample that stands at each shuffled position."
+)

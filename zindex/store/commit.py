@@ -1,0 +1,326 @@
+"""How a store comes to be: a plan, create-only shards in any order, the root ``zarr.json`` last.
+
+::
+
+    STORE/_zindex/plan.json      what is being built; the second builder must want the same
+    STORE/<array>/c/<i>          one file per shard, written whole by one task
+    STORE/_zindex/manifest.json  size and checksum of every shard
+    STORE/<array>/zarr.json      array metadata
+    STORE/zarr.json              the commit: until it exists no Zarr reader sees anything
+
+A valid shard is its own receipt, so a build that dies is resumed by building again.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import (
+    FingerprintMismatchError,
+    NotReadyError,
+    StoreError,
+    StoreNotFoundError,
+    VerificationError,
+)
+from zindex.store import local
+from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
+from zindex.store.layout import ArrayLayout
+from zindex.store.shard import Receipt, checksum, decode_index, encode_shard, index_nbytes
+
+ROOT_KEY = "zarr.json"
+PLAN_KEY = "_zindex/plan.json"
+MANIFEST_KEY = "_zindex/manifest.json"
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """Everything that is decided about a store before its first shard is written."""
+
+    root: Path
+    #: ``"tokens"`` or ``"index"``.
+    kind: str
+    #: What decides the content: the fingerprint is its hash. Never a path, never a time.
+    spec: dict[str, Any]
+    layouts: tuple[ArrayLayout, ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of ``spec`` and the layouts."""
+        return fingerprint({"spec": self.spec, "arrays": [item.to_json() for item in self.layouts]})
+
+    @property
+    def num_shards(self) -> int:
+        """Files that the finished store holds values in."""
+        return sum(layout.num_shards for layout in self.layouts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return sum(layout.nbytes for layout in self.layouts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``plan.json``."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "spec": self.spec,
+            "arrays": [layout.to_json() for layout in self.layouts],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """How far a store has come."""
+
+    num_done: int
+    num_shards: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What a task returns for one shard."""
+
+    receipt: Receipt
+    #: False if a valid shard was found and nothing was written.
+    written: bool
+
+
+def begin_store(plan: StorePlan) -> None:
+    """Write the plan, or check that the plan that is already there is the same.
+
+    Raises
+    ------
+    FingerprintMismatchError
+        If the place holds another plan, or anything that zindex did not write.
+    StoreError
+        If the file system has too little room for the shards that are missing.
+    """
+    content = canonical_json(plan.to_json()).encode()
+    path = plan.root / PLAN_KEY
+    if not path.exists() and plan.root.is_dir() and any(plan.root.iterdir()):
+        raise FingerprintMismatchError(
+            f"{plan.root} must be empty or a zindex store, it holds other files; "
+            "choose another place"
+        )
+    needed = plan.nbytes
+    if not local.write_once(path, [content]):
+        stored = local.read_file(path)
+        if stored != content:
+            held = parse_json(stored, str(path)).get("fingerprint")
+            raise FingerprintMismatchError(
+                f"{plan.root} holds fingerprint {str(held)[:16]}, the build wants "
+                f"{plan.fingerprint[:16]}: its data or settings differ; choose another place or "
+                "remove the old store"
+            )
+        needed -= sum(
+            layout.nbytes * _count_files(plan.root, layout) // max(1, layout.num_shards)
+            for layout in plan.layouts
+        )
+    free = local.free_nbytes(plan.root)
+    if needed > free:
+        raise StoreError(
+            f"{plan.root} needs {needed:,} bytes more but its file system has {free:,} free; "
+            "make room or choose another place"
+        )
+
+
+def store_shard(
+    root: Path, layout: ArrayLayout, shard: int, compute: Callable[[], npt.NDArray[np.generic]]
+) -> ShardResult:
+    """Return the receipt of a shard, computing and writing it only if no valid one is there.
+
+    A shard that is there but damaged is replaced by its one right content.
+    """
+    found = find_receipt(root, layout, shard)
+    if found is not None:
+        return ShardResult(found, written=False)
+    return write_shard(root, layout, shard, compute())
+
+
+def write_shard(
+    root: Path, layout: ArrayLayout, shard: int, values: npt.NDArray[np.generic]
+) -> ShardResult:
+    """Write one shard; see ``encode_shard`` for ``values``."""
+    buffers, receipt = encode_shard(layout, shard, values)
+    path = root / layout.shard_key(shard)
+    written = local.write_once(path, buffers)
+    if not written and find_receipt(root, layout, shard) != receipt:
+        written = local.write_once(path, buffers, replace=True)
+    return ShardResult(receipt, written)
+
+
+def find_receipt(root: Path, layout: ArrayLayout, shard: int) -> Receipt | None:
+    """Return the receipt of a shard on disk, or None if it is missing or damaged.
+
+    The shard index and its checksum are verified; inner chunks are verified when they are read.
+    """
+    path = root / layout.shard_key(shard)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        nbytes = os.fstat(descriptor).st_size
+        footer_nbytes = index_nbytes(layout)
+        footer = os.pread(descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
+        index = decode_index(layout, shard, footer, nbytes)
+        present = index.lengths > 0
+        if int(index.lengths[present].sum()) + footer_nbytes != nbytes:
+            return None
+        ends = index.offsets[present] + index.lengths[present]
+        proof = b"".join(os.pread(descriptor, 4, int(end) - 4) for end in ends)
+    except VerificationError:
+        return None
+    finally:
+        os.close(descriptor)
+    return Receipt(layout.name, shard, nbytes, checksum(proof + footer))
+
+
+def commit_store(
+    plan: StorePlan, receipts: Iterable[Receipt], attributes: dict[str, Any] | None = None
+) -> None:
+    """Make a finished store visible, by writing its root ``zarr.json`` last.
+
+    Parameters
+    ----------
+    plan
+        The plan that ``begin_store`` wrote.
+    receipts
+        One for every shard of every array, in any order.
+    attributes
+        Facts about the result that are not part of its identity, such as totals.
+
+    Raises
+    ------
+    VerificationError
+        If a shard has no receipt.
+    FingerprintMismatchError
+        If another commit with other content is already there.
+    """
+    by_shard = {(receipt.array, receipt.shard): receipt for receipt in receipts}
+    manifest: dict[str, list[list[int]]] = {}
+    for layout in plan.layouts:
+        rows = manifest.setdefault(layout.name, [])
+        for shard in range(layout.num_shards):
+            receipt = by_shard.get((layout.name, shard))
+            if receipt is None:
+                raise VerificationError(
+                    f"{plan.root} cannot be committed: shard {layout.shard_key(shard)} was never "
+                    "finished; build again"
+                )
+            rows.append([receipt.nbytes, receipt.crc32c])
+        if layout.num_shards:
+            local.sync_directory((plan.root / layout.shard_key(0)).parent)
+    manifest_text = canonical_json(manifest).encode()
+    metadata = {layout.name: layout.zarr_metadata() for layout in plan.layouts}
+    facts = plan.to_json() | (attributes or {})
+    facts["manifest_sha256"] = hashlib.sha256(manifest_text).hexdigest()
+    root = {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": {"zindex": facts},
+        "consolidated_metadata": {
+            "kind": "inline",
+            "must_understand": False,
+            "metadata": metadata,
+        },
+    }
+    facts["root_sha256"] = fingerprint(root)
+    _create_same(plan.root / MANIFEST_KEY, manifest_text)
+    for name, fields in metadata.items():
+        _create_same(plan.root / name / ROOT_KEY, canonical_json(fields).encode())
+        local.sync_directory(plan.root / name)
+    local.sync_directory(plan.root)
+    _create_same(plan.root / ROOT_KEY, canonical_json(root).encode())
+    local.sync_directory(plan.root)
+
+
+def _create_same(path: Path, content: bytes) -> None:
+    """Create a file; a file that is already there must hold the same bytes."""
+    if not local.write_once(path, [content]) and local.read_file(path) != content:
+        raise FingerprintMismatchError(
+            f"{path} must hold what this build computed, it holds other bytes; "
+            "remove the store and build again"
+        )
+
+
+def read_root(root: Path) -> dict[str, Any]:
+    """Return ``attributes.zindex`` of a committed store.
+
+    Raises
+    ------
+    NotReadyError
+        If the store was begun but is not committed.
+    StoreNotFoundError
+        If nothing is there.
+    StoreError
+        If what is there was not written by zindex, or by a later format.
+    VerificationError
+        If the root metadata fails its digest.
+    """
+    path = root / ROOT_KEY
+    try:
+        content = local.read_file(path)
+    except StoreNotFoundError:
+        status = read_status(root)
+        raise NotReadyError(
+            f"{root} is not built yet: {status.num_done} of {status.num_shards} shards are "
+            "finished; run the build again to go on from there",
+            num_done=status.num_done,
+            num_shards=status.num_shards,
+        ) from None
+    metadata = parse_json(content, str(path))
+    attributes = metadata.get("attributes")
+    facts = attributes.get("zindex") if isinstance(attributes, dict) else None
+    if not isinstance(facts, dict):
+        raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
+    digest = facts.pop("root_sha256", None)
+    if digest != fingerprint(metadata):
+        raise VerificationError(f"{path} fails its digest; remove it and build again")
+    if facts["format_version"] != FORMAT_VERSION:
+        raise StoreError(
+            f"{root} has format version {facts['format_version']}, this zindex reads "
+            f"{FORMAT_VERSION}; update zindex"
+        )
+    return facts
+
+
+def read_status(root: Path) -> StoreStatus:
+    """Return how many shards of a begun or committed store are there.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If no store was begun at this place.
+    """
+    try:
+        plan = parse_json(local.read_file(root / PLAN_KEY), f"{root / PLAN_KEY}")
+    except StoreNotFoundError:
+        raise StoreNotFoundError(f"no zindex store at {root}; check the path or build it") from None
+    layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
+    return StoreStatus(
+        num_done=sum(_count_files(root, layout) for layout in layouts),
+        num_shards=sum(layout.num_shards for layout in layouts),
+        committed=(root / ROOT_KEY).exists(),
+    )
+
+
+def _count_files(root: Path, layout: ArrayLayout) -> int:
+    """Return how many shards of an array have their final name."""
+    folder = root / layout.name / "c"
+    if not folder.is_dir():
+        return 0
+    inner = "0" if layout.num_columns > 1 else ""
+    return sum(
+        entry.name.isdecimal() and (not inner or os.path.exists(os.path.join(entry.path, inner)))
+        for entry in os.scandir(folder)
+    )

@@ -1,0 +1,181 @@
+"""The layout of one stored array: its shards, their inner chunks and its Zarr v3 metadata.
+
+Arrays are chunked along their first axis only. A shard is one file and is written by one task;
+its inner chunks lie in order, each followed by its crc32c, and the shard ends with the index that
+Zarr's ``sharding_indexed`` codec prescribes.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError
+from zindex.schema import ArraySpec
+
+Codec = Literal["none", "zstd"]
+
+#: Default elements per inner chunk: what a reader fetches and verifies at once.
+CHUNK_LENGTH = 1 << 16
+#: Default elements per shard: what one task writes. 4 Mi int32 are 16 MiB.
+SHARD_LENGTH = 1 << 22
+#: A directory stays listable on parallel file systems below this number of shards.
+MAX_SHARDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """How arrays are cut: elements along the first axis per inner chunk and per shard."""
+
+    chunk_length: int = CHUNK_LENGTH
+    shard_length: int = SHARD_LENGTH
+    codec: Codec = "none"
+
+    def __post_init__(self) -> None:
+        if self.chunk_length < 1 or self.shard_length < 1:
+            raise ConfigError(
+                f"chunk_length and shard_length must be at least 1, got {self.chunk_length} and "
+                f"{self.shard_length}; leave them out to use the defaults"
+            )
+        if self.shard_length % self.chunk_length:
+            raise ConfigError(
+                f"shard_length must be a multiple of chunk_length, got {self.shard_length} and "
+                f"{self.chunk_length}; for example shard_length="
+                f"{-(-self.shard_length // self.chunk_length) * self.chunk_length}"
+            )
+        if self.codec not in ("none", "zstd"):
+            raise ConfigError(f"codec must be 'none' or 'zstd', got {self.codec!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """One array of a store: what it is, how long it is and how it is cut."""
+
+    name: str
+    #: Elements along the first axis.
+    length: int
+    #: Numpy dtype name, such as ``"int32"``.
+    dtype: str
+    chunk_length: int
+    shard_length: int
+    codec: Codec
+    num_columns: int
+    dims: tuple[str, ...]
+    unit: str
+    description: str
+
+    @classmethod
+    def plan(
+        cls, spec: ArraySpec, length: int, dtype: npt.DTypeLike, grid: ChunkGrid
+    ) -> "ArrayLayout":
+        """Return the layout of ``spec`` with ``length`` elements on ``grid``.
+
+        Shards grow by doubling where the grid's own would make more than ``MAX_SHARDS`` files,
+        and shrink to the array where the array is smaller.
+        """
+        shard_length = grid.shard_length
+        while length > shard_length * MAX_SHARDS:
+            shard_length *= 2
+        whole = max(1, -(-length // grid.chunk_length)) * grid.chunk_length
+        return cls(
+            name=spec.name,
+            length=length,
+            dtype=np.dtype(dtype).name,
+            chunk_length=grid.chunk_length,
+            shard_length=min(shard_length, whole),
+            codec=grid.codec,
+            num_columns=spec.num_columns,
+            dims=spec.dims,
+            unit=spec.unit,
+            description=spec.description,
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Zarr shape."""
+        return (self.length,) if self.num_columns == 1 else (self.length, self.num_columns)
+
+    @property
+    def num_shards(self) -> int:
+        """Files that hold the array."""
+        return -(-self.length // self.shard_length)
+
+    @property
+    def chunks_per_shard(self) -> int:
+        """Entries of a shard's index, present or not."""
+        return self.shard_length // self.chunk_length
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one element along the first axis."""
+        return np.dtype(self.dtype).itemsize * self.num_columns
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, without checksums and shard indices."""
+        return self.length * self.row_nbytes
+
+    @property
+    def fill_value(self) -> int | float:
+        """The value of padding: one that no index holds, so that a leak is seen."""
+        dtype = np.dtype(self.dtype)
+        if dtype.kind == "f":
+            return math.nan
+        return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max)
+
+    def shard_bounds(self, shard: int) -> tuple[int, int]:
+        """Return the half-open range of elements that shard number ``shard`` holds."""
+        start = shard * self.shard_length
+        return start, min(start + self.shard_length, self.length)
+
+    def shard_key(self, shard: int) -> str:
+        """Return the key of a shard below the store's root."""
+        return f"{self.name}/c/{shard}" + ("/0" if self.num_columns > 1 else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self) | {"dims": list(self.dims)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "ArrayLayout":
+        """Return the layout that ``to_json`` wrote."""
+        return cls(**(fields | {"dims": tuple(fields["dims"])}))
+
+    def zarr_metadata(self) -> dict[str, Any]:
+        """Return the array's Zarr v3 ``zarr.json``."""
+        dtype = np.dtype(self.dtype)
+        columns = self.shape[1:]
+        little = {"name": "bytes", "configuration": {"endian": "little"}}
+        inner: list[dict[str, Any]] = [little if dtype.itemsize > 1 else {"name": "bytes"}]
+        if self.codec == "zstd":
+            inner.append({"name": "zstd", "configuration": {"level": 0, "checksum": False}})
+        inner.append({"name": "crc32c"})
+        fill = "NaN" if dtype.kind == "f" else self.fill_value
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [self.shard_length, *columns]},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": fill,
+            "codecs": [
+                {
+                    "name": "sharding_indexed",
+                    "configuration": {
+                        "chunk_shape": [self.chunk_length, *columns],
+                        "codecs": inner,
+                        "index_codecs": [little, {"name": "crc32c"}],
+                        "index_location": "end",
+                    },
+                }
+            ],
+            "attributes": {"unit": self.unit, "description": self.description},
+            "dimension_names": list(self.dims),
+            "storage_transformers": [],
+        }

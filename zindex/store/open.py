@@ -1,0 +1,82 @@
+"""Committed stores, opened by place."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zindex.errors import FingerprintMismatchError, StoreError
+from zindex.store.commit import read_root
+from zindex.store.layout import ArrayLayout
+from zindex.store.local import local_path
+from zindex.store.reader import ArrayReader
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A committed store: what it is and its arrays. Pickles as these few fields."""
+
+    root: Path
+    kind: str
+    fingerprint: str
+    #: The description whose hash is the fingerprint.
+    spec: dict[str, Any]
+    #: All of ``attributes.zindex``.
+    attributes: dict[str, Any]
+    layouts: dict[str, ArrayLayout]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.layouts
+
+    def __getitem__(self, name: str) -> ArrayReader:
+        """Return the reader of an array."""
+        if name not in self.layouts:
+            raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
+        return ArrayReader(self.root, self.layouts[name])
+
+
+def open_store(
+    url: str | os.PathLike[str], *, kind: str | None = None, expected: str | None = None
+) -> Store:
+    """Open a committed store; one file is read.
+
+    Parameters
+    ----------
+    url
+        Path or ``file://`` URL of the store.
+    kind
+        ``"tokens"`` or ``"index"``; None accepts both.
+    expected
+        Fingerprint that the content must have; None accepts any.
+
+    Raises
+    ------
+    NotReadyError
+        If it was begun but is not committed.
+    StoreNotFoundError
+        If nothing is there.
+    StoreError
+        If it is not a zindex store of this kind and format.
+    FingerprintMismatchError
+        If its content is not the expected one.
+    VerificationError
+        If its metadata are damaged.
+    """
+    root = local_path(url)
+    facts = read_root(root)
+    if kind is not None and facts["kind"] != kind:
+        raise StoreError(f"{root} must hold {kind}, it holds {facts['kind']}; check the path")
+    if expected is not None and facts["fingerprint"] != expected:
+        raise FingerprintMismatchError(
+            f"{root} must have fingerprint {expected[:16]}, it has {facts['fingerprint'][:16]}: "
+            "its data or settings differ; build it again at another place"
+        )
+    layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
+    return Store(
+        root=root,
+        kind=facts["kind"],
+        fingerprint=facts["fingerprint"],
+        spec=facts["spec"],
+        attributes=facts,
+        layouts={layout.name: layout for layout in layouts},
+    )
