@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from zindex.errors import ConfigError, SourceError
+from zindex.formats.bin_idx import bin_path, idx_path
 from zindex.formats.bin_writer import PairWriter
 from zindex.formats.megatron_readers import (
     _BinReader,
@@ -119,13 +120,15 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
         self.fast_cache_load = fast_cache_load
         self.sequences_per_dataset = sequences_per_dataset
         self.dtype_code = dtype_code
-        bin_path = get_bin_path(path_prefix)
+        tokens_path = bin_path(path_prefix)
         self.index = _IndexReader(
-            get_idx_path(path_prefix), multimodal, sequences_per_dataset, dtype_code, bin_path
+            idx_path(path_prefix), multimodal, sequences_per_dataset, dtype_code, tokens_path
         )
         nbytes = self.index.file.bin_nbytes
         self.bin_reader: _BinReader = (
-            _MMapBinReader(bin_path, nbytes) if mmap else _FileBinReader(bin_path, nbytes=nbytes)
+            _MMapBinReader(tokens_path, nbytes)
+            if mmap
+            else _FileBinReader(tokens_path, nbytes=nbytes)
         )
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -382,12 +385,12 @@ class IndexedDatasetBuilder:
 
 def get_idx_path(path_prefix: str) -> str:
     """Return the path of the index file of a pair."""
-    return path_prefix + ".idx"
+    return idx_path(path_prefix)
 
 
 def get_bin_path(path_prefix: str) -> str:
     """Return the path of the token file of a pair."""
-    return path_prefix + ".bin"
+    return bin_path(path_prefix)
 
 
 def _refuse_object_storage(path_prefix: str, config: Any) -> None:

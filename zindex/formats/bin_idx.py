@@ -138,6 +138,16 @@ class IdxFile:
         return array
 
 
+def idx_path(prefix: str | os.PathLike[str]) -> str:
+    """Return the path of the index file of a pair."""
+    return f"{os.fspath(prefix)}.idx"
+
+
+def bin_path(prefix: str | os.PathLike[str]) -> str:
+    """Return the path of the token file of a pair."""
+    return f"{os.fspath(prefix)}.bin"
+
+
 def read_index(
     prefix: str | os.PathLike[str], *, multimodal: bool | None = None, require_bin: bool = True
 ) -> IdxFile:
@@ -170,12 +180,11 @@ def read_index(
     The format has no checksum: a changed token, mode or document boundary, or a dtype code
     replaced by another of the same size, gives a valid file that no reader can tell from the first.
     """
-    base = os.fspath(prefix)
-    bin_path = f"{base}.bin" if require_bin else None
-    return read_idx_file(f"{base}.idx", bin_path, multimodal=multimodal)
+    tokens_path = bin_path(prefix) if require_bin else None
+    return read_idx_file(idx_path(prefix), tokens_path, multimodal=multimodal)
 
 
-def read_idx_file(path: str, bin_path: str | None, *, multimodal: bool | None = None) -> IdxFile:
+def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None = None) -> IdxFile:
     """Do the work of ``read_index`` for two paths; None as the second leaves the ``.bin`` out."""
     try:
         descriptor, size = open_regular(path)
@@ -185,8 +194,8 @@ def read_idx_file(path: str, bin_path: str | None, *, multimodal: bool | None = 
             _check_documents(descriptor, index)
         finally:
             os.close(descriptor)
-        if bin_path is not None:
-            _check_bin(bin_path, nbytes, path)
+        if tokens_path is not None:
+            _check_bin(tokens_path, nbytes, path)
     except OSError as error:
         raise SourceError(
             f"both files of a .bin/.idx pair must be readable, but {error.filename or path} "
@@ -331,12 +340,12 @@ def _check_documents(descriptor: int, index: IdxFile) -> None:
         )
 
 
-def _check_bin(bin_path: str, nbytes: int, path: str) -> None:
+def _check_bin(tokens_path: str, nbytes: int, path: str) -> None:
     """Check that the ``.bin`` ends where the last sequence does."""
-    descriptor, size = open_regular(bin_path)
+    descriptor, size = open_regular(tokens_path)
     os.close(descriptor)
     if size != nbytes:
         raise SourceError(
-            f"{bin_path} must have {nbytes} bytes, where the last sequence of {path} ends, but has "
-            f"{size}; it is cut, unfinished or of another dataset, so restore the pair"
+            f"{tokens_path} must have {nbytes} bytes, where the last sequence of {path} ends, but "
+            f"has {size}; it is cut, unfinished or of another dataset, so restore the pair"
         )
