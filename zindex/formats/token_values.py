@@ -55,7 +55,9 @@ def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> TokenArr
             f"tokens for {owner} must be numbers or decimal strings, but came with dtype "
             f"{array.dtype}; parse them first"
         )
-    if array.dtype != target and not np.can_cast(array.dtype, target, "safe"):
+    # numpy calls int64 to float64 safe, but a float64 has 53 digits.
+    loses_digits = target.kind == "f" and array.dtype.kind in "iu" and array.itemsize == 8
+    if loses_digits or not np.can_cast(array.dtype, target, "safe"):
         _check_values(array, target, owner)
     return np.ascontiguousarray(array, target).reshape(-1)
 

@@ -1,0 +1,81 @@
+"""Megatron Core's ``.npy`` index caches: their names, their hash and their files.
+
+Source: Megatron Core ``megatron_dataset`` and ``gpt_dataset``. Such a cache is found by the MD5 of
+a JSON description, whose every key, order and indentation count.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK_ROWS = 1 << 20
+
+ReadRows = Callable[[int, int], npt.NDArray[Any]]
+
+
+def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
+    """Return Megatron's description of a dataset and the MD5 that names its cache.
+
+    Parameters
+    ----------
+    identifiers
+        What identifies the dataset, in Megatron's order. A tokenizer may stand for itself: its
+        ``unique_identifiers`` are taken.
+
+    Examples
+    --------
+    >>> describe({"class": "GPTDataset"})
+    ('{\\n    "class": "GPTDataset"\\n}', '40424b6d9d11e2f6cb8d78b8ed52ae9a')
+    """
+    text = json.dumps(identifiers, indent=4, default=lambda value: value.unique_identifiers)
+    return text, hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
+
+
+def cache_paths(folder: str | os.PathLike[str], name: str) -> dict[str, Path]:
+    """Return the files of a cache by what they hold; ``name`` is ``<md5>-<class>-<split>``."""
+    kinds = {
+        "document_index": "document_index.npy",
+        "sample_index": "sample_index.npy",
+        "shuffle_index": "shuffle_index.npy",
+        "description": "description.txt",
+    }
+    return {kind: Path(folder) / f"{name}-{suffix}" for kind, suffix in kinds.items()}
+
+
+def write_npy(
+    path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], read_rows: ReadRows
+) -> None:
+    """Write a ``.npy`` file block by block; it appears when it is complete.
+
+    Parameters
+    ----------
+    path
+        The file.
+    dtype, shape
+        What the array is.
+    read_rows
+        Returns rows ``[start, stop)`` of it.
+    """
+    header = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for start in range(0, shape[0], _BLOCK_ROWS):
+                rows = read_rows(start, min(start + _BLOCK_ROWS, shape[0]))
+                stream.write(np.ascontiguousarray(rows, dtype).data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
