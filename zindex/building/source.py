@@ -103,7 +103,7 @@ def digest_block(index: IdxFile, block: int) -> bytes:
     """Return the SHA-256 of one block of lengths as little-endian int32."""
     start = block * DIGEST_BLOCK
     stop = min(start + DIGEST_BLOCK, index.num_sequences)
-    return hashlib.sha256(index.sequence_lengths(start, stop).view(np.uint8).data).digest()
+    return hashlib.sha256(index.sequence_lengths(start, stop).data).digest()
 
 
 def join_digests(digests: Iterable[bytes]) -> str:

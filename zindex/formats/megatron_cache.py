@@ -7,20 +7,17 @@ a JSON description, whose every key, order and indentation count.
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 _BLOCK_ROWS = 1 << 20
 
-ReadRows = Callable[[int, int], npt.NDArray[Any]]
-
 
 def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
-    """Return Megatron's description of a dataset and the MD5 that names its cache.
+    r"""Return Megatron's description of a dataset and the MD5 that names its cache.
 
     Parameters
     ----------
@@ -31,7 +28,7 @@ def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
     Examples
     --------
     >>> describe({"class": "GPTDataset"})
-    ('{\\n    "class": "GPTDataset"\\n}', '40424b6d9d11e2f6cb8d78b8ed52ae9a')
+    ('{\n    "class": "GPTDataset"\n}', '40424b6d9d11e2f6cb8d78b8ed52ae9a')
     """
     text = json.dumps(identifiers, indent=4, default=lambda value: value.unique_identifiers)
     return text, hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
@@ -48,32 +45,37 @@ def cache_paths(folder: str | os.PathLike[str], name: str) -> dict[str, Path]:
     return {kind: Path(folder) / f"{name}-{suffix}" for kind, suffix in kinds.items()}
 
 
-def write_npy(
-    path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], read_rows: ReadRows
-) -> None:
-    """Write a ``.npy`` file block by block; it appears when it is complete.
+class Rows(Protocol):
+    """An array that gives its rows by slices."""
 
-    Parameters
-    ----------
-    path
-        The file.
-    dtype, shape
-        What the array is.
-    read_rows
-        Returns rows ``[start, stop)`` of it.
-    """
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> npt.NDArray[Any]:
+        """Return some rows."""
+        ...
+
+
+def write_npy(path: Path, array: Rows) -> None:
+    """Write an array as a ``.npy`` file, block by block; it appears when it is complete."""
     header = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "descr": np.lib.format.dtype_to_descr(array.dtype),
         "fortran_order": False,
-        "shape": shape,
+        "shape": array.shape,
     }
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
-            for start in range(0, shape[0], _BLOCK_ROWS):
-                rows = read_rows(start, min(start + _BLOCK_ROWS, shape[0]))
-                stream.write(np.ascontiguousarray(rows, dtype).data)
+            for start in range(0, array.shape[0], _BLOCK_ROWS):
+                stream.write(np.ascontiguousarray(array[start : start + _BLOCK_ROWS]).data)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)

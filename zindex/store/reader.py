@@ -133,7 +133,7 @@ class RowReader:
     def __init__(self, layout: ArrayLayout) -> None:
         self.layout = layout
         self.dtype: np.dtype[Any] = np.dtype(layout.dtype)
-        self.shape = layout.shape
+        self.shape: tuple[int, ...] = layout.shape
 
     @property
     def ndim(self) -> int:

@@ -1,0 +1,60 @@
+"""The tokens of a corpus by position: from the Zarr array, or from a linked ``.bin``."""
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.errors import StoreError
+from zindex.formats.bin_reader import BinFile
+from zindex.store.open import Store
+
+#: Key of ``attributes.zindex`` under which a linked store names its ``.bin``.
+LINK = "bin"
+
+
+class TokenReader(Protocol):
+    """Reads spans of tokens."""
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return tokens ``[start, stop)`` in the corpus's dtype."""
+        ...
+
+
+class LinkedTokens:
+    """Tokens that stay in a ``.bin`` file.
+
+    Parameters
+    ----------
+    path
+        The ``.bin`` file.
+    nbytes
+        Size that it must have.
+    dtype
+        Token dtype.
+    """
+
+    def __init__(self, path: str, nbytes: int, dtype: str) -> None:
+        self.file = BinFile(path, nbytes)
+        self.dtype = np.dtype(dtype)
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return tokens ``[start, stop)``."""
+        return self.file.read(self.dtype, stop - start, start * self.dtype.itemsize)
+
+
+def open_tokens(store: Store) -> TokenReader:
+    """Return the reader of a token store's tokens, wherever they lie.
+
+    Raises
+    ------
+    StoreError
+        If the store holds neither tokens nor a link to them.
+    """
+    if schema.TOKENS.name in store:
+        return store[schema.TOKENS.name]
+    link = store.attributes.get(LINK)
+    if not isinstance(link, dict):
+        raise StoreError(f"{store.root} must hold tokens or name their .bin, it does neither")
+    return LinkedTokens(link["path"], link["nbytes"], store.spec["token_dtype"])
