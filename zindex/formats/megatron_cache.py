@@ -28,7 +28,7 @@ def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
     Examples
     --------
     >>> describe({"class": "GPTDataset"})
-    ('{\n    "class": "GPTDataset"\n}', '40424b6d9d11e2f6cb8d78b8ed52ae9a')
+    ('{\n    "class": "GPTDataset"\n}', '2e53e2d4ec0b6fcaacdd192fb4daff20')
     """
     text = json.dumps(identifiers, indent=4, default=lambda value: value.unique_identifiers)
     return text, hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
