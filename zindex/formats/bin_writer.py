@@ -161,7 +161,8 @@ class PairWriter:
                 "call end_document() before finalize()"
             )
         self.data_file.flush()
-        wanted = sum(self.sequence_lengths) * self.dtype.itemsize
+        lengths = np.frombuffer(self.sequence_lengths, np.int32)
+        wanted = int(lengths.sum(dtype=np.int64)) * self.dtype.itemsize
         written = os.fstat(self.data_file.fileno()).st_size
         if written != wanted:
             raise VerificationError(
@@ -179,7 +180,7 @@ class PairWriter:
         write_index(
             idx_path,
             self.dtype,
-            np.frombuffer(self.sequence_lengths, np.int32),
+            lengths,
             np.frombuffer(self.document_indices, np.int64),
             None if modes is None else np.frombuffer(modes, np.int8),
         )
