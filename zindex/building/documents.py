@@ -1,33 +1,30 @@
 """The document index: which document's tokens come when.
 
-Both orders return, for every shard of ``document_index``, its receipt and its number of tokens;
-the exclusive prefix sum of those numbers is all that the sample index needs to know of the rest.
+For every shard of ``document_index`` there is a receipt and a number of tokens; the exclusive
+prefix sum of those numbers is all that the sample index needs to know of the other shards.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.source import LengthSource, held_lengths
+from zindex.building.held import keep_ordered, order_lengths
+from zindex.building.source import LengthSource
 from zindex.errors import VerificationError
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.kernels.mersenne import seed_state
-from zindex.kernels.samples import sum_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage, round_keys
 from zindex.store import local
-from zindex.store.commit import ShardResult, find_receipt, store_shard
+from zindex.store.commit import ShardResult, find_receipt, store_all_shards, store_shard
 from zindex.store.identity import canonical_json, parse_json
 from zindex.store.reader import ArrayReader
 
 #: Where the state of Megatron's generator after the documents is kept for a resumed build.
 GENERATOR_KEY = "_zindex/generator.json"
-# Threads that write shards while the next one is summed: enough to keep a disk busy.
-_NUM_WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,37 +93,30 @@ def store_document_shard(
     result = None
     if plan.stored == "all":
         result = store_shard(root, layout, shard, lambda: documents)
-    return DocumentShard(result, _count_tokens(plan, source, documents))
+    return DocumentShard(result, _count_tokens(plan, root, source, shard, documents))
 
 
-def store_shuffled_documents(
-    plan: IndexPlan, root: Path, source: LengthSource
-) -> list[DocumentShard]:
+def store_shuffled_documents(plan: IndexPlan, root: Path) -> list[ShardResult]:
     """Task: all shards of Megatron's document index.
 
     The legacy shuffle is serial by its nature: its place in the random stream depends on every
     draw before. It is one task per dataset and split; its shards are written side by side.
     """
     layout = plan.document_layout
-    shards = range(layout.num_shards)
-    finished = (root / GENERATOR_KEY).exists() and all(
-        find_receipt(root, layout, shard) is not None for shard in shards
-    )
-    if finished:
-        reader = ArrayReader(root, layout)
-    else:
-        values, state = shuffle_documents(plan)
-        content = canonical_json({"mt19937": state.tolist()}).encode()
-        local.write_once(root / GENERATOR_KEY, [content])
+    receipts = [find_receipt(root, layout, shard) for shard in range(layout.num_shards)]
+    found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
+    if len(found) == layout.num_shards and (root / GENERATOR_KEY).exists():
+        return found
+    documents, state = shuffle_documents(plan)
+    content = canonical_json({"mt19937": state.tolist()}).encode()
+    local.write_once(root / GENERATOR_KEY, [content])
+    return store_all_shards(root, layout, documents)
 
-    def store(shard: int) -> DocumentShard:
-        start, stop = layout.shard_bounds(shard)
-        documents = reader.read(start, stop) if finished else values[start:stop]
-        result = store_shard(root, layout, shard, lambda: documents)
-        return DocumentShard(result, _count_tokens(plan, source, documents))
 
-    with ThreadPoolExecutor(min(_NUM_WRITERS, len(shards))) as pool:
-        return list(pool.map(store, shards))
+def count_document_shard(plan: IndexPlan, root: Path, source: LengthSource, shard: int) -> int:
+    """Task: the tokens of one stored shard of the document index."""
+    documents = read_documents(plan, root, *plan.document_layout.shard_bounds(shard))
+    return _count_tokens(plan, root, source, shard, documents)
 
 
 def shuffle_documents(
@@ -166,8 +156,13 @@ def read_generator(root: Path) -> npt.NDArray[np.uint32]:
 
 
 def _count_tokens(
-    plan: IndexPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
+    plan: IndexPlan,
+    root: Path,
+    source: LengthSource,
+    shard: int,
+    documents: npt.NDArray[np.signedinteger],
 ) -> int:
-    """Return the tokens of a run of documents."""
-    lengths = held_lengths(source, plan.start, plan.stop)
-    return int(sum_lengths(lengths, documents, plan.start))
+    """Return the tokens of one shard of documents; keep their lengths for the sample index."""
+    ordered = order_lengths(plan, source, documents)
+    keep_ordered(root, shard, ordered)
+    return int(ordered.sum(dtype=np.int64))

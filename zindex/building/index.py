@@ -8,10 +8,12 @@ from pathlib import Path
 
 from zindex.building.documents import (
     DocumentShard,
+    count_document_shard,
     store_document_shard,
     store_shuffled_documents,
 )
 from zindex.building.executor import Executor
+from zindex.building.held import drop_held
 from zindex.building.samples import store_sample_shard
 from zindex.building.shuffle import store_shuffle_shard, store_shuffled_samples
 from zindex.building.source import LengthSource
@@ -84,16 +86,19 @@ async def build_index(
         return BuildResult(found, num_written=0, num_shards=store_plan.num_shards)
     await asyncio.to_thread(begin_store, store_plan)
     tasks = _IndexTasks(plan, source, store_plan, executor, advance)
-    async with asyncio.TaskGroup() as group:
-        if plan.order == "scalable":
-            shuffle = group.create_task(tasks.shuffle_scalable())
-            documents = await tasks.documents_scalable()
-        else:
-            documents = await tasks.documents_megatron()
-            shuffle = group.create_task(tasks.shuffle_megatron())
-        samples = group.create_task(tasks.samples(tasks.token_starts(documents)))
-    stored = [shard.result for shard in documents if shard.result is not None]
-    results = [*stored, *samples.result(), *shuffle.result()]
+    try:
+        async with asyncio.TaskGroup() as group:
+            if plan.order == "scalable":
+                shuffle = group.create_task(tasks.shuffle_scalable())
+                documents, num_tokens = await tasks.documents_scalable()
+            else:
+                documents = await tasks.documents_megatron()
+                shuffle = group.create_task(tasks.shuffle_megatron())
+                num_tokens = await tasks.count_documents()
+            samples = group.create_task(tasks.samples(tasks.token_starts(num_tokens)))
+    finally:
+        drop_held(source, store_plan.root)
+    results = [*documents, *samples.result(), *shuffle.result()]
     receipts = [result.receipt for result in results]
     facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
     await asyncio.to_thread(commit_store, store_plan, receipts, facts)
@@ -132,11 +137,11 @@ class _IndexTasks:
 
         return list(await asyncio.gather(*(one(task) for task in tasks)))
 
-    async def documents_scalable(self) -> list[DocumentShard]:
-        """Compute every shard of the document index by itself."""
+    async def documents_scalable(self) -> tuple[list[ShardResult], list[int]]:
+        """Compute every shard of the document index by itself, and count its tokens."""
 
         async def one(shard: int) -> DocumentShard:
-            result = await self.executor.run(
+            done = await self.executor.run(
                 store_document_shard,
                 self.plan,
                 self.root,
@@ -145,28 +150,45 @@ class _IndexTasks:
                 key=self._key("documents", shard),
                 priority=_FIRST,
             )
-            self.advance(0 if result.result is None else 1)
-            return result
+            self.advance(0 if done.result is None else 1)
+            return done
 
         shards = range(self.plan.document_layout.num_shards)
-        return list(await asyncio.gather(*(one(shard) for shard in shards)))
+        done = await asyncio.gather(*(one(shard) for shard in shards))
+        results = [shard.result for shard in done if shard.result is not None]
+        return results, [shard.num_tokens for shard in done]
 
-    async def documents_megatron(self) -> list[DocumentShard]:
+    async def documents_megatron(self) -> list[ShardResult]:
         """Shuffle all documents in one task, as the legacy generator demands."""
-        documents = await self.executor.run(
+        results = await self.executor.run(
             store_shuffled_documents,
             self.plan,
             self.root,
-            self.source,
             key=self._key("documents"),
             priority=_FIRST,
         )
-        self.advance(len(documents))
-        return documents
+        self.advance(len(results))
+        return results
 
-    def token_starts(self, documents: list[DocumentShard]) -> list[int]:
+    async def count_documents(self) -> list[int]:
+        """Count the tokens of every stored shard of the document index."""
+        tasks = [
+            self.executor.run(
+                count_document_shard,
+                self.plan,
+                self.root,
+                self.source,
+                shard,
+                key=self._key("count", shard),
+                priority=_FIRST,
+            )
+            for shard in range(self.plan.document_layout.num_shards)
+        ]
+        return list(await asyncio.gather(*tasks))
+
+    def token_starts(self, num_tokens: list[int]) -> list[int]:
         """Return the stream position of each document shard's first token."""
-        sums = [0, *accumulate(shard.num_tokens for shard in documents)]
+        sums = [0, *accumulate(num_tokens)]
         expected = self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
         if sums[-1] != expected:
             raise VerificationError(

@@ -5,7 +5,7 @@ import time
 
 from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
 from zindex.building.index import build_index, find_index, index_store_plan
-from zindex.building.source import LengthSource, drop_lengths
+from zindex.building.source import LengthSource
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.commit import read_status
@@ -75,8 +75,4 @@ def ensure_index(
 
 
 def _build(plan: IndexPlan, source: LengthSource, folder: str, executor: Executor) -> Store:
-    """Build and forget what was read for it."""
-    try:
-        return run_builds(build_index(plan, source, folder, executor)).store
-    finally:
-        drop_lengths(source)
+    return run_builds(build_index(plan, source, folder, executor)).store

@@ -9,7 +9,7 @@ from typing import Any
 from zindex.building.executor import open_executor, run_builds
 from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.progress import Progress, open_progress
-from zindex.building.source import LengthSource, drop_lengths, open_source
+from zindex.building.source import LengthSource, open_source
 from zindex.config import DatasetConfig, RunConfig, load_config
 from zindex.errors import PlanError, StoreNotFoundError
 from zindex.plan.epochs import plan_epochs
@@ -183,9 +183,6 @@ def _build_planned(
                 run_builds(main())
             except ExceptionGroup as group:
                 raise _first_error(group) from None
-            finally:
-                for item in missing:
-                    drop_lengths(item.source)
     return {
         (item.dataset, item.plan.split): finished[item.dataset, item.plan.split] for item in planned
     }

@@ -12,14 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.building.documents import read_documents
-from zindex.building.source import LengthSource, held_lengths
+from zindex.building.held import find_ordered, order_lengths
+from zindex.building.source import LengthSource
 from zindex.errors import VerificationError
-from zindex.kernels.samples import fill_boundaries, gather_lengths
+from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.commit import ShardResult, store_shard
-
-# Documents whose lengths are held at once; 1 Mi are 4 MiB of ids and 4 MiB of lengths.
-_BLOCK = 1 << 20
 
 
 def store_sample_shard(
@@ -65,7 +63,6 @@ def compute_boundaries(
     Source: Megatron Core ``build_sample_idx``. Cost: one pass over the documents of these samples.
     """
     boundaries = np.empty((stop - start, 2), plan.sample_layout.dtype)
-    lengths = held_lengths(source, plan.start, plan.stop)
     length, extra = plan.sequence_length, plan.extra_token
     stop_full = min(stop, plan.num_full_samples + 1)
     if start < stop_full:
@@ -73,25 +70,31 @@ def compute_boundaries(
         first_token = start * length - (1 - extra)
         # Boundary 0 is row 0 by definition, even where the first documents are empty.
         partition = bisect_right(token_starts, first_token) - 1 if start else 0
-        row = partition * plan.document_layout.shard_length
-        token = token_starts[partition]
         boundary = start
         full = boundaries[: stop_full - start]
         while boundary < stop_full:
-            if row == plan.num_rows:
+            if partition == len(token_starts):
                 raise VerificationError(
                     f"{source.path} must hold the tokens that its offsets name, boundary "
                     f"{boundary} lies beyond its last document; convert it again"
                 )
-            upto = min(row + _BLOCK, plan.num_rows)
-            documents = read_documents(plan, root, row, upto)
-            gathered = np.empty(upto - row, np.int32)
-            gather_lengths(lengths, documents, plan.start, gathered)
-            boundary = fill_boundaries(gathered, row, token, length, extra, full, start, boundary)
-            token += int(gathered.sum(dtype=np.int64))
-            row = upto
+            row, token = partition * plan.document_layout.shard_length, token_starts[partition]
+            ordered = _read_ordered(plan, root, source, partition)
+            boundary = fill_boundaries(ordered, row, token, length, extra, full, start, boundary)
+            partition += 1
     if stop > stop_full:
         # The last, shorter sample ends with the last document.
         last = read_documents(plan, root, plan.num_rows - 1, plan.num_rows)
-        boundaries[-1] = plan.num_rows - 1, int(lengths[int(last[0]) - plan.start]) - extra
+        boundaries[-1] = plan.num_rows - 1, int(order_lengths(plan, source, last)[0]) - extra
     return boundaries
+
+
+def _read_ordered(
+    plan: IndexPlan, root: Path, source: LengthSource, partition: int
+) -> npt.NDArray[np.int32]:
+    """Return the lengths of one document shard in document order."""
+    held = find_ordered(root, partition)
+    if held is not None:
+        return held
+    documents = read_documents(plan, root, *plan.document_layout.shard_bounds(partition))
+    return order_lengths(plan, source, documents)

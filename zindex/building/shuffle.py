@@ -1,6 +1,5 @@
 """The shuffle index: which sample stands at each position of the run."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,7 @@ from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage, round_keys
-from zindex.store.commit import ShardResult, find_receipt, store_shard
-
-_NUM_WRITERS = 4
+from zindex.store.commit import ShardResult, find_receipt, store_all_shards, store_shard
 
 
 def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.integer]:
@@ -61,14 +58,7 @@ def store_shuffled_samples(plan: IndexPlan, root: Path) -> list[ShardResult]:
     found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
     if len(found) == len(shards):
         return found
-    values = shuffle_samples(plan, read_generator(root))
-
-    def store(shard: int) -> ShardResult:
-        start, stop = layout.shard_bounds(shard)
-        return store_shard(root, layout, shard, lambda: values[start:stop])
-
-    with ThreadPoolExecutor(min(_NUM_WRITERS, len(shards))) as pool:
-        return list(pool.map(store, shards))
+    return store_all_shards(root, layout, shuffle_samples(plan, read_generator(root)))
 
 
 def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer]:

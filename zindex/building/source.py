@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +19,6 @@ from zindex.store.open import Store, open_store
 
 #: Lengths per block of the digest; part of the format.
 DIGEST_BLOCK = 1 << 22
-#: Bytes of lengths that a process keeps for the next task of the same dataset.
-_HELD_NBYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,55 +105,3 @@ def digest_block(index: IdxFile, block: int) -> bytes:
 def join_digests(digests: Iterable[bytes]) -> str:
     """Return the SHA-256, in hex, of digests in order."""
     return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-class _HeldLengths:
-    """Lengths that this process read lately, so that its next task need not read them again.
-
-    Document order is random, so a task needs the lengths of the whole split: 4 bytes a document,
-    once per process whatever the number of its threads.
-    """
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Hold nothing, as in a new process."""
-        self.lock = threading.Lock()
-        self.locks: dict[tuple[str, int, int], threading.Lock] = {}
-        self.arrays: OrderedDict[tuple[str, int, int], npt.NDArray[np.int32]] = OrderedDict()
-
-    def get(self, source: LengthSource, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """Return the lengths of sequences ``[start, stop)``, reading them at most once."""
-        key = (source.facts.length_digest, start, stop)
-        with self.lock:
-            own_lock = self.locks.setdefault(key, threading.Lock())
-        with own_lock:
-            with self.lock:
-                found = self.arrays.get(key)
-                if found is not None:
-                    self.arrays.move_to_end(key)
-                    return found
-            values = source.lengths(start, stop)
-            with self.lock:
-                self.arrays[key] = values
-                while len(self.arrays) > 1 and self._nbytes() > _HELD_NBYTES:
-                    dropped, _ = self.arrays.popitem(last=False)
-                    self.locks.pop(dropped, None)
-        return values
-
-    def drop(self, source: LengthSource) -> None:
-        """Forget a dataset whose build is over."""
-        with self.lock:
-            for key in [key for key in self.arrays if key[0] == source.facts.length_digest]:
-                del self.arrays[key]
-                self.locks.pop(key, None)
-
-    def _nbytes(self) -> int:
-        return sum(values.nbytes for values in self.arrays.values())
-
-
-_held = _HeldLengths()
-os.register_at_fork(after_in_child=_held.reset)
-held_lengths = _held.get
-drop_lengths = _held.drop

@@ -14,6 +14,7 @@ A valid shard is its own receipt, so a build that dies is resumed by building ag
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,8 @@ from zindex.store.shard import Receipt, checksum, decode_index, encode_shard, in
 ROOT_KEY = "zarr.json"
 PLAN_KEY = "_zindex/plan.json"
 MANIFEST_KEY = "_zindex/manifest.json"
+# Threads that write the shards of one array: enough to keep a disk busy.
+_NUM_WRITERS = 4
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,19 @@ def write_shard(
     if not written and find_receipt(root, layout, shard) != receipt:
         written = local.write_once(path, buffers, replace=True)
     return ShardResult(receipt, written)
+
+
+def store_all_shards(
+    root: Path, layout: ArrayLayout, values: npt.NDArray[np.generic]
+) -> list[ShardResult]:
+    """Store every shard of an array that is in memory; several are written at a time."""
+
+    def store(shard: int) -> ShardResult:
+        start, stop = layout.shard_bounds(shard)
+        return store_shard(root, layout, shard, lambda: values[start:stop])
+
+    with ThreadPoolExecutor(_NUM_WRITERS) as pool:
+        return list(pool.map(store, range(layout.num_shards)))
 
 
 def find_receipt(root: Path, layout: ArrayLayout, shard: int) -> Receipt | None:

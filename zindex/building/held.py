@@ -1,0 +1,132 @@
+"""Lengths that a process keeps between tasks, so that the next task need not read them again.
+
+Nothing here is needed for a right result: whatever is not held is read or computed again, in
+another process, after a restart, or when there is no room.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.building.source import LengthSource
+from zindex.kernels.samples import gather_lengths
+from zindex.plan.index_plan import IndexPlan
+
+Lengths = npt.NDArray[np.int32]
+
+# Bytes of lengths in file order: random access needs those of a whole split, 4 bytes a document,
+# once per process whatever the number of its threads.
+_LENGTHS_NBYTES = 1 << 30
+# Bytes of lengths in document order, kept from the count of tokens for the search of boundaries.
+_ORDERED_NBYTES = 1 << 28
+
+
+def _nbytes(arrays: Iterable[Lengths]) -> int:
+    return sum(values.nbytes for values in arrays)
+
+
+class _HeldLengths:
+    """Lengths of splits in file order; the least used go first."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Hold nothing, as in a new process."""
+        self.lock = threading.Lock()
+        self.locks: dict[tuple[str, int, int], threading.Lock] = {}
+        self.arrays: OrderedDict[tuple[str, int, int], Lengths] = OrderedDict()
+
+    def get(self, source: LengthSource, start: int, stop: int) -> Lengths:
+        """Return the lengths of sequences ``[start, stop)``, reading them at most once."""
+        key = (source.facts.length_digest, start, stop)
+        with self.lock:
+            own_lock = self.locks.setdefault(key, threading.Lock())
+        with own_lock:
+            with self.lock:
+                found = self.arrays.get(key)
+                if found is not None:
+                    self.arrays.move_to_end(key)
+                    return found
+            values = source.lengths(start, stop)
+            with self.lock:
+                self.arrays[key] = values
+                while len(self.arrays) > 1 and _nbytes(self.arrays.values()) > _LENGTHS_NBYTES:
+                    dropped, _ = self.arrays.popitem(last=False)
+                    self.locks.pop(dropped, None)
+        return values
+
+    def drop(self, source: LengthSource) -> None:
+        """Forget a dataset whose build is over."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] == source.facts.length_digest]:
+                del self.arrays[key]
+                self.locks.pop(key, None)
+
+
+class _OrderedLengths:
+    """Lengths of document shards in document order; what comes when there is no room is not kept.
+
+    Shards are read in the order in which they came, so throwing out the oldest would throw out
+    each just before its use.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Hold nothing, as in a new process."""
+        self.lock = threading.Lock()
+        self.arrays: OrderedDict[tuple[Path, int], Lengths] = OrderedDict()
+
+    def keep(self, root: Path, shard: int, lengths: Lengths) -> None:
+        """Keep the lengths of one shard if there is room; other builds' make room."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] != root]:
+                if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
+                    break
+                del self.arrays[key]
+            if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
+                self.arrays[root, shard] = lengths
+
+    def get(self, root: Path, shard: int) -> Lengths | None:
+        """Return the lengths of one shard, or None if they are not held."""
+        with self.lock:
+            return self.arrays.get((root, shard))
+
+    def drop(self, root: Path) -> None:
+        """Forget a build that is over."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] == root]:
+                del self.arrays[key]
+
+
+_held = _HeldLengths()
+_ordered = _OrderedLengths()
+os.register_at_fork(after_in_child=_held.reset)
+os.register_at_fork(after_in_child=_ordered.reset)
+
+
+def order_lengths(
+    plan: IndexPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
+) -> Lengths:
+    """Return the lengths of documents in the given order: shape (documents,), int32."""
+    lengths = _held.get(source, plan.start, plan.stop)
+    ordered = np.empty(len(documents), np.int32)
+    gather_lengths(lengths, documents, plan.start, ordered)
+    return ordered
+
+
+keep_ordered = _ordered.keep
+find_ordered = _ordered.get
+
+
+def drop_held(source: LengthSource, root: Path) -> None:
+    """Forget what this process holds of one build."""
+    _held.drop(source)
+    _ordered.drop(root)
