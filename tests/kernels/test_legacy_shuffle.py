@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 
 from zindex.kernels import legacy_shuffle as module
 from zindex.kernels.legacy_shuffle import (
-    Passes,
-    choose_passes,
     draw_only,
     draw_targets,
     legacy_shuffle,
-    shuffle_in_passes,
 )
 from zindex.kernels.mersenne import next_words, seed_state, temper_words
 
@@ -75,18 +72,18 @@ def test_every_integer_dtype_is_shuffled_alike(dtype):
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(0, 700), min_size=1, max_size=4),
-    passes=st.builds(
-        Passes, st.integers(0, 6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 4)
-    ),
+    block=st.integers(1, 400),
     dtype=st.sampled_from(DTYPES),
 )
-def test_tiny_regions_phases_and_segments_change_nothing(seed, sizes, passes, dtype):
+def test_the_size_of_the_blocks_changes_nothing(seed, sizes, block, dtype):
     generator, state = np.random.RandomState(seed), seed_state(seed)
     for size in sizes:
         expected = np.arange(size).astype(dtype)
         values = expected.copy()
         generator.shuffle(expected)
-        shuffle_in_passes(values, state, passes)
+        words = np.empty(624, np.uint32)
+        temper_words(state, 0, words)
+        module._shuffle(values, state, words, np.empty(block, np.uint64))
         assert np.array_equal(values, expected)
     assert np.array_equal(state, numpy_state(generator))
 
@@ -94,17 +91,18 @@ def test_tiny_regions_phases_and_segments_change_nothing(seed, sizes, passes, dt
 @pytest.mark.parametrize(
     ("size", "dtype"),
     [
-        (2**21 - 1, np.int32),  # the largest plain shuffle
-        (2**21, np.int32),  # the smallest grouped one
-        (2**22 + 12345, np.uint32),  # several phases, a partial top region
-        (2**22 + 1, np.int64),
+        (4096, np.int32),  # one block less one target
+        (4097, np.int64),  # exactly one block
+        (4098, np.uint32),
+        (2**16 + 3, np.uint16),
+        (2**20 + 1, np.int64),
         (5_000_000, np.int32),
     ],
 )
 def test_large_sizes_equal_numpy(size, dtype):
     generator, state = np.random.RandomState(99), seed_state(99)
     for _ in range(2):
-        expected, values = np.arange(size, dtype=dtype), np.arange(size, dtype=dtype)
+        expected, values = np.arange(size).astype(dtype), np.arange(size).astype(dtype)
         generator.shuffle(expected)
         legacy_shuffle(values, state)
         assert np.array_equal(values, expected)
@@ -122,18 +120,18 @@ def test_a_hundred_million_equal_numpy():
 
 
 def test_the_python_originals_equal_the_naive_shuffle(monkeypatch):
-    for name in ("_shuffle_plain", "_shuffle_phase", "_deliver", "_send", "draw_targets"):
+    for name in ("_shuffle", "_draw_all", "draw_targets"):
         monkeypatch.setattr(module, name, getattr(module, name).py_func)
+    monkeypatch.setattr(module, "prefetch", lambda values, target: values[target])
     for size in (0, 1, 2, 3, 40, 300):
-        expected, values, plain = np.arange(size), np.arange(size), np.arange(size)
-        naive_state, state, plain_state = seed_state(8), seed_state(8), seed_state(8)
+        expected, values = np.arange(size), np.arange(size)
+        naive_state, state, drawn_state = seed_state(8), seed_state(8), seed_state(8)
         naive_shuffle(expected, naive_state)
-        shuffle_in_passes(values, state, Passes(3, 2, 2, 1))
-        legacy_shuffle(plain, plain_state)
+        legacy_shuffle(values, state)
+        draw_only(size, drawn_state)
         assert np.array_equal(values, expected)
-        assert np.array_equal(plain, expected)
         assert np.array_equal(state, naive_state)
-        assert np.array_equal(plain_state, naive_state)
+        assert np.array_equal(drawn_state, naive_state)
 
 
 @pytest.mark.parametrize("top", [5, 2**20 + 100, 2**31 + 50, 2**32 + 3, 2**32 + 700, 2**40])
@@ -161,12 +159,3 @@ def test_the_golden_shuffle_of_megatron():
     values = np.arange(10)
     legacy_shuffle(values, seed_state(1234))
     assert values.tolist() == [7, 2, 9, 1, 0, 8, 4, 5, 6, 3]
-
-
-@pytest.mark.parametrize("size", [10**7, 10**8, 10**9, 10**10, 10**12])
-def test_extra_memory_stays_near_a_third_of_the_array(size):
-    passes = choose_passes(size)
-    phase = passes.phase_regions << passes.region_bits
-    regions = -(-size >> passes.region_bits)
-    slots = phase + ((regions + 2) << passes.segment_bits)
-    assert slots * 8 <= size * 4 * 0.6
