@@ -1,0 +1,62 @@
+"""Tiny corpora and a tokenizer, for every test."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+WriteCorpus = Callable[..., str]
+
+
+class FakeTokenizer:
+    """Only what datasets ask of a tokenizer."""
+
+    def __init__(self, *, vocab_size: int | None = 100, eod: int = 0, pad: int | None = -1) -> None:
+        self.vocab_size = vocab_size
+        self.eod = eod
+        if pad is not None:
+            self.pad = pad
+        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict(a=1)
+
+
+@pytest.fixture
+def tokenizer() -> FakeTokenizer:
+    return FakeTokenizer()
+
+
+@pytest.fixture
+def make_tokenizer() -> Callable[..., FakeTokenizer]:
+    return FakeTokenizer
+
+
+@pytest.fixture
+def write_corpus(tmp_path: Path) -> WriteCorpus:
+    """Write a .bin/.idx pair of sequences of the given lengths and return its prefix."""
+    from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    def write(
+        lengths: Sequence[int],
+        *,
+        name: str = "corpus",
+        tokens: Sequence[int] | None = None,
+        dtype: Any = np.int32,
+        modes: Sequence[int] | None = None,
+        sequences_per_document: int = 1,
+    ) -> str:
+        prefix = str(tmp_path / name)
+        values = np.arange(sum(lengths)) if tokens is None else np.asarray(tokens)
+        builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype, multimodal=modes is not None)
+        start = 0
+        for i, length in enumerate(lengths):
+            mode = 0 if modes is None else modes[i]
+            builder.add_item(values[start : start + length], mode)
+            start += length
+            if (i + 1) % sequences_per_document == 0 or i + 1 == len(lengths):
+                builder.end_document()
+        builder.finalize(f"{prefix}.idx")
+        return prefix
+
+    return write

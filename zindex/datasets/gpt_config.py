@@ -1,0 +1,69 @@
+"""The configuration of GPT datasets."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.errors import ConfigError
+from zindex.formats.token_dtypes import token_dtype_code
+
+
+@dataclass
+class GPTDatasetConfig(BlendedMegatronDatasetConfig):
+    """Settings of GPT datasets, by Megatron Core's names."""
+
+    reset_position_ids: bool | None = None
+    """Whether positions count from the start of each document; must be given."""
+
+    reset_attention_mask: bool | None = None
+    """Whether attention stays within a document; must be given."""
+
+    eod_mask_loss: bool | None = None
+    """Whether the loss leaves out what is predicted from an end of document; must be given."""
+
+    create_attention_mask: bool = True
+    """Whether items hold an attention mask; many kernels make their own."""
+
+    drop_last_partial_validation_sequence: bool = True
+    """Whether the validation split leaves out a last sample that is not full."""
+
+    add_extra_token_to_sequence: bool = True
+    """Whether a sample draws one token more, so that every input token has its label."""
+
+    object_storage_cache_path: str | None = None
+    """Taken for Megatron's sake: object storage is not served."""
+
+    data_parallel_size: int = 1
+    """Data-parallel ranks."""
+
+    sequence_parallel_size: int = 0
+    """Sequence-parallel ranks; 0 without sequence parallelism."""
+
+    hybrid_context_parallel: bool = False
+    """Whether samples are spread over ranks by their length."""
+
+    sequences_per_dataset: dict[str, tuple[int, int]] | None = None
+    """Sequences and ``document_indices`` entries that each prefix must have."""
+
+    token_dtype_code: int | None = field(init=False, default=None)
+    """Dtype code that the vocabulary suggests; the code in the file decides."""
+
+    context_parallel_size: int | None = None
+    """Context-parallel ranks."""
+
+    def __post_init__(self) -> None:
+        """Check the settings and derive the rest."""
+        super().__post_init__()
+        for name in ("tokenizer", "reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} must be given for GPT datasets, got None; set it")
+        vocab_size = self.tokenizer.vocab_size
+        if vocab_size is not None:
+            fits = vocab_size <= np.iinfo(np.uint16).max + 1
+            self.token_dtype_code = token_dtype_code(np.uint16 if fits else np.int32)
+        elif self.sequences_per_dataset is not None:
+            raise ConfigError(
+                "sequences_per_dataset needs a tokenizer with a vocab_size, got None; leave it out "
+                "or fix the tokenizer (--per-dataset-sequences-path)"
+            )

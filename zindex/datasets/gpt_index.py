@@ -1,0 +1,148 @@
+"""Between a GPT dataset and its index: how large it is, where it lies, and how it is opened."""
+
+import hashlib
+import os
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.building.on_demand import ensure_index
+from zindex.building.source import DIGEST_BLOCK, LengthSource, join_digests, open_source
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.indexed_dataset import IndexedDataset
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.errors import PlanError
+from zindex.plan.epochs import EpochPlan, plan_epochs
+from zindex.plan.index_plan import IndexPlan, SourceFacts
+from zindex.store.open import Store
+
+#: Low-level datasets that lie on disk, so that their index does too.
+STORED = (IndexedDataset, ZarrIndexedDataset)
+
+# The three splits of a dataset share one validation and one digest.
+_sources: "WeakKeyDictionary[Any, LengthSource]" = WeakKeyDictionary()
+
+
+def document_span(indices: npt.NDArray[np.integer[Any]] | range, where: str) -> range:
+    """Return the consecutive documents of a split.
+
+    Raises
+    ------
+    PlanError
+        If they are not consecutive and ascending, or there are none.
+    """
+    if isinstance(indices, range) and indices.step == 1 and len(indices):
+        return indices
+    if not len(indices):
+        raise PlanError(f"{where} must hold documents, got none; give it a larger share")
+    falls = np.flatnonzero(np.diff(np.asarray(indices).reshape(-1)) != 1)
+    first = int(falls[0]) if falls.size else 0
+    raise PlanError(
+        f"{where} must hold consecutive documents in ascending order, got "
+        f"{np.asarray(indices)[first : first + 2].tolist()} at place {first} of {len(indices)}; "
+        "give a range of documents"
+    )
+
+
+def plan_samples(
+    low_level_dataset: Any,
+    span: range,
+    num_samples: int | None,
+    *,
+    drop_last: bool,
+    config: GPTDatasetConfig,
+    where: str,
+) -> EpochPlan:
+    """Return how many samples a split gives, from its number of tokens alone.
+
+    Raises
+    ------
+    PlanError
+        If its documents hold no tokens.
+    """
+    num_tokens = count_tokens(low_level_dataset, span)
+    if not num_tokens:
+        raise PlanError(
+            f"{where} must hold tokens to give samples, its documents [{span.start}, {span.stop}) "
+            "hold none; give it a larger share"
+        )
+    return plan_epochs(
+        num_tokens,
+        num_samples,
+        sequence_length=config.sequence_length,
+        extra_token=int(config.add_extra_token_to_sequence),
+        drop_last=drop_last,
+    )
+
+
+def count_tokens(low_level_dataset: Any, span: range) -> int:
+    """Return the tokens of a run of documents: from offsets where there are some."""
+    if isinstance(low_level_dataset, ZarrIndexedDataset):
+        return low_level_dataset.count_tokens(span.start, span.stop)
+    if isinstance(low_level_dataset, IndexedDataset):
+        index = low_level_dataset.index
+        first = int(index.sequence_pointers[span.start])
+        last = int(index.sequence_pointers[span.stop - 1])
+        return (last - first) // index.dtype_size + int(index.sequence_lengths[span.stop - 1])
+    lengths = low_level_dataset.sequence_lengths
+    return int(np.sum(lengths[span.start : span.stop], dtype=np.int64))
+
+
+def plan_index(
+    source: SourceFacts,
+    span: range,
+    epochs: EpochPlan,
+    *,
+    split: str,
+    drop_last: bool,
+    config: GPTDatasetConfig,
+) -> IndexPlan:
+    """Return the plan of a split's index: the same as ``zindex.build`` makes of these settings."""
+    return IndexPlan(
+        source=source,
+        split=split,
+        start=span.start,
+        stop=span.stop,
+        epochs=epochs,
+        sequence_length=config.sequence_length,
+        extra_token=int(config.add_extra_token_to_sequence),
+        seed=config.random_seed,
+        drop_last=drop_last,
+        order=config.order,
+        stored=config.store,
+        grid=config.grid,
+    )
+
+
+def index_folder(low_level_dataset: Any, class_name: str, config: GPTDatasetConfig) -> str:
+    """Return the directory of a dataset's indices: the cache, or one beside the dataset."""
+    if config.path_to_cache:
+        return config.path_to_cache
+    beside = str(low_level_dataset.path_prefix).rstrip("/").removesuffix(".zarr")
+    return os.path.join(beside, "cache", f"{class_name}_indices")
+
+
+def stored_source(low_level_dataset: Any) -> LengthSource:
+    """Return the lengths of a dataset on disk, validated and digested once for all its splits."""
+    source = _sources.get(low_level_dataset)
+    if source is None:
+        source = open_source(low_level_dataset.path_prefix)
+        _sources[low_level_dataset] = source
+    return source
+
+
+def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:
+    """Return what decides the index of a dataset whose lengths are in memory."""
+    values = np.ascontiguousarray(lengths, "<i4")
+    blocks = range(0, len(values), DIGEST_BLOCK)
+    digests = [hashlib.sha256(values[i : i + DIGEST_BLOCK].data).digest() for i in blocks]
+    return SourceFacts(join_digests(digests), len(values), int(values.sum(dtype=np.int64)))
+
+
+def find_or_build(
+    low_level_dataset: Any, plan: IndexPlan, folder: str, *, is_builder: bool
+) -> Store:
+    """Return the committed index of a dataset on disk, built here or waited for."""
+    return ensure_index(plan, stored_source(low_level_dataset), folder, is_builder=is_builder)

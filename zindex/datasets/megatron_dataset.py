@@ -1,0 +1,197 @@
+"""The base of every Megatron dataset: what it is made of, its cache key and its pad token."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.indexed_dataset import IndexedDataset
+from zindex.datasets.utils import Split
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.formats.megatron_cache import describe
+
+LowLevelDataset: TypeAlias = IndexedDataset | ZarrIndexedDataset | Iterable[Any]
+
+#: Pad id of a tokenizer that has none, or none of its own: an id that no dataset holds.
+_PAD_TOKEN_ID = -1
+
+_AMBIGUOUS_PAD = (
+    "the pad token must have an id of its own, got {pad}, which is another special token too: "
+    "{then}; give the tokenizer a pad token that nothing else uses"
+)
+
+
+class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
+    """A split of a low-level dataset, as samples.
+
+    It pickles as paths, numbers and its config: an ``IndexedDataset`` is opened again at the first
+    sample that is read where it arrives.
+
+    Parameters
+    ----------
+    dataset
+        The low-level dataset.
+    dataset_path
+        Its path, as the user wrote it: part of Megatron's cache key.
+    indices
+        Shape (documents,): what the split holds of the low-level dataset. A ``range`` will do.
+    num_samples
+        Samples wanted at least; None means one epoch.
+    index_split
+        The split.
+    config
+        The configuration.
+
+    Attributes
+    ----------
+    unique_identifiers
+        What Megatron identifies the dataset by, in its order.
+    unique_description, unique_description_hash
+        The same as JSON, and the MD5 of that: Megatron's cache key, not ours.
+    """
+
+    def __init__(
+        self,
+        dataset: LowLevelDataset,
+        dataset_path: str | None,
+        indices: npt.NDArray[np.integer[Any]] | range,
+        num_samples: int | None,
+        index_split: Split,
+        config: BlendedMegatronDatasetConfig,
+    ) -> None:
+        super().__init__()
+        self._dataset: LowLevelDataset | _ClosedDataset = dataset
+        self.dataset_path = dataset_path
+        self._indices = _as_range(indices)
+        self.num_samples = None if num_samples is None else int(num_samples)
+        self.index_split = index_split
+        self.config = config
+        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict()
+        self.unique_identifiers["class"] = type(self).__name__
+        self.unique_identifiers["dataset_path"] = self.dataset_path
+        self.unique_identifiers["num_samples"] = self.num_samples
+        self.unique_identifiers["index_split"] = self.index_split.name
+        for name in self._key_config_attributes():
+            self.unique_identifiers[name] = getattr(self.config, name)
+        if config.order != "megatron":
+            # Another order is another dataset, of which Megatron's key knows nothing.
+            self.unique_identifiers["order"] = config.order
+        self.unique_description, self.unique_description_hash = describe(self.unique_identifiers)
+        self._pad_token_id = _resolve_pad(
+            config.tokenizer, allow_ambiguous=bool(config.allow_ambiguous_pad_tokens)
+        )
+
+    @property
+    def dataset(self) -> Any:
+        """The low-level dataset."""
+        if isinstance(self._dataset, _ClosedDataset):
+            self._dataset = self._dataset.open()
+        return self._dataset
+
+    @property
+    def indices(self) -> npt.NDArray[np.integer[Any]]:
+        """Shape (documents,): what the split holds; made anew at each use if it is a range."""
+        if isinstance(self._indices, range):
+            dtype = np.int32 if self._indices.stop <= np.iinfo(np.int32).max else np.int64
+            return np.arange(self._indices.start, self._indices.stop, dtype=dtype)
+        return self._indices
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if isinstance(self._dataset, IndexedDataset):
+            state["_dataset"] = _ClosedDataset(type(self._dataset), self._dataset.__getstate__())
+        return state
+
+    @staticmethod
+    def numel_low_level_dataset(low_level_dataset: Any) -> int:
+        """Return how many elements of a low-level dataset are divided among the splits."""
+        raise NotImplementedError
+
+    @staticmethod
+    def build_low_level_dataset(dataset_path: Any, config: Any) -> Any:
+        """Return the opened low-level dataset of a path."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _key_config_attributes() -> list[str]:
+        """Return the settings that are part of Megatron's cache key."""
+        return ["random_seed", "sequence_length", "split", "split_matrix", "tokenizer"]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def __getitem__(self, idx: Any) -> dict[str, Any]:
+        """Return a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosedDataset:
+    """An ``IndexedDataset`` on its way to another process: its arguments, nothing open."""
+
+    kind: type[IndexedDataset]
+    state: tuple[Any, ...]
+
+    def open(self) -> IndexedDataset:
+        """Return the dataset, opened here."""
+        dataset = self.kind.__new__(self.kind)
+        dataset.__setstate__(self.state)
+        return dataset
+
+
+def _as_range(
+    indices: npt.NDArray[np.integer[Any]] | range,
+) -> npt.NDArray[np.integer[Any]] | range:
+    """Return a run of consecutive numbers as a range, anything else as it is."""
+    if isinstance(indices, range) or not indices.size:
+        return indices
+    if indices.ndim != 1 or not (np.diff(indices) == 1).all():
+        return indices
+    return range(int(indices[0]), int(indices[-1]) + 1)
+
+
+def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
+    """Return the pad id of a tokenizer, or -1 where it has none of its own.
+
+    Source: Megatron Core ``MegatronDataset.__init__``.
+    """
+    try:
+        pad = tokenizer.pad
+    except Exception:
+        return _PAD_TOKEN_ID
+    if pad is None:
+        return _PAD_TOKEN_ID
+    if pad not in _special_tokens(tokenizer):
+        return int(pad)
+    if allow_ambiguous:
+        then = "each of them is masked out as padding, since allow_ambiguous_pad_tokens is set"
+    else:
+        then = f"{_PAD_TOKEN_ID} stands for padding, and pad tokens in the data count as others"
+    warnings.warn(_AMBIGUOUS_PAD.format(pad=pad, then=then), stacklevel=3)
+    return int(pad) if allow_ambiguous else _PAD_TOKEN_ID
+
+
+def _special_tokens(tokenizer: Any) -> list[Any]:
+    """Return the ids of all special tokens but padding, as far as a tokenizer tells."""
+    try:
+        named = [
+            value for name, value in tokenizer.special_tokens_dict.items() if name != "pad_token"
+        ]
+    except (AttributeError, IndexError, ValueError):
+        named = []
+    if named:
+        return named
+    for name in ("eos", "eod"):
+        try:
+            named.append(getattr(tokenizer, name))
+        except (AttributeError, NotImplementedError):
+            continue
+    return named

@@ -1,0 +1,166 @@
+"""The sequences of a Zarr token store, with the surface of ``IndexedDataset``."""
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex import schema
+from zindex.errors import ConfigError
+from zindex.store.open import Store, open_store
+from zindex.store.tokens import TokenReader, open_tokens
+
+
+class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
+    """The sequences of a token store by number.
+
+    Opening reads one small file; every other read opens what it needs, in the process that reads.
+    It pickles as its path and the store's description, and is safe after ``fork``.
+
+    Parameters
+    ----------
+    path_prefix
+        Path of the store.
+    multimodal
+        Whether items come with their modes, which the store must then have.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If nothing is there, or it is not committed.
+    StoreError
+        If it is no token store.
+    ConfigError
+        If modes are asked of a store without.
+    """
+
+    def __init__(self, path_prefix: str, multimodal: bool = False) -> None:
+        super().__init__()
+        self.path_prefix = path_prefix
+        self.multimodal = multimodal
+        self.store: Store = open_store(path_prefix, kind="tokens")
+        self._tokens: TokenReader = open_tokens(self.store)
+        if multimodal:
+            self._check_modes()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the tokens."""
+        dtype: np.dtype[Any] = np.dtype(self.store.spec["token_dtype"])
+        return dtype
+
+    def __len__(self) -> int:
+        return int(self.store.spec["num_sequences"])
+
+    def __getitem__(self, idx: Any) -> Any:
+        """Return the tokens of a sequence, or of each sequence of a slice.
+
+        Parameters
+        ----------
+        idx
+            A whole number, from the end if negative, or a slice of step 1.
+
+        Returns
+        -------
+        tokens
+            One array, or a list of arrays; if multimodal, with the mode or the modes in a tuple.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sequence.
+        ValueError
+            If the slice has another step.
+        TypeError
+            If it is neither a number nor a slice.
+        """
+        if isinstance(idx, (int, np.integer)):
+            return self.get(int(idx))
+        if not isinstance(idx, slice):
+            raise TypeError(
+                "a sequence is asked for by a whole number or a slice, not by "
+                f"{type(idx).__name__}; convert it with int()"
+            )
+        start, stop, step = idx.indices(len(self))
+        if step != 1:
+            raise ValueError(
+                f"slices of a dataset must be contiguous, but the step of {idx} is {step}; "
+                "ask for the numbers one by one"
+            )
+        stop = max(start, stop)
+        bounds = self.store[schema.SEQUENCE_OFFSET.name].read(start, stop + 1)
+        tokens = self._tokens.read(int(bounds[0]), int(bounds[-1]))
+        sequences = np.split(tokens, bounds[1:-1] - bounds[0]) if start < stop else []
+        if not self.multimodal:
+            return sequences
+        return sequences, self.store[schema.SEQUENCE_MODE.name].read(start, stop)
+
+    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
+        """Return a part of a sequence: ``length`` tokens (None: all) from token ``offset``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sequence, or the part does not lie within it.
+        """
+        sequence = self._position(operator.index(idx))
+        bounds = self.store[schema.SEQUENCE_OFFSET.name].read(sequence, sequence + 2)
+        first, last = int(bounds[0]), int(bounds[1])
+        start = operator.index(offset)
+        count = last - first - start if length is None else operator.index(length)
+        if start < 0 or count < 0 or start + count > last - first:
+            raise IndexError(
+                f"a part must lie within its sequence of {last - first} tokens, but {count} tokens "
+                f"from offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
+            )
+        tokens = self._tokens.read(first + start, first + start + count)
+        if not self.multimodal:
+            return tokens
+        return tokens, self.store[schema.SEQUENCE_MODE.name][sequence]
+
+    def count_tokens(self, start: int, stop: int) -> int:
+        """Return the tokens of sequences ``[start, stop)``, from two offsets."""
+        if start >= stop:
+            return 0
+        offsets = self.store[schema.SEQUENCE_OFFSET.name]
+        return int(offsets[stop]) - int(offsets[start])
+
+    @property
+    def sequence_lengths(self) -> npt.NDArray[np.int32]:
+        """Shape (sequences,), int32, tokens; read whole at each use."""
+        return np.asarray(self.store[schema.SEQUENCE_LENGTH.name])
+
+    @property
+    def document_indices(self) -> npt.NDArray[np.int64]:
+        """Shape (documents + 1,), int64, first sequence of each document; read at each use."""
+        return np.asarray(self.store[schema.DOCUMENT_OFFSET.name])
+
+    def get_document_indices(self) -> npt.NDArray[np.int64]:
+        """Return ``document_indices``."""
+        return self.document_indices
+
+    @property
+    def sequence_modes(self) -> npt.NDArray[np.int8]:
+        """Shape (sequences,), int8; ConfigError where the store has none."""
+        self._check_modes()
+        return np.asarray(self.store[schema.SEQUENCE_MODE.name])
+
+    def _check_modes(self) -> None:
+        """Refuse a store without modes."""
+        if schema.SEQUENCE_MODE.name not in self.store:
+            raise ConfigError(
+                f"a mode for each sequence was asked for, but {self.path_prefix} has none; "
+                "open it without multimodal"
+            )
+
+    def _position(self, idx: int) -> int:
+        """Return the number of a sequence, counted from the start."""
+        position = idx + len(self) if idx < 0 else idx
+        if not 0 <= position < len(self):
+            raise IndexError(
+                f"a sequence must lie within [{-len(self)}, {len(self)}), but {idx} was asked of "
+                f"{self.path_prefix}; take it modulo the length of the dataset"
+            )
+        return position
