@@ -5,7 +5,7 @@ from typing import Any
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_FOR_WRITING, _KEEP, _DATA = 1, 3, 1
+_READ, _KEEP, _DATA = 0, 3, 1
 
 
 def _declare(typing_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
@@ -21,14 +21,14 @@ def _declare(typing_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
             ir.FunctionType(ir.VoidType(), [address.type, word, word, word]),
             "llvm.prefetch.p0",
         )
-        builder.call(hint, [address, word(_FOR_WRITING), word(_KEEP), word(_DATA)])
+        builder.call(hint, [address, word(_READ), word(_KEEP), word(_DATA)])
         return context.get_dummy_value()
 
     return types.void(array, index), emit
 
 
 prefetch: Any = intrinsic(_declare)
-"""Fetch the line of ``array[index]`` for writing; in kernels only, for contiguous 1-D arrays.
+"""Fetch the line of ``array[index]``; in kernels only, for contiguous 1-D arrays.
 
 A hint changes no value and cannot fault, so a wrong index costs time and nothing else.
 """

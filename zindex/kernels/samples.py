@@ -10,8 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.kernels._jit import jit
+from zindex.kernels._prefetch import prefetch
 
 IntegerArray = npt.NDArray[np.integer[Any]]
+
+_AHEAD = 128
+"""Documents between the fetch of a length's cache line and its use."""
 
 
 @jit
@@ -34,8 +38,8 @@ def sum_lengths(lengths: IntegerArray, documents: IntegerArray, base: int) -> in
 
     Notes
     -----
-    Law: ``lengths[documents - base].sum()``. Cost: O(documents); the reads are independent of one
-    another, so many are in flight; no memory.
+    Law: ``lengths[documents - base].sum()``. Cost: O(documents), a few nanoseconds each in
+    any order, since cache lines are fetched ahead; no memory.
 
     Examples
     --------
@@ -44,8 +48,10 @@ def sum_lengths(lengths: IntegerArray, documents: IntegerArray, base: int) -> in
     """
     total: Any = np.int64(0)
     origin = np.int64(base)
-    for document in documents:
-        total += np.int64(lengths[np.uint64(np.int64(document) - origin)])
+    last = documents.size - 1
+    for k in range(documents.size):
+        prefetch(lengths, np.uint64(np.int64(documents[min(k + _AHEAD, last)]) - origin))
+        total += np.int64(lengths[np.uint64(np.int64(documents[k]) - origin)])
     return int(total)
 
 
@@ -68,7 +74,7 @@ def gather_lengths(
 
     Notes
     -----
-    Law: ``lengths[documents - base]``. Cost: O(documents).
+    Law: ``lengths[documents - base]``. Cost: as `sum_lengths`.
 
     Examples
     --------
@@ -78,7 +84,9 @@ def gather_lengths(
     array([2, 3, 2], dtype=int32)
     """
     origin = np.int64(base)
+    last = documents.size - 1
     for k in range(documents.size):
+        prefetch(lengths, np.uint64(np.int64(documents[min(k + _AHEAD, last)]) - origin))
         out[k] = lengths[np.uint64(np.int64(documents[k]) - origin)]
 
 
@@ -110,7 +118,8 @@ def fill_boundaries(
         1 if samples overlap by one token (Megatron's ``add_extra_token_to_sequence``), else 0.
     boundaries
         Shape (boundaries, 2), int32 or int64: (row in `document_index`, token offset in that
-        document) of boundaries ``first_boundary``, ``first_boundary + 1``, ...; partly filled.
+        document) of boundaries ``first_boundary``, ``first_boundary + 1``, ...; filled from
+        ``next_boundary`` up to what is returned. The row after that, if any, is left undefined.
     first_boundary
         Boundary that ``boundaries[0]`` holds.
     next_boundary
@@ -151,10 +160,21 @@ def fill_boundaries(
     token = boundary * np.int64(sequence_length)
     start = np.int64(first_token)
     for k in range(document_lengths.size):
+        if boundary >= stop:
+            break
         end = start + np.int64(document_lengths[k])
+        # Written always and kept if it counts: most documents hold no boundary or one, and which
+        # of the two cannot be predicted.
+        row = np.uint64(boundary - first_boundary)
+        boundaries[row, 0] = first_row + k
+        boundaries[row, 1] = token - start
+        kept = np.int64(token < end + reach)
+        boundary += kept
+        token += kept * sequence_length
         while token < end + reach and boundary < stop:
-            boundaries[boundary - first_boundary, 0] = first_row + k
-            boundaries[boundary - first_boundary, 1] = token - start
+            row = np.uint64(boundary - first_boundary)
+            boundaries[row, 0] = first_row + k
+            boundaries[row, 1] = token - start
             boundary += 1
             token += sequence_length
         start = end
