@@ -6,9 +6,9 @@ level function of small arguments that writes its own shards and returns receipt
 
 import asyncio
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -179,23 +179,24 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
 
 
 def run_builds(main: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine to its end, also where this thread already has an event loop."""
+    """Run a coroutine to its end, also where this thread already has an event loop.
+
+    Of several errors the first is raised; the tasks that it cancelled say nothing new.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return _run(main)
+    with ThreadPoolExecutor(1, thread_name_prefix="zindex-build") as pool:
+        return pool.submit(_run, main).result()
+
+
+def _run(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in a new event loop of this thread."""
+    try:
         return asyncio.run(main)
-    outcome: list[R] = []
-    errors: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            outcome.append(asyncio.run(main))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name="zindex-build")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return outcome[0]
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

@@ -1,13 +1,13 @@
 """One index from plan to commit: the coroutine that orders the tasks of one dataset and split."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any, TypeVar
 
 from zindex.building.documents import (
-    DocumentShard,
     count_document_shard,
     store_document_shard,
     store_shuffled_documents,
@@ -22,6 +22,8 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.store.commit import ShardResult, StorePlan, begin_store, commit_store
 from zindex.store.local import local_path
 from zindex.store.open import Store, open_store
+
+R = TypeVar("R")
 
 # Tasks that others wait for start first.
 _FIRST, _LAST = 1, 0
@@ -127,34 +129,37 @@ class _IndexTasks:
         suffix = "" if shard is None else f"-{shard}"
         return f"{stage}-{self.root.name[:24]}{suffix}"
 
-    async def _each(self, tasks: list[Awaitable[ShardResult]]) -> list[ShardResult]:
-        """Await the tasks of one array, one shard each."""
+    async def _each(
+        self,
+        stage: str,
+        function: Callable[..., R],
+        *arguments: Any,
+        num_shards: int,
+        priority: int = _LAST,
+        stores: bool = True,
+    ) -> list[R]:
+        """Run one task per shard of an array; a task takes the plan, the root and the shard."""
 
-        async def one(task: Awaitable[ShardResult]) -> ShardResult:
-            result = await task
-            self.advance(1)
+        async def one(shard: int) -> R:
+            key = self._key(stage, shard)
+            result = await self.executor.run(
+                function, self.plan, self.root, *arguments, shard, key=key, priority=priority
+            )
+            self.advance(int(stores))
             return result
 
-        return list(await asyncio.gather(*(one(task) for task in tasks)))
+        return list(await asyncio.gather(*(one(shard) for shard in range(num_shards))))
 
     async def documents_scalable(self) -> tuple[list[ShardResult], list[int]]:
         """Compute every shard of the document index by itself, and count its tokens."""
-
-        async def one(shard: int) -> DocumentShard:
-            done = await self.executor.run(
-                store_document_shard,
-                self.plan,
-                self.root,
-                self.source,
-                shard,
-                key=self._key("documents", shard),
-                priority=_FIRST,
-            )
-            self.advance(0 if done.result is None else 1)
-            return done
-
-        shards = range(self.plan.document_layout.num_shards)
-        done = await asyncio.gather(*(one(shard) for shard in shards))
+        done = await self._each(
+            "documents",
+            store_document_shard,
+            self.source,
+            num_shards=self.plan.document_layout.num_shards,
+            priority=_FIRST,
+            stores=self.plan.stored == "all",
+        )
         results = [shard.result for shard in done if shard.result is not None]
         return results, [shard.num_tokens for shard in done]
 
@@ -172,19 +177,14 @@ class _IndexTasks:
 
     async def count_documents(self) -> list[int]:
         """Count the tokens of every stored shard of the document index."""
-        tasks = [
-            self.executor.run(
-                count_document_shard,
-                self.plan,
-                self.root,
-                self.source,
-                shard,
-                key=self._key("count", shard),
-                priority=_FIRST,
-            )
-            for shard in range(self.plan.document_layout.num_shards)
-        ]
-        return list(await asyncio.gather(*tasks))
+        return await self._each(
+            "count",
+            count_document_shard,
+            self.source,
+            num_shards=self.plan.document_layout.num_shards,
+            priority=_FIRST,
+            stores=False,
+        )
 
     def token_starts(self, num_tokens: list[int]) -> list[int]:
         """Return the stream position of each document shard's first token."""
@@ -200,37 +200,19 @@ class _IndexTasks:
     async def samples(self, token_starts: list[int]) -> list[ShardResult]:
         """Compute every shard of the sample index from the documents before and in it."""
         return await self._each(
-            [
-                self.executor.run(
-                    store_sample_shard,
-                    self.plan,
-                    self.root,
-                    self.source,
-                    token_starts,
-                    shard,
-                    key=self._key("samples", shard),
-                )
-                for shard in range(self.plan.sample_layout.num_shards)
-            ]
+            "samples",
+            store_sample_shard,
+            self.source,
+            token_starts,
+            num_shards=self.plan.sample_layout.num_shards,
         )
 
     async def shuffle_scalable(self) -> list[ShardResult]:
         """Compute every shard of the shuffle index by itself; nothing need be known before."""
         if self.plan.stored == "minimal":
             return []
-        return await self._each(
-            [
-                self.executor.run(
-                    store_shuffle_shard,
-                    self.plan,
-                    self.root,
-                    shard,
-                    key=self._key("shuffle", shard),
-                    priority=_LAST,
-                )
-                for shard in range(self.plan.shuffle_layout.num_shards)
-            ]
-        )
+        num_shards = self.plan.shuffle_layout.num_shards
+        return await self._each("shuffle", store_shuffle_shard, num_shards=num_shards)
 
     async def shuffle_megatron(self) -> list[ShardResult]:
         """Shuffle all samples in one task, going on from the documents' generator."""

@@ -16,7 +16,6 @@ from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.commit import StoreStatus, read_status
-from zindex.store.local import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,23 +178,7 @@ def _build_planned(
                         item.plan, item.source, folder, executor, advance
                     )
 
-            try:
-                run_builds(main())
-            except ExceptionGroup as group:
-                raise _first_error(group) from None
+            run_builds(main())
     return {
         (item.dataset, item.plan.split): finished[item.dataset, item.plan.split] for item in planned
     }
-
-
-def _first_error(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the error that made a build fail; the tasks it cancelled say nothing new."""
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def index_folder(folder: str) -> str:
-    """Return the absolute directory of a run's index stores."""
-    return str(local_path(folder))
