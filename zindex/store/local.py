@@ -26,7 +26,7 @@ def local_path(url: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ConfigError
-        If the URL names another scheme.
+        If the URL names another scheme or a host.
     """
     text = os.fspath(url)
     scheme, separator, _ = text.partition("://")
@@ -37,7 +37,13 @@ def local_path(url: str | os.PathLike[str]) -> Path:
             f"a store must be a path or a file:// URL, got scheme {scheme!r}; "
             "copy the data to a shared file system"
         )
-    return Path(os.path.abspath(unquote(urlsplit(text).path)))
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"a file:// URL must have a path of this machine, {text} names the host "
+            f"{parts.netloc!r}; write file:///{parts.netloc}{parts.path} for an absolute path"
+        )
+    return Path(os.path.abspath(unquote(parts.path)))
 
 
 def write_once(path: Path, buffers: Sequence[bytes | memoryview], *, replace: bool = False) -> bool:

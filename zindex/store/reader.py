@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from zindex.errors import VerificationError
 from zindex.store.layout import ArrayLayout
-from zindex.store.shard import ShardIndex, checksum, decode_chunk, decode_index, index_nbytes
+from zindex.store.shard import (
+    REMEDY,
+    ShardIndex,
+    checksum,
+    decode_chunk,
+    decode_index,
+    index_nbytes,
+)
 
 _MAX_OPEN_SHARDS = 256
 _MAX_IOVEC = 512
@@ -31,7 +38,7 @@ class _ShardFile:
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise VerificationError(f"shard {path} is missing; build it again") from None
+            raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
         nbytes = os.fstat(self.descriptor).st_size
         footer_nbytes = index_nbytes(layout)
         footer = os.pread(self.descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
@@ -56,7 +63,7 @@ class _ShardFile:
         if got != wanted:
             raise VerificationError(
                 f"shard {self.layout.shard_key(self.shard)} must hold {wanted} bytes at "
-                f"{offset}, it ends after {got}; build it again"
+                f"{offset}, it ends after {got}; {REMEDY}"
             )
 
     def load_chunk(self, chunk: int) -> npt.NDArray[np.generic]:
@@ -280,7 +287,7 @@ def _read_whole_chunks(file: _ShardFile, chunk: int, rows: npt.NDArray[Any]) -> 
             if checksum(buffers[2 * i]) != int.from_bytes(buffers[2 * i + 1], "little"):
                 raise VerificationError(
                     f"chunk {chunk + i} of shard {layout.shard_key(file.shard)} fails its "
-                    "checksum; build it again"
+                    f"checksum; {REMEDY}"
                 )
             file.verified[chunk + i] = True
     return count * layout.chunk_length

@@ -16,6 +16,8 @@ from zindex.store.layout import ArrayLayout
 Buffer = bytes | memoryview
 _CRC_NBYTES = 4
 _MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
+#: What cures damaged bytes: a committed store is complete for every build.
+REMEDY = "remove the store and build it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def encode_shard(
     """
     start, stop = layout.shard_bounds(shard)
     expected = (stop - start, *layout.shape[1:])
-    if values.shape != expected or values.dtype.name != layout.dtype:
+    if values.shape != expected or values.dtype != np.dtype(layout.dtype):
         raise AssertionError(f"{layout.name} shard {shard}: {values.shape} {values.dtype}")
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     chunk_nbytes = layout.chunk_length * layout.row_nbytes
@@ -112,22 +114,23 @@ def decode_index(layout: ArrayLayout, shard: int, footer: bytes, shard_nbytes: i
     if len(footer) != index_nbytes(layout):
         raise VerificationError(
             f"{where} must end with an index of {index_nbytes(layout)} bytes, got {len(footer)}; "
-            "build it again"
+            f"{REMEDY}"
         )
     stored = int.from_bytes(footer[-_CRC_NBYTES:], "little")
     if stored != checksum(footer[:-_CRC_NBYTES]):
-        raise VerificationError(f"the index of {where} fails its checksum; build it again")
+        raise VerificationError(f"the index of {where} fails its checksum; {REMEDY}")
     pairs = np.frombuffer(footer[:-_CRC_NBYTES], "<u8").reshape(-1, 2)
     start, stop = layout.shard_bounds(shard)
     num_present = -(-(stop - start) // layout.chunk_length)
     offsets = pairs[:, 0].astype(np.int64)
     lengths = pairs[:, 1].astype(np.int64)
-    ends = offsets[:num_present] + lengths[:num_present]
     limit = shard_nbytes - len(footer)
-    if (lengths[:num_present] <= _CRC_NBYTES).any() or (offsets < -1).any() or (ends > limit).any():
+    first, size = offsets[:num_present], lengths[:num_present]
+    # In this order no sum can wrap: a size is above the checksum's, then at most the shard's.
+    if (size <= _CRC_NBYTES).any() or (first < 0).any() or (first > limit - size).any():
         raise VerificationError(
             f"the index of {where} misses one of its {num_present} chunks or points outside its "
-            f"{shard_nbytes} bytes; build it again"
+            f"{shard_nbytes} bytes; {REMEDY}"
         )
     return ShardIndex(offsets, lengths)
 
@@ -145,11 +148,18 @@ def decode_chunk(
     where = f"chunk {chunk} of shard {layout.shard_key(shard)}"
     body: Buffer = stored[:-_CRC_NBYTES]
     if int.from_bytes(stored[-_CRC_NBYTES:], "little") != checksum(body):
-        raise VerificationError(f"{where} fails its checksum; build it again")
+        raise VerificationError(f"{where} fails its checksum; {REMEDY}")
     chunk_nbytes = layout.chunk_length * layout.row_nbytes
     if layout.codec == "zstd":
-        body = Zstd().decode(bytes(body))
+        try:
+            body = Zstd().decode(bytes(body))
+        except (RuntimeError, ValueError) as error:
+            raise VerificationError(
+                f"{where} must hold {chunk_nbytes} bytes of zstd: {error}; {REMEDY}"
+            ) from error
     if len(body) != chunk_nbytes:
-        raise VerificationError(f"{where} must hold {chunk_nbytes} bytes, got {len(body)}")
+        raise VerificationError(
+            f"{where} must hold {chunk_nbytes} bytes, got {len(body)}; {REMEDY}"
+        )
     values = np.frombuffer(body, layout.dtype)
     return values if layout.num_columns == 1 else values.reshape(-1, layout.num_columns)

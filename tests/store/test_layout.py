@@ -1,0 +1,138 @@
+"""Layouts: arithmetic by table, laws by hypothesis, metadata as Zarr reads it."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store.stores import DTYPES, ONE, TWO
+from zindex import schema
+from zindex.errors import ConfigError
+from zindex.store.layout import CHUNK_LENGTH, MAX_SHARDS, SHARD_LENGTH, ArrayLayout, ChunkGrid
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk_length", "shard_length", "expected_shard_length", "num_shards"),
+    [
+        (0, 4, 8, 4, 0),  # nothing stored, but the grid stays valid
+        (1, 4, 8, 4, 1),  # a shard shrinks to the chunks that there are
+        (4, 4, 8, 4, 1),  # exactly one chunk
+        (5, 4, 8, 8, 1),  # two chunks fill the shard
+        (8, 4, 8, 8, 1),  # exactly one shard
+        (9, 4, 8, 8, 2),  # one element more opens a shard
+        (10_000, 1, 1, 1, 10_000),  # as many shards as a directory may hold
+        (10_001, 1, 1, 2, 5_001),  # one more doubles the shards
+        (40_001, 1, 1, 8, 5_001),  # and doubles them as often as needed
+        (7, 5, 5, 5, 2),  # chunk and shard alike
+    ],
+)
+def test_plan_fits_shards_to_the_array(
+    length: int, chunk_length: int, shard_length: int, expected_shard_length: int, num_shards: int
+) -> None:
+    layout = ArrayLayout.plan(ONE, length, np.int32, ChunkGrid(chunk_length, shard_length))
+    assert layout.shard_length == expected_shard_length
+    assert layout.num_shards == num_shards
+
+
+def test_plan_of_a_quadrillion_elements_keeps_a_directory_listable() -> None:
+    layout = ArrayLayout.plan(ONE, 10**15, np.int64, ChunkGrid())
+    assert MAX_SHARDS / 2 < layout.num_shards <= MAX_SHARDS
+    assert layout.shard_bounds(layout.num_shards - 1)[1] == 10**15
+    assert layout.nbytes == 8 * 10**15
+
+
+@given(
+    length=st.integers(0, 2**60),
+    chunk_length=st.integers(1, 2**20),
+    chunks_per_shard=st.integers(1, 2**10),
+)
+def test_shards_tile_the_array(length: int, chunk_length: int, chunks_per_shard: int) -> None:
+    grid = ChunkGrid(chunk_length, chunk_length * chunks_per_shard)
+    layout = ArrayLayout.plan(ONE, length, np.int8, grid)
+    assert layout.num_shards <= MAX_SHARDS
+    assert layout.shard_length % layout.chunk_length == 0
+    assert layout.chunks_per_shard * layout.chunk_length == layout.shard_length
+    bounds = [layout.shard_bounds(shard) for shard in range(layout.num_shards)]
+    assert [0, *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), length]
+    assert all(start < stop for start, stop in bounds)
+
+
+@pytest.mark.parametrize(
+    ("layout", "key", "shape", "row_nbytes", "nbytes"),
+    [
+        (ArrayLayout.plan(ONE, 9, np.int32, ChunkGrid(4, 8)), "one/c/1", (9,), 4, 36),
+        (ArrayLayout.plan(TWO, 9, np.int32, ChunkGrid(4, 8)), "two/c/1/0", (9, 2), 8, 72),
+        (ArrayLayout.plan(TWO, 9, np.int64, ChunkGrid(4, 8)), "two/c/1/0", (9, 2), 16, 144),
+    ],
+)
+def test_keys_and_sizes(
+    layout: ArrayLayout, key: str, shape: tuple[int, ...], row_nbytes: int, nbytes: int
+) -> None:
+    assert layout.shard_key(1) == key
+    assert (layout.shape, layout.row_nbytes, layout.nbytes) == (shape, row_nbytes, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill_value"),
+    [("int8", -1), ("int64", -1), ("uint8", 255), ("uint16", 65535), ("uint32", 4294967295)],
+)
+def test_padding_is_a_value_that_no_index_holds(dtype: str, fill_value: int) -> None:
+    assert ArrayLayout.plan(ONE, 1, dtype, ChunkGrid()).fill_value == fill_value
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_padding_of_floats_is_nan(dtype: str) -> None:
+    layout = ArrayLayout.plan(ONE, 1, dtype, ChunkGrid())
+    assert np.isnan(layout.fill_value)
+    assert layout.zarr_metadata()["fill_value"] == "NaN"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spec", [ONE, TWO])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_json_round_trip(dtype: str, spec: Any, codec: Any) -> None:
+    layout = ArrayLayout.plan(spec, 9, dtype, ChunkGrid(4, 8, codec))
+    assert ArrayLayout.from_json(layout.to_json()) == layout
+
+
+def test_metadata_says_what_the_array_is() -> None:
+    metadata = ArrayLayout.plan(
+        schema.SAMPLE_INDEX, 100, np.int64, ChunkGrid(4, 8, "zstd")
+    ).zarr_metadata()
+    assert metadata["shape"] == [100, 2]
+    assert metadata["data_type"] == "int64"
+    assert metadata["chunk_grid"]["configuration"] == {"chunk_shape": [8, 2]}
+    assert metadata["dimension_names"] == ["boundary", "field"]
+    assert metadata["fill_value"] == -1
+    assert metadata["attributes"]["unit"] == "row of document_index, tokens"
+    (codec,) = metadata["codecs"]
+    assert codec["configuration"]["chunk_shape"] == [4, 2]
+    assert [item["name"] for item in codec["configuration"]["codecs"]] == [
+        "bytes",
+        "zstd",
+        "crc32c",
+    ]
+
+
+def test_default_grid() -> None:
+    assert ChunkGrid() == ChunkGrid(CHUNK_LENGTH, SHARD_LENGTH, "none")
+    assert SHARD_LENGTH % CHUNK_LENGTH == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((0, 8), "must be at least 1, got 0 and 8"),
+        ((4, 0), "must be at least 1, got 4 and 0"),
+        ((-3, 6), "must be at least 1, got -3 and 6"),
+        ((4, 10), "must be a multiple of chunk_length, got 10 and 4; for example shard_length=12"),
+        ((8, 4), "must be a multiple of chunk_length, got 4 and 8; for example shard_length=8"),
+        ((4, 8, "gzip"), "codec must be 'none' or 'zstd', got 'gzip'"),
+    ],
+)
+def test_impossible_grids_are_refused(fields: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ChunkGrid(*fields)
