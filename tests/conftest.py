@@ -1,5 +1,6 @@
 """Tiny corpora and a tokenizer, for every test."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,6 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# Kernels compile on first use and machines are shared, so no example has a deadline.
+settings.register_profile("ci", deadline=None, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=20)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 WriteCorpus = Callable[..., str]
 

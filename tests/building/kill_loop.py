@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import distributed  # noqa: F401  imported once here, not in every fork
 import numpy as np
 
 import zindex
