@@ -1,0 +1,82 @@
+"""The oracle: Megatron Core itself, where it is installed."""
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def megatron() -> SimpleNamespace:
+    """Give the modules of Megatron Core that datasets come from."""
+    pytest.importorskip("megatron.core")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import (
+            blended_megatron_dataset_config,
+            gpt_dataset,
+            indexed_dataset,
+            utils,
+        )
+    return SimpleNamespace(
+        config=blended_megatron_dataset_config,
+        gpt=gpt_dataset,
+        indexed=indexed_dataset,
+        utils=utils,
+    )
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def cluster_client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Give a client of a real cluster of worker processes."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=request.param,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+class OracleTokenizer:
+    """A tokenizer as both sides see it; what is None is absent."""
+
+    def __init__(
+        self, *, vocab_size: int | None, eod: int, pad: int | None, eos: int | None = None
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.eod = eod
+        if pad is not None:
+            self.pad = pad
+        if eos is not None:
+            self.eos = eos
+        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict(
+            {"class": "OracleTokenizer", "tokenizer_path": ["t"], "pad": str(pad)}
+        )
+
+
+def assert_same_array(ours: Any, theirs: Any, name: str) -> None:
+    """Compare values, dtype and shape."""
+    assert ours.dtype == theirs.dtype, name
+    assert tuple(ours.shape) == tuple(theirs.shape), name
+    np.testing.assert_array_equal(np.asarray(ours), theirs, err_msg=name)
+
+
+def assert_same_item(ours: dict[str, Any], theirs: dict[str, Any], name: str) -> None:
+    """Compare two samples: keys in order, dtypes, shapes and values."""
+    assert list(ours) == list(theirs), name
+    for key, value in theirs.items():
+        assert ours[key].dtype == value.dtype, (name, key)
+        assert ours[key].shape == value.shape, (name, key)
+        assert torch.equal(ours[key], value), (name, key, ours[key], value)
