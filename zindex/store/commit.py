@@ -33,7 +33,14 @@ from zindex.errors import (
 from zindex.store import local
 from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
 from zindex.store.layout import ArrayLayout
-from zindex.store.shard import Receipt, checksum, decode_index, encode_shard, index_nbytes
+from zindex.store.shard import (
+    REMEDY,
+    Receipt,
+    checksum,
+    decode_index,
+    encode_shard,
+    index_nbytes,
+)
 
 ROOT_KEY = "zarr.json"
 PLAN_KEY = "_zindex/plan.json"
@@ -109,7 +116,13 @@ def begin_store(plan: StorePlan) -> None:
     """
     content = canonical_json(plan.to_json()).encode()
     path = plan.root / PLAN_KEY
-    if not path.exists() and plan.root.is_dir() and any(plan.root.iterdir()):
+    if plan.root.exists() and not plan.root.is_dir():
+        raise FingerprintMismatchError(
+            f"{plan.root} must be a directory, it is a file; choose another place"
+        )
+    # Listed before the plan is looked for: another builder writes its plan before its shards.
+    names = os.listdir(plan.root) if plan.root.is_dir() else []
+    if set(names) - {path.parent.name} and not path.exists():
         raise FingerprintMismatchError(
             f"{plan.root} must be empty or a zindex store, it holds other files; "
             "choose another place"
@@ -234,8 +247,8 @@ def commit_store(
                     "finished; build again"
                 )
             rows.append([receipt.nbytes, receipt.crc32c])
-        if layout.num_shards:
-            local.sync_directory((plan.root / layout.shard_key(0)).parent)
+        for folder in _shard_folders(plan.root, layout):
+            local.sync_directory(folder)
     manifest_text = canonical_json(manifest).encode()
     metadata = {layout.name: layout.zarr_metadata() for layout in plan.layouts}
     facts = plan.to_json() | (attributes or {})
@@ -255,9 +268,16 @@ def commit_store(
     for name, fields in metadata.items():
         _create_same(plan.root / name / ROOT_KEY, canonical_json(fields).encode())
         local.sync_directory(plan.root / name)
+    local.sync_directory((plan.root / MANIFEST_KEY).parent)
     local.sync_directory(plan.root)
     _create_same(plan.root / ROOT_KEY, canonical_json(root).encode())
     local.sync_directory(plan.root)
+
+
+def _shard_folders(root: Path, layout: ArrayLayout) -> set[Path]:
+    """Return the directories that hold the names of an array's shards."""
+    files = [root / layout.shard_key(shard) for shard in range(layout.num_shards)]
+    return {folder for file in files for folder in (file.parent, root / layout.name / "c")}
 
 
 def _create_same(path: Path, content: bytes) -> None:
@@ -300,8 +320,12 @@ def read_root(root: Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
     digest = facts.pop("root_sha256", None)
-    if digest != fingerprint(metadata):
-        raise VerificationError(f"{path} fails its digest; remove it and build again")
+    try:
+        actual = fingerprint(metadata)
+    except (ValueError, RecursionError):  # JSON that zindex never writes, such as NaN
+        actual = None
+    if digest is None or digest != actual:
+        raise VerificationError(f"{path} fails its digest; {REMEDY}")
     if facts["format_version"] != FORMAT_VERSION:
         raise StoreError(
             f"{root} has format version {facts['format_version']}, this zindex reads "
@@ -317,15 +341,22 @@ def read_status(root: Path) -> StoreStatus:
     ------
     StoreNotFoundError
         If no store was begun at this place.
+    StoreError
+        If its plan is damaged.
     """
+    path = root / PLAN_KEY
     try:
-        plan = parse_json(local.read_file(root / PLAN_KEY), f"{root / PLAN_KEY}")
+        plan = parse_json(local.read_file(path), str(path))
     except StoreNotFoundError:
         raise StoreNotFoundError(f"no zindex store at {root}; check the path or build it") from None
-    layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
+    try:
+        layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
+        num_shards = sum(layout.num_shards for layout in layouts)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise StoreError(f"{path} must hold a store's plan, it is damaged; {REMEDY}") from error
     return StoreStatus(
         num_done=sum(_count_files(root, layout) for layout in layouts),
-        num_shards=sum(layout.num_shards for layout in layouts),
+        num_shards=num_shards,
         committed=(root / ROOT_KEY).exists(),
     )
 

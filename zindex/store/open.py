@@ -9,7 +9,7 @@ from zindex.errors import FingerprintMismatchError, StoreError
 from zindex.store.commit import read_root
 from zindex.store.layout import ArrayLayout
 from zindex.store.local import local_path
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import ArrayReader, forget_open_shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ def open_store(
             f"{root} must have fingerprint {expected[:16]}, it has {facts['fingerprint'][:16]}: "
             "its data or settings differ; build it again at another place"
         )
+    forget_open_shards(root)
     layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
     return Store(
         root=root,

@@ -115,6 +115,12 @@ class _OpenShards:
                 self.files.popitem(last=False)
         return file
 
+    def forget(self, root: Path) -> None:
+        """Let go of a store's shards: it may have been removed and built again."""
+        with self.lock:
+            for key in [key for key in self.files if key[0] == root]:
+                del self.files[key]
+
     def reset(self) -> None:
         """Forget all, in a forked child: a lock may have been held by a thread that is gone."""
         self.lock = threading.Lock()
@@ -123,6 +129,9 @@ class _OpenShards:
 
 _open_shards = _OpenShards()
 os.register_at_fork(after_in_child=_open_shards.reset)
+
+#: Called when a store is opened anew, so that its reader sees the files that are there now.
+forget_open_shards = _open_shards.forget
 
 
 class RowReader:
