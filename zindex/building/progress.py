@@ -90,20 +90,27 @@ def open_progress(wanted: bool) -> Iterator[Progress]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
+        ProgressColumn,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
-    from rich.progress import (
-        Progress as Display,
-    )
+    from rich.progress import Progress as Display
+    from rich.progress import Task as Row
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        """Shards per second."""
+
+        def render(self, task: Row) -> Text:
+            """Return the rate, or nothing before there is one."""
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.1f} shards/s")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("shards, {task.speed:.1f}/s" if False else "shards"),
-        TimeElapsedColumn(),
+        RateColumn(),
         TimeRemainingColumn(),
     )
     with Display(*columns, console=Console(stderr=True)) as display:
