@@ -1,0 +1,305 @@
+"""The command line: each command parses, calls one function and prints one summary.
+
+Heavy modules are imported inside the commands, so that ``zindex --help`` answers at once.
+"""
+
+import json
+import logging
+import os
+import runpy
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zindex.errors import ConfigError, ZindexError
+
+_EXISTING_FILE = click.Path(exists=True, dir_okay=False)
+
+
+class _Group(click.Group):
+    """A group that says in one line what zindex raised on purpose, and lets the rest through."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except ZindexError as error:
+            logging.getLogger("zindex").debug("the command failed", exc_info=True)
+            raise click.ClickException(" ".join(str(error).split())) from error
+
+
+class _EchoHandler(logging.Handler):
+    """Writes log records to whatever standard error is when they come."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        click.echo(self.format(record), err=True)
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+_scheduler_option = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
+)
+
+
+@click.group(name="zindex", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="zindex", prog_name="zindex")
+@click.option("-v", "--verbose", is_flag=True, help="Log what happens, with times.")
+def main(verbose: bool) -> None:
+    """Zarr corpora, Dask-built indices and torch datasets for LLM pre-training."""
+    _show_logs(verbose)
+
+
+def _show_logs(verbose: bool) -> None:
+    """Show zindex's progress lines on standard error; with ``verbose`` everybody's log."""
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "%(message)s"
+    logger = logging.getLogger() if verbose else logging.getLogger("zindex")
+    logging.getLogger("zindex").setLevel(logging.DEBUG if verbose else logging.INFO)
+    if not any(isinstance(handler, _EchoHandler) for handler in logger.handlers):
+        handler = _EchoHandler()
+        handler.setFormatter(logging.Formatter(form))
+        logger.addHandler(handler)
+
+
+@main.command()
+@click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
+@click.argument("store", metavar="STORE")
+@click.option("--link", is_flag=True, help="Leave the tokens in their .bin and link to it.")
+@click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
+@click.option("--chunk-length", type=int, help="Elements that a reader fetches at once.")
+@click.option("--shard-length", type=int, help="Elements per file, a multiple of the chunk.")
+@click.option("--multimodal", is_flag=True, help="Demand a mode for every sequence.")
+@_scheduler_option
+@_json_option
+def convert(
+    prefixes: tuple[str, ...],
+    store: str,
+    link: bool,
+    codec: str,
+    chunk_length: int | None,
+    shard_length: int | None,
+    multimodal: bool,
+    scheduler: str | None,
+    as_json: bool,
+) -> None:
+    """Convert .bin/.idx corpora to Zarr.
+
+    PREFIX is the path of a pair without its suffix, or a quoted glob of such paths. STORE is the
+    store of a single corpus; of several, the directory of their stores. What is finished already
+    is kept.
+    """
+    from zindex.building.convert import convert as run
+
+    start = time.monotonic()
+    with _open_client(scheduler) as client:
+        stores = run(
+            prefixes,
+            store,
+            client=client,
+            link=link,
+            grid=_make_grid(codec, chunk_length, shard_length),
+            multimodal=multimodal or None,
+            progress=True,
+        )
+    counts = ("num_documents", "num_sequences", "num_tokens")
+    facts = [
+        {"store": str(item.root), "fingerprint": item.fingerprint}
+        | {name: item.spec[name] for name in counts}
+        for item in stores
+    ]
+    if as_json:
+        _print_json({"stores": facts, "seconds": time.monotonic() - start})
+        return
+    for fact in facts:
+        click.echo(
+            f"{fact['store']}: {fact['num_documents']:,} documents, "
+            f"{fact['num_sequences']:,} sequences, {fact['num_tokens']:,} tokens"
+        )
+
+
+def _make_grid(codec: str, chunk_length: int | None, shard_length: int | None) -> Any:
+    """Return the grid that options ask for, or None where none of them was given."""
+    if codec == "none" and chunk_length is None and shard_length is None:
+        return None
+    from zindex.building.convert import TOKEN_GRID
+    from zindex.store.layout import ChunkGrid
+
+    return ChunkGrid(
+        chunk_length=TOKEN_GRID.chunk_length if chunk_length is None else chunk_length,
+        shard_length=TOKEN_GRID.shard_length if shard_length is None else shard_length,
+        codec="zstd" if codec == "zstd" else "none",
+    )
+
+
+@main.command()
+@click.argument("store")
+@click.argument("prefix")
+@click.option("--overwrite", is_flag=True, help="Replace an existing pair.")
+def export(store: str, prefix: str, overwrite: bool) -> None:
+    """Write a Zarr corpus back as PREFIX.bin and PREFIX.idx, byte for byte."""
+    from zindex.building.export import export as run
+
+    run(store, prefix, overwrite=overwrite)
+    nbytes = sum(os.path.getsize(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
+    click.echo(f"{prefix}.bin and {prefix}.idx: {nbytes:,} bytes")
+
+
+@main.command()
+@click.argument("run_file", metavar="RUN.yaml")
+@_json_option
+def plan(run_file: str, as_json: bool) -> None:
+    """Show what a run needs and what of it is built, without building."""
+    from zindex.config import load_config
+    from zindex.report.plan_table import report_run
+
+    report = report_run(load_config(run_file))
+    if as_json:
+        _print_json(report.to_json())
+    else:
+        click.echo(report.to_text())
+
+
+@main.command()
+@click.argument("run_file", metavar="RUN.yaml")
+@_scheduler_option
+@_json_option
+def build(run_file: str, scheduler: str | None, as_json: bool) -> None:
+    """Build every index of a run; what is finished already is kept."""
+    from zindex.building.run import build as run
+    from zindex.config import load_config
+
+    start = time.monotonic()
+    config = load_config(run_file)
+    with _open_client(scheduler) as client:
+        results = run(config, client, progress=True)
+    facts = [
+        {
+            "dataset": dataset,
+            "split": split,
+            "store": str(result.store.root),
+            "fingerprint": result.store.fingerprint,
+            "num_samples": result.store.spec["num_samples"],
+            "num_shards": result.num_shards,
+            "num_written": result.num_written,
+        }
+        for (dataset, split), result in results.items()
+    ]
+    seconds = time.monotonic() - start
+    if as_json:
+        _print_json({"indices": facts, "seconds": seconds})
+        return
+    num_written = sum(result.num_written for result in results.values())
+    num_shards = sum(result.num_shards for result in results.values())
+    click.echo(
+        f"{len(facts)} indices are built in {config.index}: {num_written} of {num_shards} shards "
+        f"were written in {seconds:.1f} s, the others were there"
+    )
+
+
+@main.command("export-cache")
+@click.argument("run_file", metavar="RUN.yaml")
+@click.option(
+    "--tokenizer",
+    type=_EXISTING_FILE,
+    required=True,
+    help="JSON file of the tokenizer's unique_identifiers, as the training job has them.",
+)
+@click.option("--cache", metavar="DIR", help="Megatron's data cache path.")
+@click.option(
+    "--dataset-path",
+    "dataset_paths",
+    multiple=True,
+    metavar="HERE=THERE",
+    help="The path under which Megatron is given a dataset, by its path in the run; repeatable.",
+)
+def export_cache(
+    run_file: str, tokenizer: str, cache: str | None, dataset_paths: tuple[str, ...]
+) -> None:
+    """Write built indices as the .npy caches that Megatron Core looks for."""
+    from zindex.building.export import export_cache as run
+    from zindex.config import load_config
+
+    written = run(
+        load_config(run_file),
+        cache,
+        tokenizer=_read_identifiers(tokenizer),
+        dataset_paths=dict(map(_parse_dataset_path, dataset_paths)),
+    )
+    for description in written:
+        click.echo(description)
+
+
+def _read_identifiers(path: str) -> dict[str, Any]:
+    """Return the JSON object of a file; the order of its keys counts."""
+    try:
+        identifiers = json.loads(Path(path).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} must hold JSON: {error}") from error
+    if not isinstance(identifiers, dict):
+        raise ConfigError(
+            f"{path} must hold a JSON object, got {type(identifiers).__name__}; "
+            "write the tokenizer's unique_identifiers there"
+        )
+    return identifiers
+
+
+def _parse_dataset_path(text: str) -> tuple[str, str]:
+    """Return the two sides of ``HERE=THERE``."""
+    here, separator, there = text.partition("=")
+    if not here or not separator or not there:
+        raise ConfigError(f"--dataset-path must be HERE=THERE, got {text!r}")
+    return here, there
+
+
+@main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def quickstart(arguments: tuple[str, ...]) -> None:
+    """Go from text to a falling loss on this machine; see quickstart --help."""
+    missing = [name for name in ("torch", "xarray") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the quickstart needs {' and '.join(missing)}, which are not installed; "
+            "install zindex[quickstart]"
+        )
+    sys.argv = ["zindex quickstart", *arguments]
+    runpy.run_path(str(_find_quickstart()), run_name="__main__")
+
+
+def _find_quickstart() -> Path:
+    """Return the quickstart's file: the checkout's, or the copy that a wheel carries."""
+    package = Path(__file__).resolve().parent
+    name = "01_quickstart.py"
+    places = [package.parent / "examples" / name, package / "_examples" / name]
+    for place in places:
+        if place.exists():
+            return place
+    raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
+
+
+@contextmanager
+def _open_client(address: str | None) -> Iterator[Any]:
+    """Give a client of a running cluster, or None without an address."""
+    if address is None:
+        yield None
+        return
+    from distributed import Client
+
+    try:
+        client = Client(address, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        yield client
+
+
+def _print_json(value: Any) -> None:
+    """Print a summary for programs."""
+    click.echo(json.dumps(value, indent=2))
