@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -49,19 +50,13 @@ def build_megatron(prefix: str, folder: str) -> None:
     from megatron.core.datasets.indexed_dataset import IndexedDataset
     from megatron.core.datasets.utils import Split
 
-    class Tokenizer:
-        unique_identifiers = {"class": "benchmark"}
-        vocab_size = 50_000
-        eod = 0
-        pad = -1
-
     config = GPTDatasetConfig(
         random_seed=1234,
         sequence_length=SEQUENCE_LENGTH,
         blend=([prefix], None),
         split="100,0,0",
         path_to_cache=folder,
-        tokenizer=Tokenizer(),
+        tokenizer=SimpleNamespace(unique_identifiers={}, vocab_size=50_000, eod=0, pad=-1),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,

@@ -73,7 +73,7 @@ def convert(
         The store of a single corpus; of several, the directory of their stores, each named like
         its corpus with ``.zarr`` behind.
     client
-        A ``distributed.Client``; None as in ``zindex.build``.
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     link
         Whether to leave the tokens where they lie: the store then holds the lengths and offsets
         and the path of the ``.bin``.

@@ -113,23 +113,37 @@ def open_executor(client: Any = None) -> Iterator[Executor]:
     Parameters
     ----------
     client
-        A ``distributed.Client``, an ``Executor``, or None. With None the process's current client
-        is used; without one a cluster of this machine's cores starts inside this process, listens
-        on no port, and ends with the block.
+        A ``distributed.Client``, the address of a scheduler, an ``Executor``, or None. With None
+        the process's current client is used; without one a cluster of this machine's cores starts
+        inside this process, listens on no port, and ends with the block.
+
+    Raises
+    ------
+    ConfigError
+        If no scheduler answers at the address.
     """
-    if client is not None:
-        yield (
-            client
-            if hasattr(client, "run") and not hasattr(client, "scheduler")
-            else (DaskExecutor(client))
-        )
-        return
-    ambient = _ambient_client()
-    if ambient is not None:
+    if isinstance(client, str):
+        with _connect(client) as connected:
+            yield DaskExecutor(connected)
+    elif client is not None:
+        yield DaskExecutor(client) if hasattr(client, "submit") else client
+    elif (ambient := _ambient_client()) is not None:
         yield DaskExecutor(ambient)
-        return
-    with embedded_client() as own:
-        yield DaskExecutor(own)
+    else:
+        with embedded_client() as own:
+            yield DaskExecutor(own)
+
+
+def _connect(address: str) -> Any:
+    """Return a client of the scheduler at an address."""
+    from distributed import Client
+
+    try:
+        return Client(address, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"a Dask scheduler must answer at {address}, none does: {error}"
+        ) from error
 
 
 def _ambient_client() -> Any:

@@ -42,7 +42,7 @@ def export(
     prefix
         Path of the pair to write, without its suffix.
     client
-        A ``distributed.Client``; None as in ``zindex.build``.
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     overwrite
         Whether an existing pair may be replaced.
 

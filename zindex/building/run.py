@@ -122,7 +122,7 @@ def build(
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     client
-        A ``distributed.Client``. With None the process's current client is used; without one a
+        A ``distributed.Client`` or a scheduler's address. With None the process's current client is used; without one a
         cluster of this machine's cores starts inside this process and ends with the build.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
