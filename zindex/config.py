@@ -144,6 +144,15 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
     return RunConfig.from_json(values, folder=str(file.parent))
 
 
+def as_config(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> RunConfig:
+    """Return a configuration given as itself, as its mapping, or as the path of its YAML file."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return RunConfig.from_json(config)
+    return load_config(config)
+
+
 def _check_keys(values: Any, kind: type, where: str) -> dict[str, Any]:
     """Return a mapping as a dict, all of whose keys are fields of a dataclass."""
     names = [item.name for item in fields(kind)]

@@ -14,7 +14,7 @@ from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.index import index_store_plan
 from zindex.building.run import PlannedIndex, plan_run
-from zindex.config import RunConfig, load_config
+from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, StoreError
 from zindex.formats.idx_writer import IdxStreamWriter
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
@@ -157,10 +157,7 @@ def export_cache(
     NotReadyError, StoreNotFoundError
         If an index is not built.
     """
-    if isinstance(config, (str, os.PathLike)):
-        config = load_config(config)
-    elif isinstance(config, Mapping):
-        config = RunConfig.from_json(config)
+    config = as_config(config)
     if config.order != "megatron":
         raise ConfigError(
             f"Megatron's caches must hold Megatron's order, got order={config.order!r}; "

@@ -10,7 +10,7 @@ from zindex.building.executor import open_executor, run_builds
 from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.progress import Progress, open_progress
 from zindex.building.source import LengthSource, open_source
-from zindex.config import DatasetConfig, RunConfig, load_config
+from zindex.config import DatasetConfig, RunConfig, as_config
 from zindex.errors import PlanError, StoreNotFoundError
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
@@ -122,8 +122,9 @@ def build(
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     client
-        A ``distributed.Client`` or a scheduler's address. With None the process's current client is used; without one a
-        cluster of this machine's cores starts inside this process and ends with the build.
+        A ``distributed.Client`` or a scheduler's address. With None the process's current client
+        is used; without one a cluster of this machine's cores starts inside this process and ends
+        with the build.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
 
@@ -141,10 +142,7 @@ def build(
     -----
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
-    if isinstance(config, (str, os.PathLike)):
-        config = load_config(config)
-    elif isinstance(config, Mapping):
-        config = RunConfig.from_json(config)
+    config = as_config(config)
     planned = plan_run(config)
     with open_progress(progress) as shown:
         return _build_planned(planned, config.index, client, shown)
