@@ -245,6 +245,37 @@ def test_only_rank_0_builds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert waiting == [False]
 
 
+RANK = """
+import sys, time, torch, torch.distributed as dist
+from tests.datasets.test_gpt_dataset import open_dataset
+rank, place, prefix = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
+time.sleep(1 - rank)  # rank 1 looks for the index before rank 0 builds it
+dataset = open_dataset(prefix, 20)
+print(dataset._is_builder, [dataset[i]["tokens"].tolist() for i in range(len(dataset))])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks(prefix: str, tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "meeting"), prefix],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    dataset = open_dataset(prefix, 20)
+    items = [dataset[i]["tokens"].tolist() for i in range(len(dataset))]
+    assert [out.strip() for out, _ in outputs] == [f"True {items}", f"False {items}"]
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

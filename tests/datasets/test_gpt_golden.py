@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import zindex
+from zindex.building.executor import SerialExecutor
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
 
@@ -73,7 +74,7 @@ def corpus(request: pytest.FixtureRequest, write_corpus: Any, tmp_path: Any) -> 
     if request.param == "prefix":
         return prefix
     store = str(tmp_path / "h.zarr")
-    zindex.convert(prefix, store, link=request.param == "link")
+    zindex.convert(prefix, store, client=SerialExecutor(), link=request.param == "link")
     return store
 
 
