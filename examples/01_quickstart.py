@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -68,9 +68,7 @@ def join_docstrings(source: str) -> str:
     )
 
 
-def train_tokenizer(
-    texts: list[str], vocab_size: int
-) -> tuple[int, Callable[[list[str]], list[list[int]]]]:
+def train_tokenizer(texts: list[str], vocab_size: int) -> tuple[int, Callable[..., Any]]:
     """Return a vocabulary size and a function from texts to token ids."""
     try:
         from tokenizers import ByteLevelBPETokenizer
@@ -107,13 +105,14 @@ class Block(nn.Module):
         nn.init.zeros_(self.down.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x after both layers; shape (batch, length, width)."""
+        """Return x, of shape (batch, length, width), after both layers."""
         batch, length, width = x.shape
         heads = self.qkv(self.norm1(x)).view(batch, length, 3, self.num_heads, -1)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+        added: torch.Tensor = self.down(functional.gelu(self.up(self.norm2(x))))
+        return x + added
 
 
 class TinyGPT(nn.Module):
@@ -132,11 +131,12 @@ class TinyGPT(nn.Module):
         x = self.tokens(batch["tokens"]) + self.positions(batch["position_ids"])
         logits = self.head(self.norm(self.blocks(x)))
         mask = batch["loss_mask"].flatten().bool()
-        return functional.cross_entropy(logits.flatten(0, 1)[mask], batch["labels"].flatten()[mask])
+        labels = batch["labels"].flatten()
+        return functional.cross_entropy(logits.flatten(0, 1)[mask], labels[mask])
 
 
 def train(
-    model: TinyGPT, batches: Iterator[dict[str, torch.Tensor]], num_steps: int
+    model: TinyGPT, batches: Iterable[dict[str, torch.Tensor]], num_steps: int
 ) -> list[float]:
     """Train on the batches and return the loss of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
@@ -185,7 +185,7 @@ def build_indices(run_file: Path) -> None:
 def open_datasets(stores: list[str], split: Split, config: GPTDatasetConfig, count: int) -> Any:
     """Return the first ``count`` samples of a split of every store, in zindex's order."""
     opened = []
-    bookends = config.split_matrix[split.value]
+    bookends = (config.split_matrix or [])[split.value]
     for path in stores:
         tokens = GPTDataset.build_low_level_dataset(path, config)
         documents = range(*split_range(len(tokens), bookends))

@@ -9,8 +9,6 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -99,16 +97,15 @@ def convert(
     from zindex.building.convert import convert as run
 
     start = time.monotonic()
-    with _open_client(scheduler) as client:
-        stores = run(
-            prefixes,
-            store,
-            client=client,
-            link=link,
-            grid=_make_grid(codec, chunk_length, shard_length),
-            multimodal=multimodal or None,
-            progress=True,
-        )
+    stores = run(
+        prefixes,
+        store,
+        client=scheduler,
+        link=link,
+        grid=_make_grid(codec, chunk_length, shard_length),
+        multimodal=multimodal or None,
+        progress=True,
+    )
     counts = ("num_documents", "num_sequences", "num_tokens")
     facts = [
         {"store": str(item.root), "fingerprint": item.fingerprint}
@@ -178,8 +175,7 @@ def build(run_file: str, scheduler: str | None, as_json: bool) -> None:
 
     start = time.monotonic()
     config = load_config(run_file)
-    with _open_client(scheduler) as client:
-        results = run(config, client, progress=True)
+    results = run(config, scheduler, progress=True)
     facts = [
         {
             "dataset": dataset,
@@ -282,22 +278,6 @@ def _find_quickstart() -> Path:
         if place.exists():
             return place
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
-
-
-@contextmanager
-def _open_client(address: str | None) -> Iterator[Any]:
-    """Give a client of a running cluster, or None without an address."""
-    if address is None:
-        yield None
-        return
-    from distributed import Client
-
-    try:
-        client = Client(address, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no Dask scheduler answers at {address}: {error}") from error
-    with client:
-        yield client
 
 
 def _print_json(value: Any) -> None:

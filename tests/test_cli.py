@@ -1,0 +1,248 @@
+"""Every command on a tiny corpus: what it does, what it prints, and how it fails."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import zindex
+from zindex.cli import main
+
+ROOT = Path(__file__).parents[1]
+WriteCorpus = Callable[..., str]
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def succeed(*arguments: str | Path) -> str:
+    """Run a command that must succeed, and return what it printed."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fail(*arguments: str | Path) -> str:
+    """Run a command that must fail with one line, and return that line."""
+    result = invoke(*arguments)
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert lines == result.stderr.splitlines()[-1:]
+    return lines[0]
+
+
+@pytest.fixture
+def prefix(write_corpus: WriteCorpus) -> str:
+    """Nine documents of three tokens."""
+    return write_corpus([3] * 9)
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, prefix: str) -> Path:
+    """Write a run with one dataset, of which train gets six documents and valid three."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "sequence_length: 4\nsplit: '6,3,0'\nindex: index\nsamples: {train: 5}\n"
+        f"datasets: [{Path(prefix).name}]\n"
+    )
+    return path
+
+
+def run_python(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=environment
+    )
+
+
+def test_convert_and_export_give_back_the_same_bytes(prefix: str, tmp_path: Path) -> None:
+    store = tmp_path / "corpus.zarr"
+    printed = succeed("convert", prefix, store)
+    assert printed == f"{store}: 9 documents, 9 sequences, 27 tokens\n"
+    printed = succeed("export", store, tmp_path / "back")
+    nbytes = sum((tmp_path / f"back.{suffix}").stat().st_size for suffix in ("bin", "idx"))
+    assert printed == f"{tmp_path}/back.bin and {tmp_path}/back.idx: {nbytes} bytes\n"
+    for suffix in ("bin", "idx"):
+        assert (tmp_path / f"back.{suffix}").read_bytes() == Path(f"{prefix}.{suffix}").read_bytes()
+    expected = f"Error: {tmp_path}/back.bin exists; choose another prefix or pass overwrite"
+    assert fail("export", store, tmp_path / "back") == expected
+    succeed("export", store, tmp_path / "back", "--overwrite")
+
+
+def test_convert_several_with_a_grid(write_corpus: WriteCorpus, tmp_path: Path) -> None:
+    for name in ("web", "code"):
+        write_corpus([3] * 9, name=name)
+    printed = succeed(
+        *("convert", tmp_path / "*", tmp_path / "stores", "--json"),
+        *("--codec", "zstd", "--chunk-length", "4", "--shard-length", "8"),
+    )
+    facts = json.loads(printed)["stores"]
+    assert [Path(fact["store"]).name for fact in facts] == ["code.zarr", "web.zarr"]
+    assert [fact["num_tokens"] for fact in facts] == [27, 27]
+    layout = zindex.open_store(facts[0]["store"]).layouts["tokens"]
+    assert (layout.codec, layout.chunk_length, layout.shard_length) == ("zstd", 4, 8)
+
+
+def test_convert_with_a_link(prefix: str, tmp_path: Path) -> None:
+    succeed("convert", prefix, tmp_path / "linked.zarr", "--link")
+    assert "tokens" not in zindex.open_store(tmp_path / "linked.zarr")
+
+
+def test_convert_with_modes(write_corpus: WriteCorpus, tmp_path: Path) -> None:
+    prefix = write_corpus([2, 1], name="pictures", modes=[0, 1])
+    succeed("convert", prefix, tmp_path / "pictures.zarr", "--multimodal")
+    modes = zindex.open_store(tmp_path / "pictures.zarr")["sequence_mode"]
+    assert modes.read(0, 2).tolist() == [0, 1]
+
+
+def test_convert_errors_name_their_values(prefix: str, tmp_path: Path) -> None:
+    line = fail("convert", tmp_path / "none*", tmp_path / "store")
+    assert line == f"Error: {tmp_path}/none* must match at least one .idx file, it matches none"
+    line = fail("convert", prefix, tmp_path / "s", "--chunk-length", "3", "--shard-length", "8")
+    assert "shard_length must be a multiple of chunk_length, got 8 and 3" in line
+    line = fail("convert", prefix, "s3://bucket/store")
+    assert "a store must be a path or a file:// URL, got scheme 's3'" in line
+
+
+def test_plan(run_file: Path) -> None:
+    printed = succeed("plan", run_file)
+    assert "order megatron, sequence_length 4, seed 1234, split 6,3,0" in printed
+    assert "2 indices, 0 of them built; 10 samples" in printed
+    rows = json.loads(succeed("plan", run_file, "--json"))["rows"]
+    assert [(row["split"], row["num_samples"]) for row in rows] == [("train", 8), ("valid", 2)]
+    assert not (run_file.parent / "index").exists()
+
+
+def test_build_keeps_what_is_finished(run_file: Path) -> None:
+    facts = json.loads(succeed("build", run_file, "--json"))["indices"]
+    assert [fact["split"] for fact in facts] == ["train", "valid"]
+    assert [fact["num_written"] for fact in facts] == [3, 3]
+    assert "2 indices, 2 of them built" in succeed("plan", run_file)
+    printed = succeed("build", run_file)
+    assert f"2 indices are built in {run_file.parent}/index: 0 of 6 shards were written" in printed
+
+
+def test_build_on_a_running_scheduler(run_file: Path) -> None:
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
+    ) as cluster:
+        printed = succeed("build", run_file, "--scheduler", cluster.scheduler_address, "--json")
+    assert sum(fact["num_written"] for fact in json.loads(printed)["indices"]) == 6
+
+
+def test_build_errors_name_their_values(run_file: Path, tmp_path: Path) -> None:
+    line = fail("build", tmp_path / "none.yaml")
+    assert f"cannot read {tmp_path}/none.yaml" in line
+    line = fail("build", run_file, "--scheduler", "nowhere://1")
+    assert "a Dask scheduler must answer at nowhere://1" in line
+    run_file.write_text(run_file.read_text() + "sede: 1\n")
+    assert "the run configuration has no setting 'sede'" in fail("build", run_file)
+    assert "the run configuration has no setting 'sede'" in fail("plan", run_file)
+
+
+def test_export_cache(run_file: Path, tmp_path: Path) -> None:
+    identifiers = tmp_path / "identifiers.json"
+    identifiers.write_text('{"class": "Words"}')
+    arguments = ("export-cache", run_file, "--tokenizer", identifiers)
+    assert "no zindex store at" in fail(*arguments)
+    succeed("build", run_file)
+    written = succeed(
+        *(*arguments, "--cache", tmp_path / "cache"),
+        *("--dataset-path", f"{tmp_path}/corpus=/data/corpus"),
+    ).splitlines()
+    descriptions = [json.loads(Path(path).read_text()) for path in written]
+    assert [item["index_split"] for item in descriptions] == ["train", "valid"]
+    assert [item["dataset_path"] for item in descriptions] == ["/data/corpus"] * 2
+    assert [item["tokenizer"] for item in descriptions] == [{"class": "Words"}] * 2
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "option", "message"),
+    [
+        ("{", "a=b", "identifiers.json must hold JSON"),
+        ("[1]", "a=b", "identifiers.json must hold a JSON object, got list"),
+        ("{}", "a", "--dataset-path must be HERE=THERE, got 'a'"),
+        ("{}", "=b", "--dataset-path must be HERE=THERE, got '=b'"),
+    ],
+)
+def test_export_cache_errors(
+    run_file: Path, tmp_path: Path, content: str, option: str, message: str
+) -> None:
+    identifiers = tmp_path / "identifiers.json"
+    identifiers.write_text(content)
+    line = fail(
+        *("export-cache", run_file, "--tokenizer", identifiers, "--dataset-path", option),
+    )
+    assert message in line
+
+
+def test_unexpected_errors_keep_their_traceback(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("zindex.report.plan_table.report_run", break_down)
+    result = invoke("plan", run_file)
+    assert isinstance(result.exception, RuntimeError)
+
+
+def test_quickstart_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zindex.cli.find_spec", lambda name: None)
+    assert "needs torch and xarray, which are not installed" in fail("quickstart")
+
+
+def test_verbose_logs_with_times(prefix: str, tmp_path: Path) -> None:
+    code = "from zindex.cli import main; main()"
+    quiet = run_python("-c", code, "convert", prefix, str(tmp_path / "a.zarr"))
+    loud = run_python("-c", code, "--verbose", "convert", prefix, str(tmp_path / "b.zarr"))
+    assert quiet.returncode == loud.returncode == 0
+    assert "INFO zindex: corpus: 4 shards in" in loud.stderr
+    assert "INFO" not in quiet.stderr
+    assert "corpus: 4 shards in" in quiet.stderr
+
+
+def test_errors_leave_no_traceback() -> None:
+    done = run_python("-c", "from zindex.cli import main; main()", "plan", "/no/such.yaml")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: a run needs its YAML file, cannot read /no/such.yaml")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help() -> None:
+    printed = succeed("--help")
+    commands = ("build", "convert", "export", "export-cache", "plan", "quickstart")
+    assert all(f"\n  {command} " in printed for command in commands)
+    for command in commands[:-1]:
+        assert "Usage: " in succeed(command, "--help")
+
+
+@pytest.fixture
+def version() -> str:
+    try:
+        return metadata.version("zindex")
+    except metadata.PackageNotFoundError:
+        pytest.skip("zindex is not installed, so it has no version and no entry points")
+
+
+def test_version(version: str) -> None:
+    assert succeed("--version") == f"zindex, version {version}\n"
+
+
+@pytest.mark.usefixtures("version")
+def test_dask_offers_the_same_commands() -> None:
+    done = run_python("-m", "dask", "zindex", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "quickstart" in done.stdout

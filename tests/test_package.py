@@ -1,0 +1,82 @@
+"""The package as a whole: what its imports load, what it exports, how large its pieces are."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zindex
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "zindex").rglob("*.py"))
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 420, 70
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return the names of all modules that a new interpreter holds after a statement."""
+    code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import zindex", {"torch", "dask", "distributed", "numba", "zarr", "xarray", "numpy"}),
+        ("import zindex.cli", {"torch", "dask", "distributed", "numba", "zarr", "numpy"}),
+        ("import zindex; zindex.build", {"torch", "dask", "distributed", "zarr", "xarray"}),
+        ("import zindex; zindex.open_store", {"torch", "dask", "distributed", "numba"}),
+        ("import zindex.datasets.gpt_dataset", {"dask", "distributed", "zarr", "xarray"}),
+    ],
+)
+def test_imports_stay_light(statement: str, absent: set[str]) -> None:
+    loaded = modules_after(statement)
+    assert "zindex" in loaded
+    assert not absent & loaded
+
+
+@pytest.mark.parametrize("name", zindex.__all__)
+def test_every_public_name_loads(name: str) -> None:
+    assert name in dir(zindex)
+    assert getattr(zindex, name).__name__ == name
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'zindex' has no attribute 'bulid'"):
+        zindex.bulid  # noqa: B018
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pieces_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    too_long = [
+        f"{node.name}: {count} lines"
+        for node, count in function_lengths(ast.parse(text))
+        if count > MAX_FUNCTION_LINES
+    ]
+    assert not too_long
+
+
+def function_lengths(
+    tree: ast.Module,
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int]]:
+    """Yield every function and the lines of its body, without its docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body:
+                yield node, (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def test_tests_mirror_the_package() -> None:
+    packages = {path.parent.name for path in (ROOT / "zindex").glob("*/__init__.py")}
+    tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert tested - packages <= {"oracle"}
+    assert packages <= tested
