@@ -17,6 +17,7 @@ from zindex.building.executor import SerialExecutor, embedded_client, open_execu
 from zindex.building.index import build_index, find_index, index_store_plan
 from zindex.errors import NotReadyError, VerificationError
 from zindex.store import local
+from zindex.store.commit import begin_store
 from zindex.store.open import open_store
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
@@ -104,6 +105,25 @@ def test_finished_index_is_opened_not_built(
     again = build(plan, source, tmp_path)
     assert (again.num_written, again.num_shards) == (0, first.num_shards)
     assert again.store == first.store
+
+
+def test_any_grid_finds_and_finishes_an_index_begun_on_another(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
+) -> None:
+    prefix = write_corpus(LENGTHS)
+    fine, source = plan_index(prefix, chunk=1)
+    coarse, _ = plan_index(prefix, chunk=64)
+    root = index_store_plan(fine, tmp_path).root
+    assert index_store_plan(coarse, tmp_path).root == root
+    begin_store(index_store_plan(fine, tmp_path))
+    finished = build(coarse, source, tmp_path)
+    assert finished.store.layouts["document_index"] == fine.document_layout
+    assert (
+        finished.num_written
+        == finished.num_shards
+        == sum(layout.num_shards for layout in fine.layouts)
+    )
+    assert build(fine, source, tmp_path).num_written == 0
 
 
 class Killed(BaseException):

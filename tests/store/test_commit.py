@@ -187,15 +187,19 @@ def test_a_second_builder_of_the_same_plan_writes_nothing(root: Path, created: l
     assert all_files(root) == before
 
 
-@pytest.mark.parametrize(
-    ("spec", "grid"),
-    [({"seed": 2}, GRID), ({"seed": 1, "more": 0}, GRID), ({"seed": 1}, type(GRID)(2, 6))],
-)
-def test_another_plan_at_the_same_place_is_refused(
-    root: Path, spec: dict[str, Any], grid: Any
-) -> None:
+def test_the_same_content_is_finished_on_the_grid_it_was_begun_on(root: Path) -> None:
+    first = plan_arrays(root, ARRAYS)
+    begin_store(first)
+    other = plan_arrays(root, ARRAYS, type(GRID)(2, 6))
+    assert other.layouts != first.layouts
+    assert other.fingerprint == first.fingerprint
+    assert begin_store(other).layouts == first.layouts
+
+
+@pytest.mark.parametrize("spec", [{"seed": 2}, {"seed": 1, "more": 0}])
+def test_another_plan_at_the_same_place_is_refused(root: Path, spec: dict[str, Any]) -> None:
     first = build_arrays(root, ARRAYS)
-    other = plan_arrays(root, ARRAYS, grid, spec)
+    other = plan_arrays(root, ARRAYS, GRID, spec)
     assert other.fingerprint != first.fingerprint
     message = (
         f"holds fingerprint {first.fingerprint[:16]}, the build wants {other.fingerprint[:16]}"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,9 +41,10 @@ class BuildResult:
 
 def index_store_plan(plan: IndexPlan, folder: str | Path) -> StorePlan:
     """Return the store that an index goes to: a directory named by split and fingerprint."""
-    nameless = StorePlan(Path(), "index", plan.spec | {"store": plan.stored}, plan.layouts)
+    spec = plan.spec | {"store": plan.stored}
+    nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
     name = f"gpt-{plan.split}-{nameless.fingerprint[:32]}"
-    return StorePlan(local_path(folder) / name, "index", nameless.spec, plan.layouts)
+    return replace(nameless, root=local_path(folder) / name)
 
 
 def find_index(store_plan: StorePlan) -> Store | None:
@@ -62,6 +63,8 @@ async def build_index(
     advance: Callable[[int], None] = lambda num_shards: None,
 ) -> BuildResult:
     """Build one index, or what is missing of it, and commit it.
+
+    An index that was begun on another grid is finished on that one.
 
     Parameters
     ----------
@@ -86,7 +89,8 @@ async def build_index(
     if found is not None:
         advance(store_plan.num_shards)
         return BuildResult(found, num_written=0, num_shards=store_plan.num_shards)
-    await asyncio.to_thread(begin_store, store_plan)
+    store_plan = await asyncio.to_thread(begin_store, store_plan)
+    plan = replace(plan, grid=store_plan.grid or plan.grid)
     tasks = _IndexTasks(plan, source, store_plan, executor, advance)
     try:
         async with asyncio.TaskGroup() as group:

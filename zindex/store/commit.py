@@ -15,7 +15,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from zindex.errors import (
 )
 from zindex.store import local
 from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.shard import (
     REMEDY,
     Receipt,
@@ -56,14 +56,16 @@ class StorePlan:
     root: Path
     #: ``"tokens"`` or ``"index"``.
     kind: str
-    #: What decides the content: the fingerprint is its hash. Never a path, never a time.
+    #: What decides the values: the fingerprint is its hash. Never a path, never a time.
     spec: dict[str, Any]
     layouts: tuple[ArrayLayout, ...]
+    #: The grid that the layouts were planned on, where there is one for all of them.
+    grid: ChunkGrid | None = None
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of ``spec`` and the layouts."""
-        return fingerprint({"spec": self.spec, "arrays": [item.to_json() for item in self.layouts]})
+        """SHA-256 of ``kind`` and ``spec``: how the arrays are cut changes no value."""
+        return fingerprint({"kind": self.kind, "spec": self.spec})
 
     @property
     def num_shards(self) -> int:
@@ -83,7 +85,16 @@ class StorePlan:
             "fingerprint": self.fingerprint,
             "spec": self.spec,
             "arrays": [layout.to_json() for layout in self.layouts],
+            "grid": None if self.grid is None else asdict(self.grid),
         }
+
+    def cut_like(self, stored: dict[str, Any]) -> "StorePlan":
+        """Return this plan with the layouts of a ``plan.json`` of the same fingerprint."""
+        return replace(
+            self,
+            layouts=tuple(ArrayLayout.from_json(fields) for fields in stored["arrays"]),
+            grid=None if stored["grid"] is None else ChunkGrid(**stored["grid"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +115,21 @@ class ShardResult:
     written: bool
 
 
-def begin_store(plan: StorePlan) -> None:
-    """Write the plan, or check that the plan that is already there is the same.
+def begin_store(plan: StorePlan) -> StorePlan:
+    """Write the plan, or take over the one that is already there for the same content.
+
+    Returns
+    -------
+    plan
+        The given plan, cut like the store where another builder was first.
 
     Raises
     ------
     FingerprintMismatchError
-        If the place holds another plan, or anything that zindex did not write.
+        If the place holds other content, or anything that zindex did not write.
     StoreError
         If the file system has too little room for the shards that are missing.
     """
-    content = canonical_json(plan.to_json()).encode()
     path = plan.root / PLAN_KEY
     if plan.root.exists() and not plan.root.is_dir():
         raise FingerprintMismatchError(
@@ -127,26 +142,28 @@ def begin_store(plan: StorePlan) -> None:
             f"{plan.root} must be empty or a zindex store, it holds other files; "
             "choose another place"
         )
-    needed = plan.nbytes
-    if not local.write_once(path, [content]):
-        stored = local.read_file(path)
-        if stored != content:
-            held = parse_json(stored, str(path)).get("fingerprint")
+    if not local.write_once(path, [canonical_json(plan.to_json()).encode()]):
+        stored = parse_json(local.read_file(path), str(path))
+        held = {key: stored.get(key) for key in ("format_version", "kind", "fingerprint")}
+        if any(held[key] != value for key, value in plan.to_json().items() if key in held):
             raise FingerprintMismatchError(
-                f"{plan.root} holds fingerprint {str(held)[:16]}, the build wants "
+                f"{plan.root} holds fingerprint {str(held['fingerprint'])[:16]}, the build wants "
                 f"{plan.fingerprint[:16]}: its data or settings differ; choose another place or "
                 "remove the old store"
             )
-        needed -= sum(
-            layout.nbytes * _count_files(plan.root, layout) // max(1, layout.num_shards)
-            for layout in plan.layouts
-        )
+        plan = plan.cut_like(stored)
+    needed = sum(
+        layout.nbytes - layout.nbytes * _count_files(plan.root, layout) // layout.num_shards
+        for layout in plan.layouts
+        if layout.num_shards
+    )
     free = local.free_nbytes(plan.root)
     if needed > free:
         raise StoreError(
             f"{plan.root} needs {needed:,} bytes more but its file system has {free:,} free; "
             "make room or choose another place"
         )
+    return plan
 
 
 def store_shard(
