@@ -5,11 +5,12 @@ level function of small arguments that writes its own shards and returns receipt
 """
 
 import asyncio
+import logging
 import sys
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from zindex.errors import ConfigError, ZindexError
@@ -67,7 +68,8 @@ class DaskExecutor:
                 outcome, error = done.result()
             except Exception as caught:
                 outcome, error = None, caught
-            loop.call_soon_threadsafe(_settle, finished, outcome, error)
+            with suppress(RuntimeError):  # the build is over, and its event loop closed
+                loop.call_soon_threadsafe(_settle, finished, outcome, error)
 
         future.add_done_callback(pass_on)
         try:
@@ -169,7 +171,7 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
     """
     import dask
     from dask.system import CPU_COUNT
-    from distributed import Client, LocalCluster
+    from distributed import Client, Scheduler, SpecCluster, Worker
 
     settings = {
         "distributed.scheduler.worker-saturation": "inf",
@@ -178,18 +180,29 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         "distributed.worker.memory.pause": False,
         "distributed.admin.tick.limit": "1h",
     }
+    worker = {
+        "cls": _without_pages(Worker),
+        "options": {
+            "protocol": "inproc://",
+            "nthreads": num_threads or CPU_COUNT,
+            "memory_limit": 0,
+        },
+    }
+    scheduler = {"cls": _without_pages(Scheduler), "options": {"protocol": "inproc://"}}
     with (
         dask.config.set(settings),
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=num_threads or CPU_COUNT,
-            processes=False,
-            dashboard_address=None,
-            memory_limit=0,
-        ) as cluster,
+        SpecCluster({0: worker}, scheduler, silence_logs=logging.WARNING) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+def _without_pages(node: Any) -> Any:
+    """Return a class of Dask's nodes that serves no web pages.
+
+    Without a dashboard Dask still serves metrics and a proxy, to every machine that can reach it.
+    """
+    return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
 
 
 def run_builds(main: Coroutine[Any, Any, R]) -> R:
@@ -213,4 +226,4 @@ def _run(main: Coroutine[Any, Any, R]) -> R:
         error: Exception = group
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        raise error from None
+        raise error from error.__cause__

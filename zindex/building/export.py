@@ -15,11 +15,12 @@ from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.index import index_store_plan
 from zindex.building.run import PlannedIndex, plan_run
 from zindex.config import RunConfig, as_config
-from zindex.errors import ConfigError, StoreError
+from zindex.errors import ConfigError, SourceError, StoreError
+from zindex.formats.file_access import partial_path
 from zindex.formats.idx_writer import IdxStreamWriter
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
 from zindex.store.open import Store, open_store
-from zindex.store.tokens import open_tokens
+from zindex.store.tokens import LINK, open_tokens
 
 # Tokens that one task copies, and sequences that are written at once.
 _TASK_TOKENS = 1 << 24
@@ -50,27 +51,47 @@ def export(
     ------
     StoreError
         If a file is already there.
+    SourceError
+        If the store links to a ``.bin`` that is missing or of another size.
     """
     store = open_store(store_url, kind="tokens")
+    _check_link(store)
     base = os.fspath(prefix)
     for path in (f"{base}.bin", f"{base}.idx"):
         if os.path.exists(path) and not overwrite:
             raise StoreError(f"{path} exists; choose another prefix or pass overwrite")
     os.makedirs(os.path.dirname(os.path.abspath(base)), exist_ok=True)
-    partial = f"{base}.bin.{os.getpid()}.partial"
+    tokens, index = partial_path(f"{base}.bin"), partial_path(f"{base}.idx")
     try:
         itemsize = np.dtype(store.spec["token_dtype"]).itemsize
-        with open(partial, "xb") as stream:
+        with open(tokens, "xb") as stream:
             stream.truncate(store.spec["num_tokens"] * itemsize)
         with open_executor(client) as executor:
-            run_builds(_copy_all(store, partial, executor))
+            run_builds(_copy_all(store, tokens, executor))
+        _write_idx(store, index)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{base}.idx")  # a new .bin never stands beside an old .idx
-        os.replace(partial, f"{base}.bin")
+        os.replace(tokens, f"{base}.bin")
+        os.replace(index, f"{base}.idx")
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-    _write_idx(store, f"{base}.idx")
+        for path in (tokens, index):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _check_link(store: Store) -> None:
+    """Check that the ``.bin`` of a linked store, if it is one, is there in its whole length."""
+    link = store.attributes.get(LINK)
+    if link is None:
+        return
+    path, nbytes = link["path"], link["nbytes"]
+    size = os.path.getsize(path) if os.path.exists(path) else None
+    if size != nbytes:
+        found = "it is missing" if size is None else f"it has {size:,}"
+        raise SourceError(
+            f"{path} must have {nbytes:,} bytes, as when it was linked to {store.root}, {found}; "
+            "restore it, or convert the corpus again at another place"
+        )
 
 
 async def _copy_all(store: Store, path: str, executor: Executor) -> None:
@@ -143,7 +164,7 @@ def export_cache(
         The ``unique_identifiers`` of the training job's tokenizer: they are part of the hash.
     dataset_paths
         The path under which Megatron is given each dataset, by its path here. By default the
-        path here, without ``.zarr``.
+        path here, without ``.zarr``. Both are taken letter by letter: they are part of the hash.
 
     Returns
     -------
@@ -153,7 +174,8 @@ def export_cache(
     Raises
     ------
     ConfigError
-        If the run's order is not Megatron's.
+        If the run's order is not Megatron's, or ``dataset_paths`` names a dataset that is not
+        of the run.
     NotReadyError, StoreNotFoundError
         If an index is not built.
     """
@@ -162,6 +184,12 @@ def export_cache(
         raise ConfigError(
             f"Megatron's caches must hold Megatron's order, got order={config.order!r}; "
             "build with order: megatron"
+        )
+    datasets = [dataset.path for dataset in config.datasets]
+    unknown = sorted(set(dataset_paths or {}) - set(datasets))
+    if unknown:
+        raise ConfigError(
+            f"dataset_paths must name datasets of the run, got {unknown[0]!r}; it has {datasets}"
         )
     written = []
     for item in plan_run(config):

@@ -1,4 +1,4 @@
-"""Progress of builds: bars with rates on a terminal, one log line per step elsewhere."""
+"""Progress of builds: bars on a terminal, one log line per step elsewhere."""
 
 import importlib.util
 import logging
@@ -32,7 +32,7 @@ class SilentProgress:
 
 
 class LogProgress:
-    """Logs the start and end of a step, and every tenth of it."""
+    """Logs every tenth of a step, with its rate and the time left, and its end."""
 
     @contextmanager
     def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:

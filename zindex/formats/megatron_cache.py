@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from zindex.formats.file_access import partial_path
+
 _BLOCK_ROWS = 1 << 20
 
 
@@ -70,7 +72,7 @@ def write_npy(path: Path, array: Rows) -> None:
         "fortran_order": False,
         "shape": array.shape,
     }
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = Path(partial_path(os.fspath(path)))
     try:
         with open(partial, "wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
