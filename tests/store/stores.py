@@ -49,7 +49,7 @@ def build_arrays(
 ) -> StorePlan:
     """Build and commit a store that holds the given arrays."""
     plan = plan_arrays(root, arrays, grid, spec)
-    begin_store(plan)
+    plan = begin_store(plan)
     receipts = []
     for layout, values in zip(plan.layouts, arrays.values(), strict=True):
         for shard in range(layout.num_shards):

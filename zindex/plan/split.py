@@ -4,6 +4,7 @@ Source: Megatron Core ``blended_megatron_dataset_config``; the float arithmetic 
 format, because it decides which documents a split holds.
 """
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -41,7 +42,7 @@ def parse_and_normalize_split(split: str) -> list[float]:
     Raises
     ------
     ConfigError
-        If there are more than three numbers, or their sum is 0, or one is no number.
+        If there are more than three numbers, or their sum is 0 or no float, or one is no number.
 
     Examples
     --------
@@ -52,9 +53,9 @@ def parse_and_normalize_split(split: str) -> list[float]:
         vector = [float(text) for text in re.findall(r"[.0-9]+", split)]
     except ValueError as error:
         raise ConfigError(f"split must hold numbers such as '99,1,0', got {split!r}") from error
-    if not 1 <= len(vector) <= len(SPLIT_NAMES) or sum(vector) <= 0:
+    if not 1 <= len(vector) <= len(SPLIT_NAMES) or not 0 < sum(vector) < math.inf:
         raise ConfigError(
-            f"split must hold one to three numbers with a sum above 0, got {split!r}; "
+            f"split must hold one to three numbers with a finite sum above 0, got {split!r}; "
             "for example '99,1,0'"
         )
     return normalize(vector + [0.0] * (len(SPLIT_NAMES) - len(vector)))
