@@ -16,7 +16,7 @@ from zindex import schema
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.progress import open_progress
 from zindex.building.source import DIGEST_BLOCK, digest_block, join_digests, num_blocks
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.formats.bin_reader import BinFile
 from zindex.store.commit import (
@@ -24,7 +24,6 @@ from zindex.store.commit import (
     StorePlan,
     begin_store,
     commit_store,
-    read_status,
     store_shard,
 )
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -208,10 +207,13 @@ async def _convert_corpus(
     corpus: Corpus, plan: StorePlan, executor: Executor, advance: Callable[[int], None]
 ) -> Store:
     """Write every shard of a corpus's store, and commit it."""
-    await asyncio.to_thread(begin_store, plan)
-    if read_status(plan.root).committed:
+    try:
+        store = open_store(plan.root, kind="tokens", expected=plan.fingerprint)
+    except StoreNotFoundError:
+        plan = await asyncio.to_thread(begin_store, plan)
+    else:
         advance(plan.num_shards)
-        return open_store(plan.root, kind="tokens", expected=plan.fingerprint)
+        return store
 
     async def one(layout: ArrayLayout, shard: int) -> ShardResult:
         key = f"convert-{os.path.basename(corpus.prefix)}-{layout.name}-{shard}"
