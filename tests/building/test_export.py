@@ -1,0 +1,246 @@
+"""Back to ``.bin/.idx``: never over something, never a half pair."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zindex
+from tests.conftest import WriteCorpus
+from zindex.building import export as building_export
+from zindex.building.executor import SerialExecutor
+from zindex.errors import (
+    ConfigError,
+    NotReadyError,
+    SourceError,
+    StoreError,
+    StoreNotFoundError,
+    VerificationError,
+)
+from zindex.formats.bin_idx import read_index
+from zindex.store.layout import ChunkGrid
+from zindex.store.open import Store
+
+SERIAL = SerialExecutor()
+LENGTHS = [3, 0, 5, 2, 7, 0, 4]
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.fixture
+def store(write_corpus: WriteCorpus, tmp_path: Path) -> Store:
+    prefix = write_corpus(LENGTHS, sequences_per_document=2)
+    (store,) = zindex.convert(prefix, tmp_path / "corpus.zarr", client=SERIAL, grid=ChunkGrid(2, 4))
+    return store
+
+
+@pytest.fixture
+def linked(write_corpus: WriteCorpus, tmp_path: Path) -> Store:
+    (store,) = zindex.convert(
+        write_corpus(LENGTHS), tmp_path / "linked.zarr", client=SERIAL, link=True
+    )
+    return store
+
+
+def test_folders_are_made(store: Store, tmp_path: Path) -> None:
+    zindex.export(store.root, tmp_path / "new" / "folder" / "back", client=SERIAL)
+    assert read_files(tmp_path / "new" / "folder") == {
+        f"back{suffix}": (tmp_path / f"corpus{suffix}").read_bytes() for suffix in (".bin", ".idx")
+    }
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_existing_file_is_kept_unless_asked(store: Store, tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / f"back{suffix}").write_bytes(b"mine")
+    with pytest.raises(StoreError, match=rf"out/back\{suffix} exists; choose another prefix"):
+        zindex.export(store.root, folder / "back", client=SERIAL)
+    assert read_files(folder) == {f"back{suffix}": b"mine"}
+    zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
+    assert (folder / "back.bin").read_bytes() == (tmp_path / "corpus.bin").read_bytes()
+    assert (folder / "back.idx").read_bytes() == (tmp_path / "corpus.idx").read_bytes()
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_death_before_every_step_leaves_no_half_pair(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Copies, the .idx and the two names: until both are given, no pair can be opened."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "back.bin").write_bytes(b"old")
+    (folder / "back.idx").write_bytes(b"old")
+    monkeypatch.setattr(building_export, "_TASK_TOKENS", 8)
+    seen = 0
+
+    def counted(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen > number:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in ((building_export, "copy_tokens"), (building_export, "_write_idx")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    monkeypatch.setattr(os, "replace", counted(os.replace))
+    try:
+        zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
+    except Killed:
+        # Three copies, one .idx (itself renamed once), two names.
+        assert number < 7
+        names = set(read_files(folder))
+        if number < 5:
+            assert read_files(folder) == {"back.bin": b"old", "back.idx": b"old"}
+        else:
+            assert names <= {"back.bin"}
+            with pytest.raises(SourceError, match=r"back\.idx is not \(No such file"):
+                read_index(folder / "back")
+    else:
+        assert number == 7
+        assert set(read_files(folder)) == {"back.bin", "back.idx"}
+    monkeypatch.undo()
+    for leftover in folder.glob("*.partial"):
+        leftover.unlink()
+    zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
+    assert (folder / "back.bin").read_bytes() == (tmp_path / "corpus.bin").read_bytes()
+    assert set(read_files(folder)) == {"back.bin", "back.idx"}
+
+
+def test_leftover_of_another_process_is_no_hindrance(store: Store, tmp_path: Path) -> None:
+    """In containers every process has the same number."""
+    (tmp_path / f"back.bin.{os.getpid()}.partial").write_bytes(b"left by a death")
+    zindex.export(store.root, tmp_path / "back", client=SERIAL)
+    assert (tmp_path / "back.bin").read_bytes() == (tmp_path / "corpus.bin").read_bytes()
+
+
+def test_damaged_shard_is_never_exported(store: Store, tmp_path: Path) -> None:
+    shard = store.root / "tokens" / "c" / "1"
+    content = bytearray(shard.read_bytes())
+    content[0] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(VerificationError, match=r"chunk 0 of shard tokens/c/1 fails its checksum"):
+        zindex.export(store.root, tmp_path / "back", client=SERIAL)
+    assert not list(tmp_path.glob("back*"))
+
+
+@pytest.mark.parametrize(("size", "found"), [(80, "it has 80"), (88, "it has 88"), (None, "it is")])
+def test_link_to_a_changed_file_is_refused(
+    linked: Store, tmp_path: Path, size: int | None, found: str
+) -> None:
+    if size is None:
+        os.unlink(tmp_path / "corpus.bin")
+    else:
+        os.truncate(tmp_path / "corpus.bin", size)
+    with pytest.raises(SourceError, match=rf"corpus\.bin must have 84 bytes.* {found}"):
+        zindex.export(linked.root, tmp_path / "back", client=SERIAL)
+    assert not list(tmp_path.glob("back*"))
+
+
+def test_store_without_tokens_is_refused(linked: Store, tmp_path: Path) -> None:
+    del linked.attributes["bin"]
+    with pytest.raises(StoreError, match=r"linked\.zarr must hold tokens or name their \.bin"):
+        building_export.copy_tokens(linked, str(tmp_path / "back.bin"), 0, 1)
+
+
+def test_linked_corpus_may_be_exported_onto_itself(linked: Store, tmp_path: Path) -> None:
+    before = read_files(tmp_path)
+    zindex.export(linked.root, tmp_path / "corpus", client=SERIAL, overwrite=True)
+    assert read_files(tmp_path) == before
+
+
+def test_other_places_are_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"no zindex store at .*nothing"):
+        zindex.export(tmp_path / "nothing", tmp_path / "back", client=SERIAL)
+    config = make_config(tmp_path)
+    ((_, result),) = zindex.build(config, client=SERIAL).items()
+    with pytest.raises(StoreError, match="must hold tokens, it holds index"):
+        zindex.export(result.store.root, tmp_path / "back", client=SERIAL)
+
+
+def make_config(tmp_path: Path, **settings: Any) -> dict[str, Any]:
+    return {
+        "datasets": [str(tmp_path / "corpus")],
+        "sequence_length": 4,
+        "split": "1",
+        "index": str(tmp_path / "index"),
+    } | settings
+
+
+def test_cache_of_another_order_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must hold Megatron's order, got order='scalable'"):
+        zindex.export_cache(make_config(tmp_path, order="scalable"), tokenizer={})
+
+
+def test_cache_of_an_index_that_is_not_built_is_refused(store: Store, tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    with pytest.raises(StoreNotFoundError, match=r"no zindex store at .*index/gpt-train-"):
+        zindex.export_cache(config, tmp_path / "cache", tokenizer={})
+    ((_, result),) = zindex.build(config, client=SERIAL).items()
+    os.unlink(result.store.root / "zarr.json")
+    with pytest.raises(NotReadyError, match=r"is not built yet: 3 of 3 shards"):
+        zindex.export_cache(config, tmp_path / "cache", tokenizer={})
+    assert not (tmp_path / "cache").exists()
+
+
+def test_path_for_a_dataset_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    with pytest.raises(ConfigError, match=r"must name datasets of the run, got 'web'; it has \['/"):
+        zindex.export_cache(config, tokenizer={}, dataset_paths={"web": "/data/web"})
+
+
+def test_cache_files_are_plain_arrays(store: Store, tmp_path: Path) -> None:
+    config = make_config(tmp_path, samples={"train": 11})
+    ((_, result),) = zindex.build(config, client=SERIAL).items()
+    (description,) = zindex.export_cache(config, tmp_path / "cache", tokenizer={"a": 1})
+    base = str(description).removesuffix("description.txt")
+    for name in ("document_index", "sample_index", "shuffle_index"):
+        stored = np.asarray(result.store[name])
+        found = np.load(f"{base}{name}.npy", allow_pickle=False)
+        assert (found.dtype, found.shape) == (stored.dtype, stored.shape)
+        np.testing.assert_array_equal(found, stored)
+        np.save(tmp_path / "numpy.npy", stored)
+        assert Path(f"{base}{name}.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert len(list((tmp_path / "cache").iterdir())) == 4
+
+
+def test_description_comes_last(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron takes a cache for complete when its files exist."""
+    config = make_config(tmp_path)
+    zindex.build(config, client=SERIAL)
+
+    def fail(path: Path, array: Any) -> None:
+        if "shuffle" in path.name:
+            raise OSError(28, "No space left on device")
+        path.write_bytes(b"array")
+
+    monkeypatch.setattr(building_export, "write_npy", fail)
+    with pytest.raises(OSError, match="No space left"):
+        zindex.export_cache(config, tmp_path / "cache", tokenizer={})
+    assert not list((tmp_path / "cache").glob("*description.txt"))
+
+
+def test_failed_array_leaves_no_file(tmp_path: Path) -> None:
+    class Broken:
+        dtype = np.dtype(np.int32)
+        shape = (3,)
+
+        def __getitem__(self, rows: slice) -> Any:
+            raise VerificationError("chunk 5 fails its checksum")
+
+    with pytest.raises(VerificationError, match="chunk 5"):
+        building_export.write_npy(tmp_path / "a.npy", Broken())
+    assert not list(tmp_path.iterdir())
