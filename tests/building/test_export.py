@@ -100,11 +100,15 @@ def test_death_before_every_step_leaves_no_half_pair(
     except Killed:
         # Three copies, one .idx (itself renamed once), two names.
         assert number < 7
-        names = set(read_files(folder))
+        named = {
+            name: content
+            for name, content in read_files(folder).items()
+            if not name.endswith(".partial")
+        }
         if number < 5:
-            assert read_files(folder) == {"back.bin": b"old", "back.idx": b"old"}
+            assert named == {"back.bin": b"old", "back.idx": b"old"}
         else:
-            assert names <= {"back.bin"}
+            assert set(named) == {"back.bin"}
             with pytest.raises(SourceError, match=r"back\.idx is not \(No such file"):
                 read_index(folder / "back")
     else:
