@@ -129,6 +129,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
         If the place holds other content, or anything that zindex did not write.
     StoreError
         If the file system has too little room for the shards that are missing.
+    VerificationError
+        If the plan that is there fails its digest.
     """
     path = plan.root / PLAN_KEY
     if plan.root.exists() and not plan.root.is_dir():
@@ -142,12 +144,13 @@ def begin_store(plan: StorePlan) -> StorePlan:
             f"{plan.root} must be empty or a zindex store, it holds other files; "
             "choose another place"
         )
-    if not local.write_once(path, [canonical_json(plan.to_json()).encode()]):
-        stored = parse_json(local.read_file(path), str(path))
-        held = {key: stored.get(key) for key in ("format_version", "kind", "fingerprint")}
-        if any(held[key] != value for key, value in plan.to_json().items() if key in held):
+    content = plan.to_json()
+    content["plan_sha256"] = fingerprint(content)
+    if not local.write_once(path, [canonical_json(content).encode()]):
+        stored = _read_plan(plan.root)
+        if stored["fingerprint"] != plan.fingerprint:
             raise FingerprintMismatchError(
-                f"{plan.root} holds fingerprint {str(held['fingerprint'])[:16]}, the build wants "
+                f"{plan.root} holds fingerprint {stored['fingerprint'][:16]}, the build wants "
                 f"{plan.fingerprint[:16]}: its data or settings differ; choose another place or "
                 "remove the old store"
             )
@@ -336,19 +339,37 @@ def read_root(root: Path) -> dict[str, Any]:
     facts = attributes.get("zindex") if isinstance(attributes, dict) else None
     if not isinstance(facts, dict):
         raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
-    digest = facts.pop("root_sha256", None)
+    _check_digest(facts.pop("root_sha256", None), metadata, path)
+    _check_version(facts, root)
+    return facts
+
+
+def _read_plan(root: Path) -> dict[str, Any]:
+    """Return the content of ``plan.json``."""
+    path = root / PLAN_KEY
+    stored = parse_json(local.read_file(path), str(path))
+    _check_digest(stored.pop("plan_sha256", None), stored, path)
+    _check_version(stored, root)
+    return stored
+
+
+def _check_digest(digest: Any, content: dict[str, Any], path: Path) -> None:
+    """Check the content of a file against the digest that it held of itself."""
     try:
-        actual = fingerprint(metadata)
+        actual = fingerprint(content)
     except (ValueError, RecursionError):  # JSON that zindex never writes, such as NaN
         actual = None
     if digest is None or digest != actual:
         raise VerificationError(f"{path} fails its digest; {REMEDY}")
-    if facts["format_version"] != FORMAT_VERSION:
+
+
+def _check_version(content: dict[str, Any], root: Path) -> None:
+    """Check that this package can read a store."""
+    if content["format_version"] != FORMAT_VERSION:
         raise StoreError(
-            f"{root} has format version {facts['format_version']}, this zindex reads "
+            f"{root} has format version {content['format_version']}, this zindex reads "
             f"{FORMAT_VERSION}; update zindex"
         )
-    return facts
 
 
 def read_status(root: Path) -> StoreStatus:
@@ -358,22 +379,17 @@ def read_status(root: Path) -> StoreStatus:
     ------
     StoreNotFoundError
         If no store was begun at this place.
-    StoreError
-        If its plan is damaged.
+    StoreError, VerificationError
+        If its plan is of a later format, or damaged.
     """
-    path = root / PLAN_KEY
     try:
-        plan = parse_json(local.read_file(path), str(path))
+        plan = _read_plan(root)
     except StoreNotFoundError:
         raise StoreNotFoundError(f"no zindex store at {root}; check the path or build it") from None
-    try:
-        layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
-        num_shards = sum(layout.num_shards for layout in layouts)
-    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise StoreError(f"{path} must hold a store's plan, it is damaged; {REMEDY}") from error
+    layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
     return StoreStatus(
         num_done=sum(_count_files(root, layout) for layout in layouts),
-        num_shards=num_shards,
+        num_shards=sum(layout.num_shards for layout in layouts),
         committed=(root / ROOT_KEY).exists(),
     )
 
