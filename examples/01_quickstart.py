@@ -141,8 +141,7 @@ def train(
     """Train on the batches and return the loss of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
-    losses: list[float] = []
-    start = time.monotonic()
+    losses, start = list[float](), time.monotonic()
     for step, batch in enumerate(batches, start=1):
         loss = model(batch)
         optimizer.zero_grad()
@@ -151,7 +150,8 @@ def train(
         warmup.step()
         losses.append(loss.item())
         if step == 1 or step % max(1, num_steps // 10) == 0:
-            print(f"   step {step:4}  loss {losses[-1]:.3f}  {time.monotonic() - start:5.1f} s")
+            seconds = time.monotonic() - start
+            print(f"   step {step:4}  loss {losses[-1]:.3f}  {seconds:5.1f} s", flush=True)
     return losses
 
 
