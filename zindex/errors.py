@@ -66,7 +66,8 @@ class NotReadyError(StoreNotFoundError):
         self.num_shards = num_shards
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(NotReadyError, num_done=self.num_done, num_shards=self.num_shards), self.args
+        make = partial(NotReadyError, num_done=self.num_done, num_shards=self.num_shards)
+        return make, self.args, self.__dict__
 
 
 class FingerprintMismatchError(ZindexError):

@@ -1,0 +1,296 @@
+"""The run's configuration: parsed once, and every wrong value named."""
+
+import os
+import re
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zindex import config
+from zindex.config import DatasetConfig, RunConfig, as_config, load_config
+from zindex.errors import ConfigError
+from zindex.store.layout import ChunkGrid
+
+FULL = """
+# every setting
+sequence_length: 4096
+seed: 7
+split: "98,1,1"
+order: scalable
+store: minimal
+index: ./index
+samples: {train: 1000000, valid: null}
+add_extra_token_to_sequence: false
+drop_last_partial_validation_sequence: false
+grid: {chunk_length: 16, shard_length: 64, codec: zstd}
+datasets:
+  - corpora/web.zarr
+  - {path: /data/code, samples: {train: 0}}
+  - path: file:///data/books.zarr
+"""
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "run.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_every_setting(tmp_path: Path) -> None:
+    run = load_config(write(tmp_path, FULL))
+    assert run == RunConfig(
+        datasets=(
+            DatasetConfig(f"{tmp_path}/corpora/web.zarr"),
+            DatasetConfig("/data/code", {"train": 0}),
+            DatasetConfig("file:///data/books.zarr"),
+        ),
+        sequence_length=4096,
+        index=f"{tmp_path}/./index",
+        seed=7,
+        split="98,1,1",
+        samples={"train": 1000000, "valid": None},
+        order="scalable",
+        store="minimal",
+        add_extra_token_to_sequence=False,
+        drop_last_partial_validation_sequence=False,
+        grid=ChunkGrid(16, 64, "zstd"),
+    )
+    assert set(re.findall(r"^(\w+):", FULL, re.M)) == {item.name for item in fields(RunConfig)}
+
+
+def test_defaults(tmp_path: Path) -> None:
+    run = load_config(write(tmp_path, "sequence_length: 8\ndatasets: [web]"))
+    assert run == RunConfig(
+        datasets=(DatasetConfig(f"{tmp_path}/web"),),
+        sequence_length=8,
+        index=f"{tmp_path}/index",
+        seed=1234,
+        split="969,30,1",
+        samples={},
+        order="megatron",
+        store="all",
+        add_extra_token_to_sequence=True,
+        drop_last_partial_validation_sequence=True,
+        grid=ChunkGrid(),
+    )
+
+
+def test_a_configuration_is_taken_in_three_forms(tmp_path: Path) -> None:
+    values = {"sequence_length": 8, "datasets": ["/web"], "index": "/index"}
+    run = RunConfig((DatasetConfig("/web"),), 8, index="/index")
+    path = write(tmp_path, "{sequence_length: 8, datasets: [/web], index: /index}")
+    for given in (run, values, path, str(path)):
+        assert as_config(given) == run
+
+
+def test_paths_are_taken_from_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    run = RunConfig.from_json(
+        {
+            "sequence_length": 8,
+            "datasets": ["web", "../web", "/web", "~/web", "file:///web", {"path": "code"}],
+            "index": "~/index",
+        },
+        folder="/runs/a",
+    )
+    assert [os.path.normpath(item.path) for item in run.datasets] == [
+        "/runs/a/web",
+        "/runs/web",
+        "/web",
+        "/home/me/web",
+        "file:/web",
+        "/runs/a/code",
+    ]
+    assert run.datasets[4].path == "file:///web"
+    assert run.index == "/home/me/index"
+
+
+def test_samples_of_a_dataset_come_before_those_of_the_run() -> None:
+    web, code = DatasetConfig("web"), DatasetConfig("code", {"train": 5})
+    run = RunConfig((web, code), 8, samples={"train": 10, "valid": 2})
+    assert [run.samples_of(web, split) for split in ("train", "valid", "test")] == [10, 2, None]
+    assert [run.samples_of(code, split) for split in ("train", "valid", "test")] == [5, None, None]
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "expected"), [(True, (True, True, True)), (False, (True, False, True))]
+)
+def test_only_valid_may_keep_a_partial_sample(drop_last: bool, expected: tuple[bool, ...]) -> None:
+    run = RunConfig((DatasetConfig("web"),), 8, drop_last_partial_validation_sequence=drop_last)
+    assert tuple(run.drop_last(split) for split in ("train", "valid", "test")) == expected
+
+
+def test_split_matrix() -> None:
+    run = RunConfig((DatasetConfig("web"),), 8, split="99,1,0")
+    assert run.split_matrix == [(0, 0.99), (0.99, 1.0), None]
+
+
+GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sequence_len": 8}, "the run configuration has no setting 'sequence_len'; it has"),
+        ({7: 8}, "the run configuration has no setting '7'"),
+        ({"datasets": []}, "datasets must name at least one dataset, got none"),
+        ({"datasets": "web"}, "datasets must be a list of paths, got 'web'"),
+        ({"datasets": None}, "datasets must be a list of paths, got None"),
+        ({"datasets": {"web": 1}}, "datasets must be a list of paths, got {'web': 1}"),
+        ({"datasets": [7]}, "a dataset must be a mapping, got 7"),
+        ({"datasets": [None]}, "a dataset must be a mapping, got None"),
+        ({"datasets": [{}]}, "a dataset must have a path, got {}"),
+        ({"datasets": [{"path": 7}]}, "a dataset must have a path, got {'path': 7}"),
+        ({"datasets": [{"pth": "a"}]}, "a dataset has no setting 'pth'; it has path, samples"),
+        ({"datasets": [{"path": "/a", "samples": 5}]}, "samples of dataset /a must be like"),
+        (
+            {"datasets": [{"path": "/a", "samples": {"train": -5}}]},
+            "samples of dataset /a must be whole numbers or null, got -5 for train",
+        ),
+        ({"sequence_length": 0}, "sequence_length must be at least 1, got 0"),
+        ({"sequence_length": -8}, "sequence_length must be at least 1, got -8"),
+        ({"sequence_length": "8"}, "sequence_length must be int, got '8'; quote or unquote it"),
+        ({"sequence_length": 8.0}, "sequence_length must be int, got 8.0"),
+        ({"sequence_length": True}, "sequence_length must be int, got True"),
+        ({"sequence_length": None}, "sequence_length must be int, got None"),
+        ({"seed": "1"}, "seed must be int, got '1'"),
+        ({"split": 100}, "split must be str, got 100; quote or unquote it"),
+        ({"split": "train"}, "split must hold one to three numbers"),
+        ({"split": "1,2,3,4"}, "got '1,2,3,4'"),
+        ({"order": 1}, "order must be str, got 1"),
+        ({"store": False}, "store must be str, got False"),
+        ({"index": 5}, "index must be str, got 5"),
+        ({"index": None}, "index must be str, got None"),
+        ({"samples": None}, "samples must be Mapping, got None"),
+        ({"samples": 100}, "samples must be Mapping, got 100"),
+        ({"samples": {"dev": 1}}, "must name splits of ('train', 'valid', 'test'), got 'dev'"),
+        ({"samples": {"train": 1.5}}, "must be whole numbers or null, got 1.5 for train"),
+        ({"samples": {"train": "9"}}, "must be whole numbers or null, got '9' for train"),
+        ({"samples": {"test": -1}}, "must be whole numbers or null, got -1 for test"),
+        ({"samples": {"train": True}}, "must be whole numbers or null, got True for train"),
+        ({"add_extra_token_to_sequence": 1}, "add_extra_token_to_sequence must be bool, got 1"),
+        ({"drop_last_partial_validation_sequence": "no"}, "must be bool, got 'no'"),
+        ({"grid": 5}, "grid must be a mapping, got 5"),
+        ({"grid": {"chunk": 5}}, "grid has no setting 'chunk'; it has chunk_length, shard_length"),
+        ({"grid": {"chunk_length": "5"}}, "chunk_length must be int, got '5'"),
+        ({"grid": {"chunk_length": 2.5}}, "chunk_length must be int, got 2.5"),
+        ({"grid": {"shard_length": None}}, "shard_length must be int, got None"),
+        ({"grid": {"codec": 3}}, "codec must be str, got 3"),
+        ({"grid": {"codec": "gzip"}}, "codec must be 'none' or 'zstd', got 'gzip'"),
+        ({"grid": {"chunk_length": 7}}, "shard_length must be a multiple of chunk_length"),
+    ],
+)
+def test_wrong_values_are_named(changes: dict[Any, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        RunConfig.from_json(GOOD | changes)
+
+
+def test_settings_that_must_be_there() -> None:
+    with pytest.raises(ConfigError, match=r"sequence_length must be set: .*4096"):
+        RunConfig.from_json({"datasets": ["web"]})
+    with pytest.raises(ConfigError, match="datasets must be a list of paths, got None"):
+        RunConfig.from_json({"sequence_length": 8})
+    with pytest.raises(ConfigError, match=r"the run configuration must be a mapping, got \[\]"):
+        RunConfig.from_json([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "must hold a mapping of settings, got NoneType"),
+        ("- web", "must hold a mapping of settings, got list"),
+        ("sequence_length", "must hold a mapping of settings, got str"),
+        ("a: [", "must hold YAML: while parsing a flow node"),
+        ("a: b: c", "must hold YAML: mapping values are not allowed here"),
+        ("a: *b", "must hold YAML: found undefined alias 'b'"),
+        ("--- a\n--- b", "must hold YAML: expected a single document"),
+        ("{[a]: b}", "must hold YAML: while constructing a mapping"),
+        (b"\xff\xfe\xfd", "must hold YAML: "),
+        (b"MMIDIDX\0\0", "must hold YAML: unacceptable character"),
+        ("a: 2026-99-99", "must hold YAML: month must be in 1..12"),
+        ("a: " + "9" * 5000, "must hold YAML: Exceeds the limit"),
+        ("a: !!int ''", "must hold YAML: "),
+        ("a: !!bool x", "must hold YAML: "),
+        ("a: !!float x", "must hold YAML: "),
+        ("a: !!timestamp x", "must hold YAML: "),
+        ("a: !!python/object/apply:os.system ['exit 1']", "could not determine a constructor"),
+        ("a: !!python/name:os.system", "could not determine a constructor"),
+        ("a: !!python/object:os.PathLike {}", "could not determine a constructor"),
+        ("a: !env HOME", "could not determine a constructor for the tag '!env'"),
+    ],
+)
+def test_files_that_hold_no_settings_are_refused(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(ConfigError, match=re.escape(f"{path} ") + ".*" + re.escape(message)):
+        load_config(path)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.yaml", tmp_path):
+        message = f"a run needs its YAML file, cannot read {path}"
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            load_config(path)
+
+
+def test_a_file_that_is_no_configuration_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.bin"
+    with open(path, "wb") as stream:
+        stream.truncate(1 << 40)
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match=r"corpus.bin must be YAML of at most 4194304 bytes"):
+        load_config(path)
+    assert time.monotonic() - started < 5
+
+
+def make_bomb(entry: str, *, num_levels: int) -> str:
+    """Return YAML whose every level names the one before ten times."""
+    lines = ["a0: &a0 {k: lol}"]
+    for level in range(1, num_levels):
+        names = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} {entry.format(names)}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("entry", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merges"])
+def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, entry: str) -> None:
+    path = write(tmp_path, make_bomb(entry, num_levels=12))
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match=r"must hold YAML: it may have at most 20 aliases"):
+        load_config(path)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("setting", ["datasets", "samples", "grid", "seed"])
+def test_large_values_are_shown_in_short(setting: str) -> None:
+    value: Any = ["lol"]
+    for _ in range(30):
+        value = [value] * 10  # 10^30 of them
+    with pytest.raises(ConfigError, match=r"\.\.\.") as caught:
+        RunConfig.from_json(GOOD | {setting: [value] if setting == "datasets" else value})
+    assert len(str(caught.value)) < 5_000
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "a: " + "{a: " * 10_000, "- " * 50_000])
+def test_deep_nesting_is_refused_at_once(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path, content)
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match=r"must hold YAML that is nested less deeply"):
+        load_config(path)
+    assert time.monotonic() - started < 5
+
+
+def test_a_few_aliases_are_welcome(tmp_path: Path) -> None:
+    text = "sequence_length: 8\ndatasets:\n- {path: a, samples: &s {train: 5}}\n"
+    text += "- {path: b, samples: *s}\n- {path: c, samples: {<<: *s, valid: 1}}\n"
+    run = load_config(write(tmp_path, text))
+    assert [item.samples for item in run.datasets] == [
+        {"train": 5},
+        {"train": 5},
+        {"train": 5, "valid": 1},
+    ]
+    assert config._MAX_ALIASES >= 3

@@ -1,0 +1,103 @@
+"""The tree of errors: what callers may catch, and what survives a trip between processes."""
+
+import copy
+import pickle
+
+import pytest
+
+from zindex import errors
+from zindex.errors import (
+    ConfigError,
+    FingerprintMismatchError,
+    NotReadyError,
+    PlanError,
+    SourceError,
+    StoreError,
+    StoreNotFoundError,
+    VerificationError,
+    ZindexError,
+)
+
+CLASSES = (
+    ZindexError,
+    ConfigError,
+    SourceError,
+    PlanError,
+    StoreError,
+    StoreNotFoundError,
+    FingerprintMismatchError,
+    VerificationError,
+)
+
+
+def make_not_ready() -> NotReadyError:
+    return NotReadyError("3 of 7 shards", num_done=3, num_shards=7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bases"),
+    [
+        (ConfigError, (ZindexError, ValueError)),
+        (SourceError, (ZindexError, ValueError)),
+        (PlanError, (ZindexError, ValueError)),
+        (StoreError, (ZindexError,)),
+        (StoreNotFoundError, (StoreError, FileNotFoundError, OSError)),
+        (NotReadyError, (StoreNotFoundError, FileNotFoundError)),
+        (FingerprintMismatchError, (ZindexError,)),
+        (VerificationError, (ZindexError,)),
+    ],
+)
+def test_tree(kind: type[ZindexError], bases: tuple[type[Exception], ...]) -> None:
+    assert all(issubclass(kind, base) for base in bases)
+
+
+def test_every_error_is_in_the_tree_and_in_the_picture() -> None:
+    found = [item for item in vars(errors).values() if isinstance(item, type)]
+    ours = {item for item in found if issubclass(item, Exception)}
+    assert ours == {*CLASSES, NotReadyError}
+    assert all(item.__name__ in (errors.__doc__ or "") for item in ours)
+
+
+def test_what_must_not_be_confused_is_not_related() -> None:
+    """A damaged or foreign store is never taken for one that is merely not there yet."""
+    for kind in (FingerprintMismatchError, VerificationError, ConfigError, PlanError):
+        assert not issubclass(kind, StoreError)
+        assert not issubclass(kind, OSError)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_is_pickled(kind: type[ZindexError], protocol: int) -> None:
+    error = kind("one sentence with 7 numbers")
+    error.add_note("in shard 3")
+    read = pickle.loads(pickle.dumps(error, protocol))
+    assert type(read) is kind
+    assert str(read) == "one sentence with 7 numbers"
+    assert read.args == ("one sentence with 7 numbers",)
+    assert read.__notes__ == ["in shard 3"]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_not_ready_keeps_its_numbers(protocol: int) -> None:
+    error = make_not_ready()
+    error.add_note("in shard 3")
+    for read in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
+        assert type(read) is NotReadyError
+        assert str(read) == "3 of 7 shards"
+        assert (read.num_done, read.num_shards) == (3, 7)
+        assert read.__notes__ == ["in shard 3"]
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (ConfigError("text"), ValueError),
+        (SourceError("text"), ValueError),
+        (PlanError("text"), ValueError),
+        (StoreNotFoundError("text"), FileNotFoundError),
+        (make_not_ready(), FileNotFoundError),
+    ],
+)
+def test_callers_may_catch_builtins(error: ZindexError, builtin: type[Exception]) -> None:
+    with pytest.raises(builtin, match=r"text|3 of 7"):
+        raise error
