@@ -40,13 +40,13 @@ def test_parse(split: str, vector: list[float]) -> None:
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ("", "one to three numbers with a finite sum above 0, got ''"),
-        ("train", "one to three numbers with a finite sum above 0, got 'train'"),
+        ("", "one to three numbers with a sum above 0, got ''"),
+        ("train", "one to three numbers with a sum above 0, got 'train'"),
         (
             "0,0,0",
-            "with a finite sum above 0, got '0,0,0'; for example '99,1,0'",
+            "with a sum above 0, got '0,0,0'; for example '99,1,0'",
         ),
-        ("1,1,1,1", "one to three numbers with a finite sum above 0, got '1,1,1,1'"),
+        ("1,1,1,1", "one to three numbers with a sum above 0, got '1,1,1,1'"),
         ("1.2.3,1", "must hold numbers such as '99,1,0', got '1.2.3,1'"),
         (".", "must hold numbers such as '99,1,0', got '.'"),
         ("1..2", "must hold numbers such as '99,1,0', got '1..2'"),
@@ -59,7 +59,7 @@ def test_splits_without_meaning_are_refused(split: str, message: str) -> None:
 
 @pytest.mark.parametrize("split", ["9" * 400, "9" * 308 + "," + "9" * 308])
 def test_splits_beyond_floats_are_refused(split: str) -> None:
-    with pytest.raises(ConfigError, match=r"with a finite sum above 0, got '999"):
+    with pytest.raises(ConfigError, match=r"with a sum above 0, got '999"):
         parse_and_normalize_split(split)
 
 

@@ -55,7 +55,7 @@ def parse_and_normalize_split(split: str) -> list[float]:
         raise ConfigError(f"split must hold numbers such as '99,1,0', got {split!r}") from error
     if not 1 <= len(vector) <= len(SPLIT_NAMES) or not 0 < sum(vector) < math.inf:
         raise ConfigError(
-            f"split must hold one to three numbers with a finite sum above 0, got {split!r}; "
+            f"split must hold one to three numbers with a sum above 0, got {split!r}; "
             "for example '99,1,0'"
         )
     return normalize(vector + [0.0] * (len(SPLIT_NAMES) - len(vector)))
