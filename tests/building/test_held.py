@@ -1,0 +1,176 @@
+"""Lengths that a process keeps: read once, bounded, forgotten when the build is over."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.building.conftest import PlanIndex
+from tests.conftest import WriteCorpus
+from zindex.building import held
+from zindex.building.held import _HeldLengths, _OrderedLengths, drop_held, find_ordered
+from zindex.plan.index_plan import SourceFacts
+
+ROOT, OTHER = Path("/index/train"), Path("/index/valid")
+
+
+class CountingSource:
+    """Lengths 0, 1, 2, ... and how often they were read."""
+
+    def __init__(self, digest: str = "a") -> None:
+        self.facts = SourceFacts(digest, 100, 4950)
+        self.reads: list[tuple[int, int]] = []
+
+    def lengths(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+        self.reads.append((start, stop))
+        return np.arange(start, stop, dtype=np.int32)
+
+
+def four_bytes(count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return np.full(count, 7, np.int32)
+
+
+def test_lengths_of_a_split_are_read_once_by_all_threads() -> None:
+    lengths, source = _HeldLengths(), CountingSource()
+    barrier = threading.Barrier(8)
+    got = []
+
+    def get() -> None:
+        barrier.wait()
+        got.append(lengths.get(source, 10, 20))
+
+    threads = [threading.Thread(target=get) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert source.reads == [(10, 20)]
+    assert [values.tolist() for values in got] == [[*range(10, 20)]] * 8
+
+
+def test_splits_and_datasets_are_told_apart() -> None:
+    lengths, source, other = _HeldLengths(), CountingSource("a"), CountingSource("b")
+    for _ in range(2):
+        for start in (0, 5):
+            assert lengths.get(source, start, 9).tolist() == [*range(start, 9)]
+            assert lengths.get(other, start, 9).tolist() == [*range(start, 9)]
+    assert source.reads == other.reads == [(0, 9), (5, 9)]
+    # Another path to the same content needs no second read.
+    assert lengths.get(CountingSource("a"), 0, 9) is lengths.get(source, 0, 9)
+
+
+def test_least_used_lengths_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "_LENGTHS_NBYTES", 100)  # 25 lengths
+    lengths, source = _HeldLengths(), CountingSource()
+    for start in (0, 10):
+        lengths.get(source, start, start + 10)
+    lengths.get(source, 0, 10)
+    lengths.get(source, 20, 30)  # makes room by dropping [10, 20), used least
+    assert [key[1] for key in lengths.arrays] == [0, 20]
+    lengths.get(source, 0, 100)  # too large for the room, and held alone: it is in use
+    assert [key[1:] for key in lengths.arrays] == [(0, 100)]
+    assert len(lengths.locks) == 1
+
+
+def test_finished_build_is_forgotten() -> None:
+    lengths, source, other = _HeldLengths(), CountingSource("a"), CountingSource("b")
+    for item in (source, other):
+        lengths.get(item, 0, 10)
+    lengths.drop(source)
+    assert [key[0] for key in lengths.arrays] == ["b"]
+    lengths.get(source, 0, 10)
+    assert (len(source.reads), len(other.reads)) == (2, 1)
+
+
+def test_failed_read_is_not_held() -> None:
+    lengths, source = _HeldLengths(), CountingSource()
+    read = source.lengths
+
+    def fail(start: int, stop: int) -> Any:
+        source.lengths = read  # type: ignore[method-assign]
+        raise OSError(5, "Input/output error")
+
+    source.lengths = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="Input/output"):
+        lengths.get(source, 0, 3)
+    assert lengths.get(source, 0, 3).tolist() == [0, 1, 2]
+
+
+def test_ordered_lengths_without_room_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards come back in the order of their coming: the first ones stay."""
+    monkeypatch.setattr(held, "_ORDERED_NBYTES", 100)
+    ordered = _OrderedLengths()
+    for shard in range(4):
+        ordered.keep(ROOT, shard, four_bytes(10))
+    assert [ordered.get(ROOT, shard) is not None for shard in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_ordered_lengths_of_other_builds_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "_ORDERED_NBYTES", 100)
+    ordered = _OrderedLengths()
+    for shard in range(2):
+        ordered.keep(OTHER, shard, four_bytes(10))
+    ordered.keep(ROOT, 0, four_bytes(10))
+    assert [key for key in ordered.arrays] == [(OTHER, 1), (ROOT, 0)]
+    ordered.keep(ROOT, 1, four_bytes(1000))  # never fits
+    assert ordered.get(ROOT, 1) is None
+    assert ordered.get(ROOT, 0) is not None
+    ordered.drop(ROOT)
+    assert ordered.get(ROOT, 0) is None
+
+
+def test_result_does_not_depend_on_what_is_held(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from zindex.building.executor import SerialExecutor, run_builds
+    from zindex.building.index import build_index
+
+    plan, source = plan_index(write_corpus([3, 0, 5, 2, 7, 0, 4, 9]), num_samples=30, chunk=1)
+
+    def build(folder: str) -> dict[str, bytes]:
+        result = run_builds(build_index(plan, source, tmp_path / folder, SerialExecutor()))
+        # Nothing of a finished build stays.
+        assert find_ordered(result.store.root, 0) is None
+        assert not [key for key in held._held.arrays if key[0] == source.facts.length_digest]
+        files = [path for path in result.store.root.rglob("*") if path.is_file()]
+        return {str(path.relative_to(result.store.root)): path.read_bytes() for path in files}
+
+    expected = build("usual")
+    monkeypatch.setattr(held, "_ORDERED_NBYTES", 0)
+    monkeypatch.setattr(held, "_LENGTHS_NBYTES", 0)
+    assert build("nothing-held") == expected
+
+
+def test_forked_child_holds_nothing(write_corpus: WriteCorpus, plan_index: PlanIndex) -> None:
+    """A lock that a thread of the parent held would never be freed in the child."""
+    plan, source = plan_index(write_corpus([1, 2, 3]))
+    held.order_lengths(plan, source, np.array([2, 0], np.int32))
+    held.keep_ordered(ROOT, 0, four_bytes(3))
+    read, write = os.pipe()
+    with held._held.lock, held._ordered.lock:
+        child = os.fork()
+        if child == 0:
+            try:
+                ordered = held.order_lengths(plan, source, np.array([2, 0], np.int32))
+                right = ordered.tolist() == [3, 1] and find_ordered(ROOT, 0) is None
+                os.write(write, b"right" if right else b"wrong")
+            finally:
+                os._exit(0)
+    os.close(write)
+    assert os.read(read, 5) == b"right"
+    os.close(read)
+    assert os.waitpid(child, 0)[1] == 0
+    assert find_ordered(ROOT, 0) is not None
+    drop_held(source, ROOT)
+    assert find_ordered(ROOT, 0) is None
