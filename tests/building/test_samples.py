@@ -1,0 +1,110 @@
+"""The sample index: tasks by themselves, with lengths held and read again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.building.conftest import PlanIndex, naive_boundaries
+from tests.conftest import WriteCorpus
+from zindex.building import samples as building_samples
+from zindex.building.documents import compute_documents
+from zindex.building.samples import compute_boundaries, store_sample_shard
+from zindex.errors import VerificationError
+from zindex.store.reader import ArrayReader
+
+LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6, 0, 0]  # 37 tokens
+
+
+@pytest.fixture
+def prefix(write_corpus: WriteCorpus) -> str:
+    return write_corpus(LENGTHS)
+
+
+def token_starts(plan: Any) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """Lengths in document order, and the tokens before each shard of documents."""
+    ordered = np.array(LENGTHS)[compute_documents(plan, 0, plan.num_rows)]
+    starts = range(0, plan.num_rows, plan.document_layout.shard_length)
+    return ordered, [int(ordered[:start].sum()) for start in starts]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("extra_token", [0, 1])
+@pytest.mark.parametrize("sequence_length", [1, 3, 4, 37, 100])
+def test_any_span_of_boundaries_can_be_computed_alone(
+    prefix: str,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    sequence_length: int,
+    extra_token: int,
+    drop_last: bool,
+) -> None:
+    plan, source = plan_index(
+        prefix,
+        num_samples=60 // sequence_length + 1,
+        sequence_length=sequence_length,
+        extra_token=extra_token,
+        drop_last=drop_last,
+        split="valid",
+        order="scalable",
+        stored="minimal",
+        chunk=1,
+    )
+    ordered, starts = token_starts(plan)
+    expected = naive_boundaries(plan, ordered)
+    size = plan.num_samples + 1
+    assert len(expected) == size
+    for start in range(0, size, 5):
+        for stop in {start, start + 1, size} - {size + 1}:
+            found = compute_boundaries(plan, tmp_path, source, starts, start, stop)
+            assert found.dtype == np.int32
+            np.testing.assert_array_equal(found, expected[start:stop])
+
+
+def test_shards_are_written_once(prefix: str, plan_index: PlanIndex, tmp_path: Path) -> None:
+    plan, source = plan_index(
+        prefix, num_samples=30, sequence_length=3, order="scalable", stored="minimal", chunk=1
+    )
+    ordered, starts = token_starts(plan)
+    layout = plan.sample_layout
+    assert layout.num_shards > 5
+    for written in (True, False):
+        for shard in reversed(range(layout.num_shards)):
+            result = store_sample_shard(plan, tmp_path, source, starts, shard)
+            assert result.written is written
+    stored = np.asarray(ArrayReader(tmp_path, layout))
+    np.testing.assert_array_equal(stored, naive_boundaries(plan, ordered))
+
+
+def test_lengths_are_read_again_where_they_are_not_held(
+    prefix: str, plan_index: PlanIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, source = plan_index(prefix, num_samples=30, order="scalable", stored="minimal", chunk=1)
+    ordered, starts = token_starts(plan)
+    asked = []
+
+    def find_first_only(root: Path, shard: int) -> Any:
+        asked.append(shard)
+        first = ordered[: plan.document_layout.shard_length].astype(np.int32)
+        return first if shard == 0 else None
+
+    monkeypatch.setattr(building_samples, "find_ordered", find_first_only)
+    size = plan.num_samples + 1
+    found = compute_boundaries(plan, tmp_path, source, starts, 0, size)
+    np.testing.assert_array_equal(found, naive_boundaries(plan, ordered))
+    assert asked == sorted(set(asked))
+    assert asked[0] == 0
+
+
+def test_tokens_that_are_not_there_are_refused(
+    prefix: str, plan_index: PlanIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets of the source that name more tokens than its lengths hold."""
+    plan, source = plan_index(prefix, sequence_length=4, order="scalable", stored="minimal")
+    monkeypatch.setattr(
+        building_samples, "find_ordered", lambda root, shard: np.full(12, 1, np.int32)
+    )
+    message = r"corpus must hold the tokens that its offsets name, boundary 3 lies beyond its last"
+    with pytest.raises(VerificationError, match=message):
+        compute_boundaries(plan, tmp_path, source, [0], 0, plan.num_samples + 1)
