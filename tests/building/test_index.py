@@ -142,7 +142,7 @@ def test_death_before_every_write(
     plan, source = plan_index(write_corpus(LENGTHS), chunk=2, order=order)
     golden = open_index_arrays(build(plan, source, tmp_path / "golden").store)
     write_once = local.write_once
-    monkeypatch.setattr("zindex.store.commit._NUM_WRITERS", 1)
+    monkeypatch.setattr("zindex.store.shard_files._NUM_WRITERS", 1)
     num_writes = 0
 
     def counted(*args: Any, **kwargs: Any) -> bool:

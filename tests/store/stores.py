@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.schema import ArraySpec
-from zindex.store.commit import StorePlan, begin_store, commit_store, store_shard
+from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.shard_files import store_shard
 
 Values = npt.NDArray[Any]
 

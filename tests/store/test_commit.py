@@ -39,16 +39,13 @@ from zindex.store.commit import (
     StorePlan,
     begin_store,
     commit_store,
-    find_receipt,
     read_root,
     read_status,
-    store_all_shards,
-    store_shard,
-    write_shard,
 )
 from zindex.store.identity import fingerprint
 from zindex.store.open import open_store
 from zindex.store.shard import Receipt
+from zindex.store.shard_files import find_receipt, store_all_shards, store_shard, write_shard
 
 # Newer Pythons warn of any fork beside threads; that readers and builders bear it is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

@@ -19,16 +19,11 @@ from zindex.building.source import DIGEST_BLOCK, digest_block, join_digests, num
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.formats.bin_reader import BinFile
-from zindex.store.commit import (
-    ShardResult,
-    StorePlan,
-    begin_store,
-    commit_store,
-    store_shard,
-)
+from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.local import local_path
 from zindex.store.open import Store, open_store
+from zindex.store.shard_files import ShardResult, store_shard
 from zindex.store.tokens import LINK
 
 #: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to keep any disk busy.

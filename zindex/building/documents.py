@@ -19,9 +19,9 @@ from zindex.kernels.mersenne import seed_state
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage, round_keys
 from zindex.store import local
-from zindex.store.commit import ShardResult, find_receipt, store_all_shards, store_shard
 from zindex.store.identity import canonical_json, parse_json
 from zindex.store.reader import ArrayReader
+from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 #: Where the state of Megatron's generator after the documents is kept for a resumed build.
 GENERATOR_KEY = "_zindex/generator.json"

@@ -19,9 +19,10 @@ from zindex.building.shuffle import store_shuffle_shard, store_shuffled_samples
 from zindex.building.source import LengthSource
 from zindex.errors import NotReadyError, StoreNotFoundError, VerificationError
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.commit import ShardResult, StorePlan, begin_store, commit_store
+from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.local import local_path
 from zindex.store.open import Store, open_store
+from zindex.store.shard_files import ShardResult
 
 R = TypeVar("R")
 

@@ -17,7 +17,7 @@ from zindex.building.source import LengthSource
 from zindex.errors import VerificationError
 from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.commit import ShardResult, store_shard
+from zindex.store.shard_files import ShardResult, store_shard
 
 
 def store_sample_shard(

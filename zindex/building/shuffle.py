@@ -10,7 +10,7 @@ from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage, round_keys
-from zindex.store.commit import ShardResult, find_receipt, store_all_shards, store_shard
+from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 
 def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.integer]:
