@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -485,6 +487,23 @@ def test_clusters_write_the_same_bytes(tmp_path: Path, link: bool) -> None:
         name = path.relative_to(tmp_path / "serial")
         for other in ("embedded", "processes"):
             assert (tmp_path / other / name).read_bytes() == path.read_bytes(), name
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_converters_side_by_side_help_each_other(tmp_path: Path, link: bool) -> None:
+    prefix = write_pair(tmp_path / "corpus", LENGTHS * 3)
+    barrier = threading.Barrier(4)
+
+    def convert(number: int) -> Store:
+        barrier.wait()
+        return convert_one(prefix, tmp_path / "store", grid=ChunkGrid(2, 4), link=link)
+
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(convert, range(4)))
+    assert stores == [open_store(tmp_path / "store")] * 4
+    assert not list((tmp_path / "store").rglob("*.partial"))
+    zindex.export(tmp_path / "store", tmp_path / "back", client=SERIAL)
+    assert read_pair(tmp_path / "back") == read_pair(prefix)
 
 
 def test_without_a_client_a_cluster_is_embedded(write_corpus: WriteCorpus, tmp_path: Path) -> None:

@@ -221,6 +221,18 @@ def test_executor_is_taken_as_it_is() -> None:
         assert executor is serial
 
 
+def test_cluster_without_a_client_is_refused() -> None:
+    class LocalCluster:
+        def __repr__(self) -> str:
+            return "LocalCluster(8 workers)"
+
+    with (
+        pytest.raises(ConfigError, match=r"got LocalCluster\(8 workers\); connect a client"),
+        open_executor(LocalCluster()),
+    ):
+        pass
+
+
 def test_address_of_a_scheduler_is_connected(processes: Any) -> None:
     with open_executor(processes.scheduler.address) as executor:
         assert run(executor, worker_pid) != os.getpid()

@@ -53,6 +53,19 @@ def test_folders_are_made(store: Store, tmp_path: Path) -> None:
     }
 
 
+def test_blocks_are_put_together(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = write_corpus(LENGTHS, modes=[*range(7)], sequences_per_document=2)
+    zindex.convert(prefix, tmp_path / "corpus.zarr", client=SERIAL, grid=ChunkGrid(3, 6))
+    monkeypatch.setattr(building_export, "_BLOCK", 2)
+    monkeypatch.setattr(building_export, "_TASK_TOKENS", 4)
+    zindex.export(tmp_path / "corpus.zarr", tmp_path / "back", client=SERIAL)
+    for suffix in (".bin", ".idx"):
+        written = (tmp_path / f"back{suffix}").read_bytes()
+        assert written == (tmp_path / f"corpus{suffix}").read_bytes()
+
+
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])
 def test_existing_file_is_kept_unless_asked(store: Store, tmp_path: Path, suffix: str) -> None:
     folder = tmp_path / "out"
@@ -204,7 +217,10 @@ def test_path_for_a_dataset_that_is_not_there_is_refused(store: Store, tmp_path:
         zindex.export_cache(config, tokenizer={}, dataset_paths={"web": "/data/web"})
 
 
-def test_cache_files_are_plain_arrays(store: Store, tmp_path: Path) -> None:
+def test_cache_files_are_plain_arrays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zindex.formats.megatron_cache._BLOCK_ROWS", 3)
     config = make_config(tmp_path, samples={"train": 11})
     ((_, result),) = zindex.build(config, client=SERIAL).items()
     (description,) = zindex.export_cache(config, tmp_path / "cache", tokenizer={"a": 1})

@@ -122,13 +122,20 @@ def open_executor(client: Any = None) -> Iterator[Executor]:
     Raises
     ------
     ConfigError
-        If no scheduler answers at the address.
+        If no scheduler answers at the address, or the client is something else.
     """
     if isinstance(client, str):
         with _connect(client) as connected:
             yield DaskExecutor(connected)
+    elif hasattr(client, "submit"):
+        yield DaskExecutor(client)
+    elif hasattr(client, "run"):
+        yield client
     elif client is not None:
-        yield DaskExecutor(client) if hasattr(client, "submit") else client
+        raise ConfigError(
+            f"client must be a distributed.Client or a scheduler's address, got {client!r}; "
+            "connect a client to the cluster first"
+        )
     elif (ambient := _ambient_client()) is not None:
         yield DaskExecutor(ambient)
     else:
