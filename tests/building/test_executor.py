@@ -19,6 +19,7 @@ from zindex.building.executor import (
     DaskExecutor,
     Executor,
     SerialExecutor,
+    _settle,
     embedded_client,
     open_executor,
     run_builds,
@@ -177,6 +178,16 @@ def test_late_task_of_a_failed_build_is_let_go(
     assert run(executor, add, 2, 2, key="next") == 4
     assert "Error in callback" not in caplog.text
     assert "is closed" not in caplog.text
+
+
+def test_result_that_comes_after_the_build_gave_up_is_dropped() -> None:
+    async def main() -> bool:
+        finished = asyncio.get_running_loop().create_future()
+        finished.cancel()
+        _settle(finished, 7, None)
+        return finished.cancelled()
+
+    assert asyncio.run(main())
 
 
 def test_cancelled_future_ends_the_build(client: Any, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ def test_result_does_not_depend_on_what_is_held(
     assert build("nothing-held") == expected
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_child_holds_nothing(write_corpus: WriteCorpus, plan_index: PlanIndex) -> None:
     """A lock that a thread of the parent held would never be freed in the child."""
     plan, source = plan_index(write_corpus([1, 2, 3]))
