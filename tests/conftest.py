@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from zindex.formats.bin_writer import PairWriter
+
 # Kernels compile on first use and machines are shared, so no example has a deadline.
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("dev", deadline=None, max_examples=20)
@@ -42,7 +44,6 @@ def make_tokenizer() -> Callable[..., FakeTokenizer]:
 @pytest.fixture
 def write_corpus(tmp_path: Path) -> WriteCorpus:
     """Write a .bin/.idx pair of sequences of the given lengths and return its prefix."""
-    from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
 
     def write(
         lengths: Sequence[int],
@@ -55,15 +56,15 @@ def write_corpus(tmp_path: Path) -> WriteCorpus:
     ) -> str:
         prefix = str(tmp_path / name)
         values = np.arange(sum(lengths)) if tokens is None else np.asarray(tokens)
-        builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype, multimodal=modes is not None)
+        writer = PairWriter(f"{prefix}.bin", dtype, has_modes=modes is not None)
         start = 0
         for i, length in enumerate(lengths):
-            mode = 0 if modes is None else modes[i]
-            builder.add_item(values[start : start + length], mode)
+            mode = None if modes is None else [modes[i]]
+            writer.append(values[start : start + length], [length], mode)
             start += length
             if (i + 1) % sequences_per_document == 0 or i + 1 == len(lengths):
-                builder.end_document()
-        builder.finalize(f"{prefix}.idx")
+                writer.end_document()
+        writer.finalize(f"{prefix}.idx")
         return prefix
 
     return write

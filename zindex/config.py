@@ -216,8 +216,11 @@ def _parse_dataset(value: Any, folder: str) -> DatasetConfig:
 
 
 def _join(folder: str, path: str) -> str:
-    """Return a path taken from a folder; URLs and absolute paths stay as they are."""
-    return path if "://" in path else os.path.join(folder, os.path.expanduser(path))
+    """Return a path taken from a folder; in the working directory paths stay as they are."""
+    if "://" in path:
+        return path
+    expanded = os.path.expanduser(path)
+    return expanded if folder in ("", ".") else os.path.join(folder, expanded)
 
 
 def _check_samples(counts: Any, where: str) -> None:

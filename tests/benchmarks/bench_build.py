@@ -116,7 +116,7 @@ def measure(num_documents: int, num_runs: int, folder: Path, suffix: str) -> dic
     import zindex
 
     prefix, tiny = folder / f"documents-{num_documents}", folder / "tiny"
-    for path, size in ((prefix, num_documents), (tiny, 2_000_000)):
+    for path, size in ((prefix, num_documents), (tiny, min(2_000_000, num_documents))):
         make_corpus(path, size)
         if suffix:
             zindex.convert(path, f"{path}{suffix}", link=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.stores import DTYPES, GRID, ONE, build_arrays, count_up
 from zindex import schema
-from zindex.errors import StoreError, VerificationError
+from zindex.errors import SourceError, StoreError, VerificationError
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.open import Store, open_store
 from zindex.store.reader import ArrayReader
@@ -55,18 +55,29 @@ def test_a_link_of_another_shape_is_refused(tmp_path: Path, link: Any) -> None:
         open_tokens(link_tokens(tmp_path / "linked", "int32", link))
 
 
-@pytest.mark.parametrize("nbytes", [0, 39])
-def test_a_linked_file_that_is_shorter_than_it_was_is_refused(tmp_path: Path, nbytes: int) -> None:
+@pytest.mark.parametrize(
+    ("nbytes", "found"),
+    [(None, "it is missing"), (0, "it has 0"), (39, "it has 39"), (41, "it has 41")],
+)
+def test_a_linked_file_that_is_not_what_it_was_is_refused(
+    tmp_path: Path, nbytes: int | None, found: str
+) -> None:
     path = tmp_path / "corpus.bin"
-    path.write_bytes(bytes(nbytes))
+    if nbytes is not None:
+        path.write_bytes(bytes(nbytes))
     store = link_tokens(tmp_path / "linked", "int32", {"path": str(path), "nbytes": 40})
-    message = f"{path} must hold 40 bytes, as when it was checked, but now holds {nbytes}"
+    message = f"{path} must have 40 bytes, as when it was linked to {store.root}, {found};"
+    with pytest.raises(SourceError, match=re.escape(message)):
+        open_tokens(store)
+
+
+def test_a_linked_file_that_is_cut_under_a_reader_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.bin"
+    path.write_bytes(bytes(40))
+    reader = open_tokens(
+        link_tokens(tmp_path / "linked", "int32", {"path": str(path), "nbytes": 40})
+    )
+    path.write_bytes(bytes(39))
+    message = f"{path} must hold 40 bytes, as when it was checked, but now holds 39"
     with pytest.raises(VerificationError, match=re.escape(message)):
-        open_tokens(store).read(0, 1)
-
-
-def test_a_linked_file_that_is_gone_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.bin"
-    store = link_tokens(tmp_path / "linked", "int32", {"path": str(path), "nbytes": 40})
-    with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
-        open_tokens(store).read(0, 1)
+        reader.read(0, 1)

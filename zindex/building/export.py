@@ -15,12 +15,12 @@ from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.index import index_store_plan
 from zindex.building.run import PlannedIndex, plan_run
 from zindex.config import RunConfig, as_config
-from zindex.errors import ConfigError, SourceError, StoreError
+from zindex.errors import ConfigError, StoreError
 from zindex.formats.file_access import partial_path
 from zindex.formats.idx_writer import IdxStreamWriter
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
 from zindex.store.open import Store, open_store
-from zindex.store.tokens import LINK, open_tokens
+from zindex.store.tokens import open_tokens
 
 # Tokens that one task copies, and sequences that are written at once.
 _TASK_TOKENS = 1 << 24
@@ -55,7 +55,7 @@ def export(
         If the store links to a ``.bin`` that is missing or of another size.
     """
     store = open_store(store_url, kind="tokens")
-    _check_link(store)
+    open_tokens(store)  # a link that leads nowhere is seen before anything is written
     base = os.fspath(prefix)
     for path in (f"{base}.bin", f"{base}.idx"):
         if os.path.exists(path) and not overwrite:
@@ -77,21 +77,6 @@ def export(
         for path in (tokens, index):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-
-
-def _check_link(store: Store) -> None:
-    """Check that the ``.bin`` of a linked store, if it is one, is there in its whole length."""
-    link = store.attributes.get(LINK)
-    if link is None:
-        return
-    path, nbytes = link["path"], link["nbytes"]
-    size = os.path.getsize(path) if os.path.exists(path) else None
-    if size != nbytes:
-        found = "it is missing" if size is None else f"it has {size:,}"
-        raise SourceError(
-            f"{path} must have {nbytes:,} bytes, as when it was linked to {store.root}, {found}; "
-            "restore it, or convert the corpus again at another place"
-        )
 
 
 async def _copy_all(store: Store, path: str, executor: Executor) -> None:
@@ -191,24 +176,30 @@ def export_cache(
         raise ConfigError(
             f"dataset_paths must name datasets of the run, got {unknown[0]!r}; it has {datasets}"
         )
+    opened = [(item, _open_index(config, item)) for item in plan_run(config)]
     written = []
-    for item in plan_run(config):
+    for item, store in opened:
         path = (dataset_paths or {}).get(item.dataset, item.dataset.removesuffix(".zarr"))
         target = folder or os.path.join(path, "cache", "GPTDataset_indices")
-        written.append(_export_index(config, item, path, target, dict(tokenizer)))
+        written.append(_export_index(config, item, store, path, target, dict(tokenizer)))
     return written
+
+
+def _open_index(config: RunConfig, item: PlannedIndex) -> Store:
+    """Return the committed index of one dataset's split."""
+    store_plan = index_store_plan(item.plan, config.index)
+    return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
 
 
 def _export_index(
     config: RunConfig,
     item: PlannedIndex,
+    store: Store,
     path: str,
     folder: str | os.PathLike[str],
     tokenizer: dict[str, Any],
 ) -> Path:
     """Write the cache of one dataset's split; the description goes last."""
-    store_plan = index_store_plan(item.plan, config.index)
-    store = open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
     description, digest = describe(
         {
             "class": "GPTDataset",

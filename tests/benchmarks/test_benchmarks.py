@@ -1,0 +1,28 @@
+"""Every benchmark runs, on little data: nothing about time is asserted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = {
+    "bench_build": ["--documents", "20000", "--runs", "1"],
+    "bench_kernels": ["--size", "1e5", "--runs", "1"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_benchmark_runs(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("megatron.core")
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{name}"]
+    done = subprocess.run(
+        [*command, *COMMANDS[name], "--json", str(figures)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert json.loads(figures.read_text())
+    assert "x" in done.stdout
