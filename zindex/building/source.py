@@ -54,8 +54,10 @@ class LengthSource:
 
 def _read_side_by_side(reader: ArrayReader, start: int, stop: int) -> npt.NDArray[np.int32]:
     """Return rows of an array whose shards are read at the same time: one core waits for memory."""
-    out = np.empty(stop - start, np.int32)
     step = reader.layout.shard_length
+    if stop > len(reader) or stop - start <= step:
+        return reader.read(start, stop)
+    out = np.empty(stop - start, np.int32)
     cuts = [start, *range((start // step + 1) * step, stop, step), stop]
 
     def read(first: int, last: int) -> None:
