@@ -542,3 +542,14 @@ def test_pickling_carries_no_file(long_store: tuple[ArrayReader, Values]) -> Non
     assert copy.layout == array.layout
     np.testing.assert_array_equal(copy, values)
     assert num_descriptors(array.root) == 256
+
+
+def test_a_target_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    build_arrays(tmp_path, {ONE: count_up(12)})
+    reader = open_store(tmp_path)[ONE.name]
+    for out in (np.zeros(3, reader.dtype), np.zeros(4, "S1"), np.zeros(8, reader.dtype)[::2]):
+        with pytest.raises(
+            ValueError, match=rf"shape \(4,\) and {reader.dtype}, got \({out.size},\)"
+        ):
+            reader.read(2, 6, out)
+    np.testing.assert_array_equal(reader[1:11:3], count_up(12)[1:11:3])

@@ -192,8 +192,8 @@ class RowReader:
             return self.read(position, position + 1)[(0, *column)]
         if isinstance(row, slice):
             start, stop, step = row.indices(len(self))
-            if step == 1:
-                return self.read(start, max(start, stop))[(slice(None), *column)]
+            if step > 0:
+                return self.read(start, max(start, stop))[(slice(None, None, step), *column)]
         return np.asarray(self)[index]
 
     def read(self, start: int, stop: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
@@ -210,6 +210,8 @@ class RowReader:
         ------
         IndexError
             If the rows are outside the array.
+        ValueError
+            If ``out`` has another shape, dtype or order.
         VerificationError
             If a shard is missing or a chunk fails its checksum.
         """
@@ -217,8 +219,14 @@ class RowReader:
             raise IndexError(
                 f"rows [{start}, {stop}) are outside {self.layout.name} of length {len(self)}"
             )
+        shape = (stop - start, *self.shape[1:])
         if out is None:
-            out = np.empty((stop - start, *self.shape[1:]), self.dtype)
+            out = np.empty(shape, self.dtype)
+        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise ValueError(
+                f"out must be a C-ordered array of shape {shape} and {self.dtype}, got "
+                f"{out.shape} and {out.dtype}; leave it out to get a fresh one"
+            )
         self._read(start, stop, out)
         return out
 
