@@ -39,9 +39,9 @@ def test_log_names_every_tenth_and_the_end(
         for _ in range(40):
             advance(1)
     assert isinstance(progress, LogProgress)
-    assert lines.messages[0] == "web train: 4 of 40 shards, 4.0 shards/s, 9 s left"
-    assert lines.messages[1] == "web train: 8 of 40 shards, 4.0 shards/s, 8 s left"
-    assert lines.messages[-1] == "web train: 40 shards in 10.00 s"
+    assert lines.messages[0] == "web train: 4 of 40 shards, 1.0 shards/s, 36 s left"
+    assert lines.messages[1] == "web train: 8 of 40 shards, 1.0 shards/s, 32 s left"
+    assert lines.messages[-1] == "web train: 40 shards in 41.00 s"
     assert len(lines.messages) == 10
     assert {record.name for record in lines.records} == {"zindex"}
 
@@ -52,7 +52,7 @@ def test_log_of_few_shards(lines: pytest.LogCaptureFixture, num_shards: int) -> 
         advance(0)
         for _ in range(num_shards):
             advance(1)
-    assert len(lines.messages) == max(1, num_shards)
+    assert len(lines.messages) == 1
     assert lines.messages[-1].startswith(f"web: {num_shards} shards in 0.")
 
 
@@ -70,7 +70,7 @@ def test_failed_step_has_no_end(lines: pytest.LogCaptureFixture) -> None:
 
     with pytest.raises(OSError, match="28"):
         fail()
-    assert [message.split(",")[0] for message in lines.messages] == ["web: 1 of 2 shards"]
+    assert lines.messages == []
 
 
 def test_bars_on_a_terminal(

@@ -12,6 +12,8 @@ logger = logging.getLogger("zindex")
 
 # A log that a cluster keeps should get ten lines of a step, not thousands.
 _NUM_LINES = 10
+# And a step that is over sooner gets its last line only.
+_MIN_SECONDS = 2.0
 
 
 class Progress(Protocol):
@@ -32,29 +34,29 @@ class SilentProgress:
 
 
 class LogProgress:
-    """Logs every tenth of a step, with its rate and the time left, and its end."""
+    """Logs the end of a step, and of a long one every tenth with its rate and the time left."""
 
     @contextmanager
     def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
         """Run one step."""
-        start = time.monotonic()
-        done = 0
-        shown = 0
+        start = last = time.monotonic()
+        done = shown = 0
 
         def advance(count: int) -> None:
-            nonlocal done, shown
+            nonlocal done, shown, last
             done += count
+            now = time.monotonic()
             tenth = _NUM_LINES * done // max(1, num_shards)
-            if tenth > shown and done < num_shards:
-                shown = tenth
-                elapsed = time.monotonic() - start
-                left = elapsed / done * (num_shards - done)
+            if tenth > shown and done < num_shards and now - last >= _MIN_SECONDS:
+                shown, last = tenth, now
+                rate = done / (now - start)
+                left = (num_shards - done) / rate
                 logger.info(
                     "%s: %d of %d shards, %.1f shards/s, %.0f s left",
                     name,
                     done,
                     num_shards,
-                    done / max(elapsed, 1e-9),
+                    rate,
                     left,
                 )
 
