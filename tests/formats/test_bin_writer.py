@@ -1,5 +1,6 @@
 """Writing pairs sequence by sequence; Megatron's calls on top of it are tested with the builder."""
 
+import errno
 import gc
 import os
 from pathlib import Path
@@ -135,3 +136,29 @@ def test_a_write_that_failed_half_way(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match=r"take 2 bytes, but 3 were written"):
         writer.finalize(tmp_path / "a.idx")
     assert "a.idx" not in names(tmp_path)
+
+
+@pytest.mark.parametrize("failing", ["pwrite", "fsync", "replace"])
+def test_a_full_disk_leaves_the_older_pair_and_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    prefix = write_pair(tmp_path, "a", [1, 2, 3])
+    before = [Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx")]
+    writer = PairWriter(tmp_path / "a.bin", np.uint16)
+    writer.append([7, 8])
+    writer.end_document()
+    num_open = len(os.listdir("/proc/self/fd"))
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, failing, fail)
+        with pytest.raises(OSError, match="No space left on device"):
+            writer.finalize(tmp_path / "a.idx")
+    assert [Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx")] == before
+    assert len(names(tmp_path)) == 3  # the pair and the new .bin under its other name
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    writer.finalize(tmp_path / "a.idx")
+    assert names(tmp_path) == ["a.bin", "a.idx"]
+    assert read_index(prefix).sequence_lengths(0, 1).tolist() == [2]

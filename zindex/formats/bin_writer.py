@@ -141,6 +141,8 @@ class PairWriter:
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
         """Write the ``.idx`` and give both files their names, the ``.idx`` last.
 
+        An error before that leaves what stood at both paths, and ``finalize`` may be called again.
+
         Raises
         ------
         SourceError
@@ -170,20 +172,26 @@ class PairWriter:
                 "because a write failed on the way; make room and build it again"
             )
         os.fsync(self.data_file.fileno())
-        self.data_file.close()
-        # An older .idx must never stand beside the new .bin.
-        with suppress(FileNotFoundError):
-            os.unlink(idx_path)
-        os.replace(self._partial, self.bin_path)
-        self._discard.detach()
         modes = self.sequence_modes
+        index = partial_path(os.fspath(idx_path))
         write_index(
-            idx_path,
+            index,
             self.dtype,
             lengths,
             np.frombuffer(self.document_indices, np.int64),
             None if modes is None else np.frombuffer(modes, np.int8),
         )
+        try:
+            self.data_file.close()
+            # An older .idx must never stand beside the new .bin.
+            with suppress(FileNotFoundError):
+                os.unlink(idx_path)
+            os.replace(self._partial, self.bin_path)
+            self._discard.detach()
+            os.replace(index, idx_path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(index)
 
     def _copy_tokens(self, bin_path: str, nbytes: int) -> None:
         """Copy a whole ``.bin`` behind the tokens written so far."""

@@ -70,7 +70,11 @@ class IdxStreamWriter:
         self._partial: str | None = partial_path(self.path)
         self._descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         header = HEADER.pack(MAGIC, VERSION, code, num_sequences, self.num_entries)
-        write_from(self._descriptor, np.frombuffer(header, np.uint8), 0)
+        try:
+            write_from(self._descriptor, np.frombuffer(header, np.uint8), 0)
+        except OSError:
+            self.abort()
+            raise
 
     def __enter__(self) -> "IdxStreamWriter":
         return self
@@ -172,9 +176,13 @@ class IdxStreamWriter:
                 f"last of them {wanted[2]}, but got {came[0]} and {came[1]}, the last {came[2]}; "
                 "write what was announced and end the last document"
             )
-        os.fsync(self._descriptor)
+        try:
+            os.fsync(self._descriptor)
+            os.replace(self._partial, self.path)
+        except OSError:
+            self.abort()
+            raise
         os.close(self._descriptor)
-        os.replace(self._partial, self.path)
         self._partial = None
 
     def abort(self) -> None:
