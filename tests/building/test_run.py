@@ -1,6 +1,8 @@
 """Whole runs: which indices a configuration needs, and how they are built together."""
 
+import contextlib
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +262,35 @@ def test_status_counts_shards(write_corpus: WriteCorpus, tmp_path: Path) -> None
     (result.store.root / "zarr.json").unlink()
     (result.store.root / "shuffle_index" / "c" / "0").unlink()
     assert index_status(item, config.index) == StoreStatus(num_shards - 1, num_shards, False)
+
+
+class ElsewhereExecutor:
+    """Runs tasks as a worker does that was started in another directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
+        function, args = pickle.loads(pickle.dumps((function, args)))
+        with contextlib.chdir(self.folder):
+            return function(*args)
+
+
+def test_relative_paths_reach_workers_in_other_directories(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(LENGTHS, name="web")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    executor = ElsewhereExecutor(tmp_path / "elsewhere")
+    for link in (False, True):
+        store = f"web-{link}.zarr"
+        zindex.convert("web", store, client=executor, link=link, grid=GRID)
+        zindex.export(store, f"copy-{link}", client=executor)
+        for suffix in ("bin", "idx"):
+            assert Path(f"copy-{link}.{suffix}").read_bytes() == Path(f"web.{suffix}").read_bytes()
+    for path in ("web", "web-False.zarr"):
+        config = RunConfig((DatasetConfig(path),), sequence_length=4, index=f"index-{path}")
+        results = zindex.build(config, executor)
+        assert {dataset for dataset, _ in results} == {path}
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -94,7 +94,8 @@ def convert(
     -----
     Law: ``zindex.export`` gives back the same bytes. Memory: one shard per thread.
     """
-    prefixes = expand_prefixes(prefix)
+    # Workers may run in another directory.
+    prefixes = [os.path.abspath(path) for path in expand_prefixes(prefix)]
     corpora = [Corpus(path, read_index(path, multimodal=multimodal)) for path in prefixes]
     roots = _name_stores(prefixes, local_path(store_url))
 
@@ -221,8 +222,7 @@ async def _convert_corpus(
     )
     facts: dict[str, Any] = {}
     if plan.spec["link"]:
-        path = os.path.abspath(corpus.tokens.path)
-        facts[LINK] = {"path": path, "nbytes": corpus.index.bin_nbytes}
+        facts[LINK] = {"path": corpus.tokens.path, "nbytes": corpus.index.bin_nbytes}
     receipts = [result.receipt for result in results]
     await asyncio.to_thread(commit_store, plan, receipts, facts)
     return open_store(plan.root, kind="tokens", expected=plan.fingerprint)

@@ -56,11 +56,11 @@ def export(
     """
     store = open_store(store_url, kind="tokens")
     open_tokens(store)  # a link that leads nowhere is seen before anything is written
-    base = os.fspath(prefix)
+    base = os.path.abspath(prefix)  # workers may run in another directory
     for path in (f"{base}.bin", f"{base}.idx"):
         if os.path.exists(path) and not overwrite:
             raise StoreError(f"{path} exists; choose another prefix or pass overwrite")
-    os.makedirs(os.path.dirname(os.path.abspath(base)), exist_ok=True)
+    os.makedirs(os.path.dirname(base), exist_ok=True)
     tokens, index = partial_path(f"{base}.bin"), partial_path(f"{base}.idx")
     try:
         itemsize = np.dtype(store.spec["token_dtype"]).itemsize

@@ -103,7 +103,8 @@ def open_source(path: str | os.PathLike[str], *, require_bin: bool = True) -> Le
             f"no dataset at {text}: neither a zindex store nor {text}.idx exists; "
             "check the path, or convert the corpus first"
         )
-    index = read_index(text, require_bin=require_bin)
+    # Workers may run in another directory.
+    index = read_index(os.path.abspath(text), require_bin=require_bin)
     digests = [digest_block(index, block) for block in range(num_blocks(index.num_sequences))]
     return LengthSource(
         text, SourceFacts(join_digests(digests), index.num_sequences, index.num_tokens), index
