@@ -175,7 +175,7 @@ def build_indices(run_file: Path) -> None:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         print(f"   scheduler {cluster.scheduler_address}, 2 worker processes")

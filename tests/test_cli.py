@@ -134,7 +134,11 @@ def test_build_on_a_running_scheduler(run_file: Path) -> None:
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
+        n_workers=1,
+        threads_per_worker=2,
+        processes=False,
+        protocol="tcp",
+        dashboard_address="127.0.0.1:0",
     ) as cluster:
         printed = succeed("build", run_file, "--scheduler", cluster.scheduler_address, "--json")
     assert sum(fact["num_written"] for fact in json.loads(printed)["indices"]) == 6

@@ -41,7 +41,7 @@ def cluster_client(request: pytest.FixtureRequest) -> Iterator[Any]:
             n_workers=request.param,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             memory_limit=0,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
