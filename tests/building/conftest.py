@@ -86,11 +86,11 @@ def naive_scalable(plan: IndexPlan, lengths: np.ndarray) -> tuple[np.ndarray, ..
     documents = np.concatenate(
         [plan.start + shuffled(Stage.DOCUMENT, epoch, plan.num_documents) for epoch in epochs]
     )
-    bounds = plan.sample_epoch_bounds()
+    bounds = [plan.samples_of_epoch(epoch) for epoch in epochs]
     samples = np.concatenate(
         [
-            bounds[epoch] + shuffled(Stage.SAMPLE, epoch, bounds[epoch + 1] - bounds[epoch])
-            for epoch in epochs
+            start + shuffled(Stage.SAMPLE, epoch, stop - start)
+            for epoch, (start, stop) in enumerate(bounds)
         ]
     )
     return documents, naive_boundaries(plan, lengths[documents]), samples

@@ -1,7 +1,7 @@
 """The shuffle index: tasks by themselves, laws of both orders, a frozen golden order."""
 
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from zindex.building.shuffle import (
     store_shuffle_shard,
     store_shuffled_samples,
 )
+from zindex.plan.keys import round_keys
 from zindex.store.commit import begin_store
 from zindex.store.reader import ArrayReader
 
@@ -76,11 +77,9 @@ def test_every_position_has_its_own_sample(
     plan, _ = plan_index(prefix, order="scalable", **options)
     samples = compute_shuffle(plan, 0, plan.num_samples)
     assert samples.dtype == np.uint32
-    bounds = plan.sample_epoch_bounds()
-    assert (bounds[0], bounds[-1]) == (0, plan.num_samples)
     # The samples of an epoch are those that start in it, and fill its positions.
     for epoch in range(plan.epochs.num_epochs):
-        inside = range(bounds[epoch], bounds[epoch + 1])
+        inside = range(*plan.samples_of_epoch(epoch))
         assert sorted(samples[inside.start : inside.stop]) == [*inside]
         assert all(sample * sequence_length // 37 == epoch for sample in inside)
     plan, _ = plan_index(prefix, order="megatron", **options)
@@ -100,10 +99,28 @@ def test_any_positions_can_be_computed_alone(prefix: str, plan_index: PlanIndex)
             np.testing.assert_array_equal(compute_shuffle(plan, start, stop), whole[start:stop])
 
 
+def test_one_position_costs_the_same_after_a_million_epochs(
+    prefix: str, plan_index: PlanIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, _ = plan_index(prefix, order="scalable", num_samples=10**7, sequence_length=4)
+    assert plan.epochs.num_epochs > 10**6
+    made = []
+
+    def keys_of(*key: Any, epoch: int, **rest: Any) -> Any:
+        made.append(epoch)
+        return round_keys(*key, epoch=epoch, **rest)
+
+    monkeypatch.setattr("zindex.building.shuffle.round_keys", keys_of)
+    position = plan.num_samples - 1
+    start, stop = plan.samples_of_epoch(plan.epochs.num_epochs - 1)
+    assert start <= compute_shuffle(plan, position, position + 1)[0] < stop
+    assert made == [plan.epochs.num_epochs - 1]
+
+
 def test_frozen_order(prefix: str, plan_index: PlanIndex) -> None:
     """What a seed gives is part of the format."""
     plan, _ = plan_index(prefix, order="scalable", num_samples=20, sequence_length=4)
-    assert plan.sample_epoch_bounds() == [0, 10, 19, 27]
+    assert [plan.samples_of_epoch(epoch) for epoch in range(3)] == [(0, 10), (10, 19), (19, 27)]
     assert compute_shuffle(plan, 0, plan.num_samples).tolist() == SCALABLE
 
 
@@ -116,8 +133,7 @@ def test_epochs_and_splits_have_orders_of_their_own(prefix: str, plan_index: Pla
                 prefix, order="scalable", num_samples=100, sequence_length=1, seed=seed, split=split
             )
             samples = compute_shuffle(plan, 0, plan.num_samples)
-            bounds = plan.sample_epoch_bounds()
-            for start, stop in pairwise(bounds):
+            for start, stop in map(plan.samples_of_epoch, range(plan.epochs.num_epochs)):
                 orders.add(tuple((samples[start:stop] - start)[:36].tolist()))
     assert len(orders) == 2 * 2 * 3
 

@@ -167,7 +167,8 @@ def test_a_plan_comes_back_from_its_description(plan: IndexPlan) -> None:
     assert read.spec == plan.spec
     assert read.epochs == plan.epochs
     assert (read.num_rows, read.num_samples) == (plan.num_rows, plan.num_samples)
-    assert read.sample_epoch_bounds() == plan.sample_epoch_bounds()
+    for epoch in range(plan.epochs.num_epochs):
+        assert read.samples_of_epoch(epoch) == plan.samples_of_epoch(epoch)
     assert [layout.dtype for layout in read.layouts] == [item.dtype for item in plan.layouts]
     assert [layout.shape for layout in read.layouts] == [item.shape for item in plan.layouts]
     source = replace(read.source, num_tokens=plan.source.num_tokens)
@@ -176,15 +177,15 @@ def test_a_plan_comes_back_from_its_description(plan: IndexPlan) -> None:
 
 @given(plans())
 def test_epochs_share_the_samples_that_start_in_them(plan: IndexPlan) -> None:
-    bounds = plan.sample_epoch_bounds()
-    assert len(bounds) == plan.epochs.num_epochs + 1
-    assert bounds[0] == 0
-    assert bounds[-1] == plan.num_samples
-    assert bounds == sorted(bounds)
+    bounds = [plan.samples_of_epoch(epoch) for epoch in range(plan.epochs.num_epochs)]
+    assert [0, *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), plan.num_samples]
+    for epoch, (start, stop) in enumerate(bounds):
+        assert start <= stop
+        assert all(plan.epoch_of_sample(sample) == epoch for sample in range(start, stop))
     tokens = plan.epochs.tokens_per_epoch
     for sample in range(plan.num_samples):
-        epoch = sample * plan.sequence_length // tokens
-        assert bounds[epoch] <= sample < bounds[epoch + 1]
+        epoch = plan.epoch_of_sample(sample)
+        assert epoch * tokens <= sample * plan.sequence_length < (epoch + 1) * tokens
 
 
 # --- identity -------------------------------------------------------------------------------

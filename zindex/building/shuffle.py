@@ -23,14 +23,15 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
 
     Notes
     -----
-    Law: the samples of each epoch fill that epoch's positions, in an order of their own.
+    Law: the samples of each epoch fill that epoch's positions, in an order of their own. Cost:
+    O(positions), however many epochs there are.
     """
     samples = np.empty(stop - start, plan.shuffle_layout.dtype)
-    bounds = plan.sample_epoch_bounds()
-    for epoch in range(plan.epochs.num_epochs):
-        first, last = max(start, bounds[epoch]), min(stop, bounds[epoch + 1])
-        if first >= last:
-            continue
+    position = start
+    while position < stop:
+        epoch = plan.epoch_of_sample(position)
+        first, last = plan.samples_of_epoch(epoch)
+        upto = min(stop, last)
         keys = round_keys(
             plan.seed,
             Stage.SAMPLE,
@@ -38,9 +39,9 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
             split=plan.split,
             epoch=epoch,
         )
-        size = bounds[epoch + 1] - bounds[epoch]
-        out = samples[first - start : last - start]
-        permute_range(first - bounds[epoch], size, keys, bounds[epoch], out)
+        out = samples[position - start : upto - start]
+        permute_range(position - first, last - first, keys, first, out)
+        position = upto
     return samples
 
 

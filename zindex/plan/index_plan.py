@@ -68,9 +68,9 @@ class IndexPlan:
                 f"a split must hold documents of [0, {self.source.num_sequences}), got "
                 f"[{self.start}, {self.stop}); give it a larger share"
             )
-        low, high = (0, 2**32) if self.order == "megatron" else (0, 2**63)
-        if not low <= self.seed < high:
-            raise ConfigError(f"seed must be in [{low}, {high}), got {self.seed}; choose another")
+        high = 2**32 if self.order == "megatron" else 2**63
+        if not 0 <= self.seed < high:
+            raise ConfigError(f"seed must be in [0, {high}), got {self.seed}; choose another")
 
     @property
     def num_documents(self) -> int:
@@ -123,15 +123,18 @@ class IndexPlan:
         """Bytes of values to store."""
         return sum(layout.nbytes for layout in self.layouts)
 
-    def sample_epoch_bounds(self) -> list[int]:
-        """Return the sample at which each epoch starts, and the number of samples at the end.
+    def epoch_of_sample(self, sample: int) -> int:
+        """Return the epoch to which a sample belongs: the one in which it starts.
 
-        A sample belongs to the epoch in which it starts; the scalable order shuffles each epoch's
-        samples among themselves.
+        The scalable order shuffles each epoch's samples among themselves.
         """
+        return sample * self.sequence_length // self.epochs.tokens_per_epoch
+
+    def samples_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the half-open range of samples that start in an epoch; it may be empty."""
         tokens, length = self.epochs.tokens_per_epoch, self.sequence_length
-        starts = [-(-epoch * tokens // length) for epoch in range(self.epochs.num_epochs)]
-        return [min(start, self.num_samples) for start in starts] + [self.num_samples]
+        start, stop = -(-epoch * tokens // length), -(-(epoch + 1) * tokens // length)
+        return min(start, self.num_samples), min(stop, self.num_samples)
 
     @cached_property
     def spec(self) -> dict[str, Any]:
