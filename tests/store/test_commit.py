@@ -43,6 +43,7 @@ from zindex.store.commit import (
     read_status,
 )
 from zindex.store.identity import fingerprint
+from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import find_receipt, store_all_shards, store_shard, write_shard
@@ -487,6 +488,16 @@ def test_room_is_needed_only_for_what_is_missing(
     commit_store(plan, write_all(plan))
     monkeypatch.setattr(local, "free_nbytes", lambda path: 0)
     begin_store(plan)
+
+
+def test_compressed_shards_are_not_refused_for_their_size(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "free_nbytes", lambda path: 1000)
+    zeros = {ONE: np.zeros(10**4, np.int32)}
+    with pytest.raises(StoreError, match=r"needs 40,000 bytes more"):
+        begin_store(plan_arrays(root / "plain", zeros))
+    begin_store(plan_arrays(root / "zstd", zeros, ChunkGrid(codec="zstd")))
 
 
 def test_large_numbers_are_readable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
     FingerprintMismatchError
         If the place holds other content, or anything that zindex did not write.
     StoreError
-        If the file system has too little room for the shards that are missing.
+        If the file system has too little room for the shards that are missing; how small
+        compressed ones become is not known before.
     VerificationError
         If the plan that is there fails its digest.
     """
@@ -139,7 +140,7 @@ def begin_store(plan: StorePlan) -> StorePlan:
     needed = sum(
         layout.nbytes - layout.nbytes * _count_files(plan.root, layout) // layout.num_shards
         for layout in plan.layouts
-        if layout.num_shards
+        if layout.num_shards and layout.codec == "none"
     )
     free = local.free_nbytes(plan.root)
     if needed > free:
