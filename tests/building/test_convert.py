@@ -296,6 +296,16 @@ def test_same_content_elsewhere_is_the_same_store(tmp_path: Path) -> None:
     assert convert_one(moved, tmp_path / "a.zarr") == first
 
 
+def test_link_to_a_corpus_that_moved_is_not_finished(tmp_path: Path) -> None:
+    first, second = write_pair(tmp_path / "corpus", [3]), str(tmp_path / "moved")
+    convert_one(first, tmp_path / "store", link=True)
+    for suffix in ("bin", "idx"):
+        os.rename(f"{first}.{suffix}", f"{second}.{suffix}")
+    with pytest.raises(SourceError, match=r"corpus\.bin must have .*, it is missing; restore it"):
+        convert_one(second, tmp_path / "store", link=True)
+    assert open_tokens(convert_one(second, tmp_path / "other", link=True)).read(0, 3).size == 3
+
+
 def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     prefix = write_pair(tmp_path / "corpus", [1])
     (tmp_path / "store").mkdir()

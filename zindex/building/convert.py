@@ -24,7 +24,7 @@ from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.local import local_path
 from zindex.store.open import Store, open_store
 from zindex.store.shard_files import ShardResult, store_shard
-from zindex.store.tokens import LINK
+from zindex.store.tokens import LINK, open_tokens
 
 #: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to keep any disk busy.
 TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
@@ -86,7 +86,8 @@ def convert(
     Raises
     ------
     SourceError
-        If a pair is missing or damaged; every problem is found before anything is written.
+        If a pair is missing or damaged, before anything is written; or if a finished store links
+        to a ``.bin`` that is gone.
     FingerprintMismatchError
         If a store of other content is already there.
 
@@ -208,6 +209,7 @@ async def _convert_corpus(
     except StoreNotFoundError:
         plan = await asyncio.to_thread(begin_store, plan)
     else:
+        open_tokens(store)  # a link that leads nowhere any more is no finished conversion
         advance(plan.num_shards)
         return store
 
