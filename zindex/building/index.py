@@ -89,7 +89,7 @@ async def build_index(
     found = find_index(store_plan)
     if found is not None:
         advance(store_plan.num_shards)
-        return BuildResult(found, num_written=0, num_shards=store_plan.num_shards)
+        return BuildResult(found, num_written=0, num_shards=found.num_shards)
     store_plan = await asyncio.to_thread(begin_store, store_plan)
     plan = replace(plan, grid=store_plan.grid or plan.grid)
     tasks = _IndexTasks(plan, source, store_plan, executor, advance)

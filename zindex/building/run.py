@@ -155,12 +155,11 @@ def _build_planned(
     finished: dict[tuple[str, str], BuildResult] = {}
     missing = []
     for item in planned:
-        store_plan = index_store_plan(item.plan, folder)
-        store = find_index(store_plan)
+        store = find_index(index_store_plan(item.plan, folder))
         if store is None:
             missing.append(item)
         else:
-            finished[item.dataset, item.plan.split] = BuildResult(store, 0, store_plan.num_shards)
+            finished[item.dataset, item.plan.split] = BuildResult(store, 0, store.num_shards)
     if missing:
         with open_executor(client) as executor:
 

@@ -87,7 +87,7 @@ class BlendedMegatronDatasetConfig:
     """Ours: ``"minimal"`` stores only what the scalable order cannot compute on read."""
 
     grid: ChunkGrid = field(default_factory=ChunkGrid, kw_only=True)
-    """Ours: how index arrays are cut; an index built ahead is found by the same grid only."""
+    """Ours: how new index arrays are cut; an index that is there is found whatever its grid."""
 
     def __post_init__(self) -> None:
         """Check the settings against each other and derive the split matrix."""

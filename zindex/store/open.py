@@ -25,6 +25,11 @@ class Store:
     attributes: dict[str, Any]
     layouts: dict[str, ArrayLayout]
 
+    @property
+    def num_shards(self) -> int:
+        """Files that hold values."""
+        return sum(layout.num_shards for layout in self.layouts.values())
+
     def __contains__(self, name: object) -> bool:
         return name in self.layouts
 
