@@ -46,7 +46,6 @@ _KINDS = {
     "index": str,
     "seed": int,
     "split": str,
-    "samples": Mapping,
     "order": str,
     "store": str,
     "add_extra_token_to_sequence": bool,
@@ -63,7 +62,8 @@ class DatasetConfig:
     samples: SampleCounts | None = None
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples, f"samples of dataset {self.path}")
+        if self.samples is not None:
+            _check_samples(self.samples, f"samples of dataset {self.path}")
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,6 @@ def _join(folder: str, path: str) -> str:
 
 def _check_samples(counts: Any, where: str) -> None:
     """Check that sample counts are whole numbers by split."""
-    if counts is None:
-        return
     if not isinstance(counts, Mapping):
         raise ConfigError(f"{where} must be like {{train: 1000}}, got {_show.repr(counts)}")
     for split, count in counts.items():

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,17 @@ def test_address_of_a_scheduler_is_connected(processes: Any) -> None:
         connected = executor.client
     assert connected.status == "closed"
     assert processes.status == "running"
+
+
+def test_pool_of_threads_is_no_client() -> None:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(
+            ConfigError, match=r"got <concurrent\S+ThreadPoolExecutor .*connect a client"
+        ),
+        open_executor(pool),
+    ):
+        pass
 
 
 def test_address_without_a_scheduler_is_refused() -> None:

@@ -127,7 +127,7 @@ def open_executor(client: Any = None) -> Iterator[Executor]:
     if isinstance(client, str):
         with _connect(client) as connected:
             yield DaskExecutor(connected)
-    elif hasattr(client, "submit"):
+    elif hasattr(client, "submit") and hasattr(client, "asynchronous"):
         yield DaskExecutor(client)
     elif hasattr(client, "run"):
         yield client
