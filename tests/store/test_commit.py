@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from numcodecs.zstd import Zstd
 
 from tests.store.stores import (
     GRID,
@@ -45,7 +46,7 @@ from zindex.store.commit import (
 from zindex.store.identity import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
-from zindex.store.shard import Receipt
+from zindex.store.shard import Receipt, encode_shard
 from zindex.store.shard_files import find_receipt, store_all_shards, store_shard, write_shard
 
 # Newer Pythons warn of any fork beside threads; that readers and builders bear it is tested here.
@@ -318,6 +319,24 @@ def test_a_missing_or_damaged_shard_has_no_receipt(root: Path) -> None:
         assert find_receipt(root, layout, 0) is None
         path.unlink()
         write_shard(root, layout, 0, ARRAYS[ONE][:6])
+
+
+def test_other_compression_of_the_same_values_stays(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two versions of a compressor in one cluster: both builders commit what is on disk."""
+    values = {ONE: np.arange(64, dtype=np.int32) // 3}
+    plan = begin_store(plan_arrays(root, values, ChunkGrid(16, 64, "zstd")))
+    (layout,) = plan.layouts
+    first = write_shard(root, layout, 0, values[ONE])
+    monkeypatch.setattr("zindex.store.shard.Zstd", lambda level=0: Zstd(level=19, checksum=True))
+    _, receipt = encode_shard(layout, 0, values[ONE])
+    assert receipt != first.receipt
+    second = write_shard(root, layout, 0, values[ONE])
+    assert (second.receipt, second.written) == (first.receipt, False)
+    commit_store(plan, [first.receipt])
+    commit_store(plan, [second.receipt])
+    np.testing.assert_array_equal(np.asarray(open_store(root)[ONE.name]), values[ONE])
 
 
 def test_other_values_under_the_same_plan_are_seen(root: Path) -> None:
