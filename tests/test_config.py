@@ -294,3 +294,8 @@ def test_a_few_aliases_are_welcome(tmp_path: Path) -> None:
         {"train": 5, "valid": 1},
     ]
     assert config._MAX_ALIASES >= 3
+
+
+def test_a_dataset_named_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="datasets must name each path once, got a twice"):
+        RunConfig.from_json({"datasets": ["a", "b", {"path": "a"}], "sequence_length": 8})

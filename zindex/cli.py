@@ -91,14 +91,14 @@ def convert(
     """Convert .bin/.idx corpora to Zarr.
 
     PREFIX is the path of a pair without its suffix, or a quoted glob of such paths. STORE is the
-    store of a single corpus; of several, the directory of their stores. What is finished already
-    is kept.
+    store of a single path; of a glob or several paths, the directory of their stores. What is
+    finished already is kept.
     """
     from zindex.building.convert import convert as run
 
     start = time.monotonic()
     stores = run(
-        prefixes,
+        prefixes[0] if len(prefixes) == 1 else prefixes,
         store,
         client=scheduler,
         link=link,

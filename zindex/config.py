@@ -90,6 +90,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not self.datasets:
             raise ConfigError("datasets must name at least one dataset, got none; add a path")
+        paths = [dataset.path for dataset in self.datasets]
+        twice = next((path for i, path in enumerate(paths) if path in paths[:i]), None)
+        if twice is not None:
+            raise ConfigError(
+                f"datasets must name each path once, got {twice} twice; leave one out"
+            )
         if self.sequence_length < 1:
             raise ConfigError(f"sequence_length must be at least 1, got {self.sequence_length}")
         _check_samples(self.samples, "samples")

@@ -192,6 +192,17 @@ def test_globs_are_sorted(tmp_path: Path, pattern: str) -> None:
     assert found == ["part-0", "part-10", "part-2"]
 
 
+def test_glob_or_sequence_of_one_corpus_names_a_folder(
+    write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    prefix = write_corpus([3, 4], name="only")
+    for i, given in enumerate((f"{prefix[:-1]}*", [prefix])):
+        (store,) = zindex.convert(given, tmp_path / f"folder{i}", client=SerialExecutor())
+        assert store.root == tmp_path / f"folder{i}" / "only.zarr"
+    (store,) = zindex.convert(prefix, tmp_path / "store.zarr", client=SerialExecutor())
+    assert store.root == tmp_path / "store.zarr"
+
+
 def test_name_that_looks_like_a_glob_is_a_name_if_it_exists(tmp_path: Path) -> None:
     prefix = write_pair(tmp_path / "web[en]", [3])
     write_pair(tmp_path / "webe", [4])

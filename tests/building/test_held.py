@@ -104,8 +104,8 @@ def test_ordered_lengths_without_room_are_not_kept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(held, "_ORDERED_NBYTES", 100)
     ordered = _OrderedLengths()
     for shard in range(4):
-        ordered.keep(ROOT, shard, four_bytes(10))
-    assert [ordered.get(ROOT, shard) is not None for shard in range(4)] == [
+        ordered.keep(ROOT, (10 * shard, 10 * shard + 10), four_bytes(10))
+    assert [ordered.get(ROOT, (10 * shard, 10 * shard + 10)) is not None for shard in range(4)] == [
         True,
         True,
         False,
@@ -117,14 +117,14 @@ def test_ordered_lengths_of_other_builds_make_room(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(held, "_ORDERED_NBYTES", 100)
     ordered = _OrderedLengths()
     for shard in range(2):
-        ordered.keep(OTHER, shard, four_bytes(10))
-    ordered.keep(ROOT, 0, four_bytes(10))
-    assert [key for key in ordered.arrays] == [(OTHER, 1), (ROOT, 0)]
-    ordered.keep(ROOT, 1, four_bytes(1000))  # never fits
-    assert ordered.get(ROOT, 1) is None
-    assert ordered.get(ROOT, 0) is not None
+        ordered.keep(OTHER, (10 * shard, 10 * shard + 10), four_bytes(10))
+    ordered.keep(ROOT, (0, 10), four_bytes(10))
+    assert [key for key in ordered.arrays] == [(OTHER, (10, 20)), (ROOT, (0, 10))]
+    ordered.keep(ROOT, (10, 20), four_bytes(1000))  # never fits
+    assert ordered.get(ROOT, (10, 20)) is None
+    assert ordered.get(ROOT, (0, 10)) is not None
     ordered.drop(ROOT)
-    assert ordered.get(ROOT, 0) is None
+    assert ordered.get(ROOT, (0, 10)) is None
 
 
 def test_result_does_not_depend_on_what_is_held(
@@ -141,7 +141,7 @@ def test_result_does_not_depend_on_what_is_held(
     def build(folder: str) -> dict[str, bytes]:
         result = run_builds(build_index(plan, source, tmp_path / folder, SerialExecutor()))
         # Nothing of a finished build stays.
-        assert find_ordered(result.store.root, 0) is None
+        assert find_ordered(result.store.root, (0, 16)) is None
         assert not [key for key in held._held.arrays if key[0] == source.facts.length_digest]
         files = [path for path in result.store.root.rglob("*") if path.is_file()]
         return {str(path.relative_to(result.store.root)): path.read_bytes() for path in files}
@@ -157,14 +157,14 @@ def test_forked_child_holds_nothing(write_corpus: WriteCorpus, plan_index: PlanI
     """A lock that a thread of the parent held would never be freed in the child."""
     plan, source = plan_index(write_corpus([1, 2, 3]))
     held.order_lengths(plan, source, np.array([2, 0], np.int32))
-    held.keep_ordered(ROOT, 0, four_bytes(3))
+    held.keep_ordered(ROOT, (0, 10), four_bytes(3))
     read, write = os.pipe()
     with held._held.lock, held._ordered.lock:
         child = os.fork()
         if child == 0:
             try:
                 ordered = held.order_lengths(plan, source, np.array([2, 0], np.int32))
-                right = ordered.tolist() == [3, 1] and find_ordered(ROOT, 0) is None
+                right = ordered.tolist() == [3, 1] and find_ordered(ROOT, (0, 10)) is None
                 os.write(write, b"right" if right else b"wrong")
             finally:
                 os._exit(0)
@@ -172,6 +172,6 @@ def test_forked_child_holds_nothing(write_corpus: WriteCorpus, plan_index: PlanI
     assert os.read(read, 5) == b"right"
     os.close(read)
     assert os.waitpid(child, 0)[1] == 0
-    assert find_ordered(ROOT, 0) is not None
+    assert find_ordered(ROOT, (0, 10)) is not None
     drop_held(source, ROOT)
-    assert find_ordered(ROOT, 0) is None
+    assert find_ordered(ROOT, (0, 10)) is None

@@ -1,6 +1,7 @@
 """Indices of both orders against naive ones: any chunks, any executor, any interruption."""
 
 import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,25 @@ def test_any_grid_finds_and_finishes_an_index_begun_on_another(
     for plan in (fine, coarse):
         again = build(plan, source, tmp_path)
         assert (again.num_written, again.num_shards) == (0, finished.num_shards)
+
+
+def test_a_worker_that_held_another_cut_of_the_same_index(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a worker holds outlives a build there: only the client's process is told of its end."""
+    monkeypatch.setattr(building_index, "drop_held", lambda source, root: None)
+    prefix = write_corpus(LENGTHS)
+    golden = None
+    for chunk in (4, 1, 2, 64, 1):
+        plan, source = plan_index(prefix, num_samples=60, order="scalable", chunk=chunk)
+        store = build(plan, source, tmp_path).store
+        arrays = [np.asarray(array) for array in open_index_arrays(store)]
+        golden = arrays if golden is None else golden
+        assert_equal(arrays, tuple(golden))
+        shutil.rmtree(store.root)
 
 
 class Killed(BaseException):

@@ -84,17 +84,17 @@ def test_lengths_are_read_again_where_they_are_not_held(
     ordered, starts = token_starts(plan)
     asked = []
 
-    def find_first_only(root: Path, shard: int) -> Any:
-        asked.append(shard)
+    def find_first_only(root: Path, rows: tuple[int, int]) -> Any:
+        asked.append(rows)
         first = ordered[: plan.document_layout.shard_length].astype(np.int32)
-        return first if shard == 0 else None
+        return first if rows == (0, len(first)) else None
 
     monkeypatch.setattr(building_samples, "find_ordered", find_first_only)
     size = plan.num_samples + 1
     found = compute_boundaries(plan, tmp_path, source, starts, 0, size)
     np.testing.assert_array_equal(found, naive_boundaries(plan, ordered))
     assert asked == sorted(set(asked))
-    assert asked[0] == 0
+    assert asked[0][0] == 0
 
 
 def test_tokens_that_are_not_there_are_refused(
@@ -103,7 +103,7 @@ def test_tokens_that_are_not_there_are_refused(
     """Offsets of the source that name more tokens than its lengths hold."""
     plan, source = plan_index(prefix, sequence_length=4, order="scalable", stored="minimal")
     monkeypatch.setattr(
-        building_samples, "find_ordered", lambda root, shard: np.full(12, 1, np.int32)
+        building_samples, "find_ordered", lambda root, rows: np.full(12, 1, np.int32)
     )
     message = r"corpus must hold the tokens that its offsets name, boundary 3 lies beyond its last"
     with pytest.raises(VerificationError, match=message):

@@ -110,7 +110,7 @@ def test_one_position_costs_the_same_after_a_million_epochs(
         made.append(epoch)
         return round_keys(*key, epoch=epoch, **rest)
 
-    monkeypatch.setattr("zindex.building.shuffle.round_keys", keys_of)
+    monkeypatch.setattr("zindex.plan.index_plan.round_keys", keys_of)
     position = plan.num_samples - 1
     start, stop = plan.samples_of_epoch(plan.epochs.num_epochs - 1)
     assert start <= compute_shuffle(plan, position, position + 1)[0] < stop

@@ -370,7 +370,9 @@ def test_a_shard_that_shrinks_under_its_reader_is_an_error_and_no_signal(tmp_pat
     with pytest.raises(VerificationError, match=re.escape(message)):
         array.read(3, 6)
     os.truncate(tmp_path / "one" / "c" / "0", 0)
-    with pytest.raises(VerificationError, match=r"at 4, it ends after 0"):
+    with pytest.raises(
+        VerificationError, match=r"one/c/0 must end with an index of \d+ bytes, got 0"
+    ):
         array.read(1, 2)
 
 
@@ -379,6 +381,19 @@ def test_an_opened_store_is_read_as_it_is_now(tmp_path: Path) -> None:
     for offset in range(3):
         build_arrays(tmp_path, {ONE: count_up(10) + np.int32(offset)}, spec={"offset": offset})
         array = open_store(tmp_path)["one"]
+        assert array[3] == 3 + offset
+        for path in sorted(tmp_path.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_a_store_opened_elsewhere_is_not_mistaken_for_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker gets the opened store from its client, and never opens one itself."""
+    monkeypatch.setattr("zindex.store.open.forget_open_shards", lambda root: None)
+    for offset in range(3):
+        build_arrays(tmp_path, {ONE: count_up(10) + np.int32(offset)}, spec={"offset": offset})
+        array = pickle.loads(pickle.dumps(open_store(tmp_path)))["one"]
         assert array[3] == 3 + offset
         for path in sorted(tmp_path.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -439,7 +454,7 @@ def test_a_shard_in_use_goes_last(long_store: tuple[ArrayReader, Values]) -> Non
     assert array[0] == 0
     array.read(6 * 255, 6 * 255 + 1)
     array.read(6 * 256, 6 * 256 + 1)
-    held = [key[2] for key in reader._open_shards.files]
+    held = [key[3] for key in reader._open_shards.files]
     assert 0 in held
     assert 1 not in held
 

@@ -64,8 +64,8 @@ def convert(
     prefix
         Path of a ``.bin/.idx`` pair without its suffix, a glob of such paths, or several of them.
     store_url
-        The store of a single corpus; of several, the directory of their stores, each named like
-        its corpus with ``.zarr`` behind.
+        The store of a corpus given by its path; of a glob or of several paths, however many they
+        name, the directory of their stores, each named like its corpus with ``.zarr`` behind.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     link
@@ -98,7 +98,9 @@ def convert(
     # Workers may run in another directory.
     prefixes = [os.path.abspath(path) for path in expand_prefixes(prefix)]
     corpora = [Corpus(path, read_index(path, multimodal=multimodal)) for path in prefixes]
-    roots = _name_stores(prefixes, local_path(store_url))
+    root = local_path(store_url)
+    is_one = isinstance(prefix, (str, os.PathLike)) and not _is_glob(os.fspath(prefix))
+    roots = [root] if is_one else _name_stores(prefixes, root)
 
     async def main(executor: Executor) -> list[Store]:
         with open_progress(progress) as shown:
@@ -127,7 +129,7 @@ def expand_prefixes(prefix: str | os.PathLike[str] | Iterable[str | os.PathLike[
     prefixes: list[str] = []
     for item in given:
         path = os.fspath(item)
-        if glob.has_magic(path) and not os.path.exists(f"{path}.idx"):
+        if _is_glob(path):
             pattern = path if path.endswith(".idx") else f"{path}.idx"
             matches = sorted(glob.glob(pattern))
             if not matches:
@@ -140,10 +142,13 @@ def expand_prefixes(prefix: str | os.PathLike[str] | Iterable[str | os.PathLike[
     return prefixes
 
 
+def _is_glob(path: str) -> bool:
+    """Return whether a path is a pattern, and not a pair whose name looks like one."""
+    return glob.has_magic(path) and not os.path.exists(f"{path}.idx")
+
+
 def _name_stores(prefixes: Sequence[str], root: Path) -> list[Path]:
-    """Return where each corpus goes."""
-    if len(prefixes) == 1:
-        return [root]
+    """Return where each of several corpora goes."""
     roots = [root / f"{os.path.basename(prefix)}.zarr" for prefix in prefixes]
     for i, path in enumerate(roots):
         if path in roots[:i]:

@@ -17,7 +17,7 @@ from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.kernels.mersenne import seed_state
 from zindex.plan.index_plan import IndexPlan
-from zindex.plan.keys import Stage, round_keys
+from zindex.plan.keys import Stage
 from zindex.store import local
 from zindex.store.identity import canonical_json, parse_json
 from zindex.store.reader import ArrayReader
@@ -61,13 +61,7 @@ def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.
     while row < stop:
         epoch, first = divmod(row, plan.num_documents)
         upto = min(stop, (epoch + 1) * plan.num_documents)
-        keys = round_keys(
-            plan.seed,
-            Stage.DOCUMENT,
-            source_digest=plan.source.length_digest,
-            split=plan.split,
-            epoch=epoch,
-        )
+        keys = plan.round_keys(Stage.DOCUMENT, epoch)
         out = documents[row - start : upto - start]
         permute_range(first, plan.num_documents, keys, plan.start, out)
         row = upto
@@ -164,5 +158,5 @@ def _count_tokens(
 ) -> int:
     """Return the tokens of one shard of documents; keep their lengths for the sample index."""
     ordered = order_lengths(plan, source, documents)
-    keep_ordered(root, shard, ordered)
+    keep_ordered(root, plan.document_layout.shard_bounds(shard), ordered)
     return int(ordered.sum(dtype=np.int64))

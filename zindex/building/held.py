@@ -18,6 +18,8 @@ from zindex.kernels.samples import gather_lengths
 from zindex.plan.index_plan import IndexPlan
 
 Lengths = npt.NDArray[np.int32]
+#: Rows of a document index, half-open.
+Rows = tuple[int, int]
 
 # Bytes of lengths in file order: random access needs those of a whole split, 4 bytes a document,
 # once per process whatever the number of its threads.
@@ -70,10 +72,12 @@ class _HeldLengths:
 
 
 class _OrderedLengths:
-    """Lengths of document shards in document order; what comes when there is no room is not kept.
+    """Lengths of runs of documents, in order; what comes when there is no room is not kept.
 
-    Shards are read in the order in which they came, so throwing out the oldest would throw out
-    each just before its use.
+    A root names the content of an index but not its cut, so runs are known by their rows.
+
+    Runs are read in the order in which they came, so throwing out the oldest would throw out each
+    just before its use.
     """
 
     def __init__(self) -> None:
@@ -82,22 +86,22 @@ class _OrderedLengths:
     def reset(self) -> None:
         """Hold nothing, as in a new process."""
         self.lock = threading.Lock()
-        self.arrays: OrderedDict[tuple[Path, int], Lengths] = OrderedDict()
+        self.arrays: OrderedDict[tuple[Path, Rows], Lengths] = OrderedDict()
 
-    def keep(self, root: Path, shard: int, lengths: Lengths) -> None:
-        """Keep the lengths of one shard if there is room; other builds' make room."""
+    def keep(self, root: Path, rows: Rows, lengths: Lengths) -> None:
+        """Keep the lengths of a run of documents if there is room; other builds' make room."""
         with self.lock:
             for key in [key for key in self.arrays if key[0] != root]:
                 if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
                     break
                 del self.arrays[key]
             if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
-                self.arrays[root, shard] = lengths
+                self.arrays[root, rows] = lengths
 
-    def get(self, root: Path, shard: int) -> Lengths | None:
-        """Return the lengths of one shard, or None if they are not held."""
+    def get(self, root: Path, rows: Rows) -> Lengths | None:
+        """Return the lengths of a run of documents, or None if they are not held."""
         with self.lock:
-            return self.arrays.get((root, shard))
+            return self.arrays.get((root, rows))
 
     def drop(self, root: Path) -> None:
         """Forget a build that is over."""

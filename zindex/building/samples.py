@@ -93,8 +93,8 @@ def _read_ordered(
     plan: IndexPlan, root: Path, source: LengthSource, partition: int
 ) -> npt.NDArray[np.int32]:
     """Return the lengths of one document shard in document order."""
-    held = find_ordered(root, partition)
+    rows = plan.document_layout.shard_bounds(partition)
+    held = find_ordered(root, rows)
     if held is not None:
         return held
-    documents = read_documents(plan, root, *plan.document_layout.shard_bounds(partition))
-    return order_lengths(plan, source, documents)
+    return order_lengths(plan, source, read_documents(plan, root, *rows))

@@ -9,7 +9,7 @@ from zindex.building.documents import read_generator
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.plan.index_plan import IndexPlan
-from zindex.plan.keys import Stage, round_keys
+from zindex.plan.keys import Stage
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 
@@ -32,13 +32,7 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
         epoch = plan.epoch_of_sample(position)
         first, last = plan.samples_of_epoch(epoch)
         upto = min(stop, last)
-        keys = round_keys(
-            plan.seed,
-            Stage.SAMPLE,
-            source_digest=plan.source.length_digest,
-            split=plan.split,
-            epoch=epoch,
-        )
+        keys = plan.round_keys(Stage.SAMPLE, epoch)
         out = samples[position - start : upto - start]
         permute_range(position - first, last - first, keys, first, out)
         position = upto

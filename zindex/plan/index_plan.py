@@ -5,10 +5,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from zindex import schema
 from zindex.errors import ConfigError, PlanError
 from zindex.plan.epochs import EpochPlan
+from zindex.plan.keys import Stage, round_keys
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
@@ -136,9 +138,14 @@ class IndexPlan:
         start, stop = -(-epoch * tokens // length), -(-(epoch + 1) * tokens // length)
         return min(start, self.num_samples), min(stop, self.num_samples)
 
+    def round_keys(self, stage: Stage, epoch: int) -> npt.NDArray[np.uint64]:
+        """Return the round keys of one permutation of the scalable order."""
+        digest = self.source.length_digest
+        return round_keys(self.seed, stage, source_digest=digest, split=self.split, epoch=epoch)
+
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """Everything that decides the values, as JSON; Megatron's shuffles know no split name."""
+        """Everything that decides the values, as JSON."""
         return {
             "algorithm": self.order,
             "algorithm_version": ALGORITHM_VERSIONS[self.order],

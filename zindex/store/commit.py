@@ -209,6 +209,7 @@ def commit_store(
     local.sync_directory(plan.root)
     _create_same(plan.root / ROOT_KEY, canonical_json(root).encode())
     local.sync_directory(plan.root)
+    local.sync_directory(plan.root.parent)
 
 
 def _shard_folders(root: Path, layout: ArrayLayout) -> set[Path]:

@@ -37,7 +37,7 @@ class Store:
         """Return the reader of an array."""
         if name not in self.layouts:
             raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
-        return ArrayReader(self.root, self.layouts[name])
+        return ArrayReader(self.root, self.layouts[name], self.attributes["manifest_sha256"])
 
 
 def open_store(

@@ -98,11 +98,11 @@ class _OpenShards:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.files: OrderedDict[tuple[Path, str, int], _ShardFile] = OrderedDict()
+        self.files: OrderedDict[tuple[Path, str, str, int], _ShardFile] = OrderedDict()
 
-    def get(self, root: Path, layout: ArrayLayout, shard: int) -> _ShardFile:
-        """Return an open shard."""
-        key = (root, layout.name, shard)
+    def get(self, root: Path, version: str, layout: ArrayLayout, shard: int) -> _ShardFile:
+        """Return an open shard of one version of a store."""
+        key = (root, version, layout.name, shard)
         with self.lock:
             file = self.files.get(key)
             if file is not None and file.layout == layout:
@@ -244,11 +244,15 @@ class ArrayReader(RowReader):
         Directory of the store.
     layout
         The array's layout.
+    version
+        Tells the stores apart that lie at this place one after another: their shards are never
+        taken for each other, in whichever process they were opened.
     """
 
-    def __init__(self, root: Path, layout: ArrayLayout) -> None:
+    def __init__(self, root: Path, layout: ArrayLayout, version: str = "") -> None:
         super().__init__(layout)
         self.root = root
+        self.version = version
 
     def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         layout = self.layout
@@ -257,12 +261,15 @@ class ArrayReader(RowReader):
             shard = position // layout.shard_length
             shard_start, shard_stop = layout.shard_bounds(shard)
             upto = min(stop, shard_stop)
-            file = _open_shards.get(self.root, layout, shard)
+            file = _open_shards.get(self.root, self.version, layout, shard)
             rows = out[position - start : upto - start]
-            if layout.codec == "none":
-                _read_plain(file, position - shard_start, rows)
-            else:
-                _read_decoded(file, position - shard_start, rows)
+            read = _read_plain if layout.codec == "none" else _read_decoded
+            try:
+                read(file, position - shard_start, rows)
+            except VerificationError:
+                # The next try sees the file that is there then, perhaps a sound one.
+                _open_shards.forget(self.root)
+                raise
             position = upto
 
 
