@@ -196,8 +196,8 @@ def test_glob_or_sequence_of_one_corpus_names_a_folder(
     write_corpus: WriteCorpus, tmp_path: Path
 ) -> None:
     prefix = write_corpus([3, 4], name="only")
-    for i, given in enumerate((f"{prefix[:-1]}*", [prefix])):
-        (store,) = zindex.convert(given, tmp_path / f"folder{i}", client=SerialExecutor())
+    for i, wanted in enumerate((f"{prefix[:-1]}*", [prefix])):
+        (store,) = zindex.convert(wanted, tmp_path / f"folder{i}", client=SerialExecutor())
         assert store.root == tmp_path / f"folder{i}" / "only.zarr"
     (store,) = zindex.convert(prefix, tmp_path / "store.zarr", client=SerialExecutor())
     assert store.root == tmp_path / "store.zarr"
