@@ -16,11 +16,13 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
+from zindex.building import source
 from zindex.building.executor import SerialExecutor
 from zindex.datasets import gpt_dataset, gpt_index
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError
+from zindex.formats import bin_idx
 from zindex.plan.split import split_range
 from zindex.store.layout import ChunkGrid
 
@@ -208,18 +210,21 @@ def test_deferred_index(prefix: str, tmp_path: Path) -> None:
     assert torch.equal(item["tokens"], deferred[3]["tokens"])
 
 
-def test_validated_once_for_all_splits(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    open_source = gpt_index.open_source
-    monkeypatch.setattr(
-        gpt_index, "open_source", lambda path: opened.append(path) or open_source(path)
-    )
+def test_validated_and_digested_once_for_all_splits(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for module, name in ((bin_idx, "_check_sequences"), (source, "digest_block")):
+        real = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *args, real=real, name=name: calls.append(name) or real(*args)
+        )
     config = make_config(split="1,1,1")
     low_level = GPTDataset.build_low_level_dataset(prefix, config)
     for split in Split:
         start = 4 * split.value
         GPTDataset(low_level, prefix, range(start, start + 4), None, split, config)
-    assert opened == [prefix]
+    assert calls == ["_check_sequences", "digest_block"]
 
 
 def test_only_rank_0_builds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

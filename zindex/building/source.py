@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,19 @@ class LengthSource:
     path: str
     facts: SourceFacts
     reader: Store | IdxFile
+
+    @classmethod
+    def of(cls, path: str, reader: Store | IdxFile) -> "LengthSource":
+        """Return the source of a dataset that is open already; an index is digested here."""
+        if isinstance(reader, Store):
+            spec = reader.spec
+            facts = SourceFacts(spec["length_digest"], spec["num_sequences"], spec["num_tokens"])
+            return cls(path, facts, reader)
+        # Workers may run in another directory.
+        index = replace(reader, path=os.path.abspath(reader.path))
+        digests = [digest_block(index, block) for block in range(num_blocks(index.num_sequences))]
+        facts = SourceFacts(join_digests(digests), index.num_sequences, index.num_tokens)
+        return cls(path, facts, index)
 
     def lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """Return the lengths of sequences ``[start, stop)``: shape (stop - start,), int32."""
@@ -93,22 +106,13 @@ def open_source(path: str | os.PathLike[str], *, require_bin: bool = True) -> Le
     """
     text = os.fspath(path)
     if is_store(text):
-        store = open_store(text, kind="tokens")
-        facts = SourceFacts(
-            store.spec["length_digest"], store.spec["num_sequences"], store.spec["num_tokens"]
-        )
-        return LengthSource(text, facts, store)
+        return LengthSource.of(text, open_store(text, kind="tokens"))
     if not Path(f"{text}.idx").exists():
         raise StoreNotFoundError(
             f"no dataset at {text}: neither a zindex store nor {text}.idx exists; "
             "check the path, or convert the corpus first"
         )
-    # Workers may run in another directory.
-    index = read_index(os.path.abspath(text), require_bin=require_bin)
-    digests = [digest_block(index, block) for block in range(num_blocks(index.num_sequences))]
-    return LengthSource(
-        text, SourceFacts(join_digests(digests), index.num_sequences, index.num_tokens), index
-    )
+    return LengthSource.of(text, read_index(text, require_bin=require_bin))
 
 
 def num_blocks(num_sequences: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.building.on_demand import ensure_index
-from zindex.building.source import DIGEST_BLOCK, LengthSource, join_digests, open_source
+from zindex.building.source import DIGEST_BLOCK, LengthSource, join_digests
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -125,10 +125,12 @@ def index_folder(low_level_dataset: Any, class_name: str, config: GPTDatasetConf
 
 
 def stored_source(low_level_dataset: Any) -> LengthSource:
-    """Return the lengths of a dataset on disk, validated and digested once for all its splits."""
+    """Return the lengths of a dataset on disk, digested once for all its splits."""
     source = _sources.get(low_level_dataset)
     if source is None:
-        source = open_source(low_level_dataset.path_prefix)
+        is_zarr = isinstance(low_level_dataset, ZarrIndexedDataset)
+        reader = low_level_dataset.store if is_zarr else low_level_dataset.index.file
+        source = LengthSource.of(str(low_level_dataset.path_prefix), reader)
         _sources[low_level_dataset] = source
     return source
 
