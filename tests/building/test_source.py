@@ -77,7 +77,6 @@ def test_digest_is_taken_in_blocks(
 
     prefix = write_corpus(LENGTHS)
     monkeypatch.setattr(building_source, "DIGEST_BLOCK", 5)
-    monkeypatch.setattr("zindex.building.convert.DIGEST_BLOCK", 5)
     assert [num_blocks(count) for count in (0, 1, 5, 6)] == [0, 1, 1, 2]
     blocks = [np.array(LENGTHS[i : i + 5], "<i4").tobytes() for i in (0, 5, 10)]
     expected = join_digests(hashlib.sha256(block).digest() for block in blocks)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zindex import schema
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.progress import open_progress
-from zindex.building.source import DIGEST_BLOCK, digest_block, join_digests, num_blocks
+from zindex.building.source import digest_block, digest_rows, join_digests, num_blocks
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.formats.bin_reader import BinFile
@@ -262,16 +262,12 @@ def _read_rows(corpus: Corpus, name: str, start: int, stop: int) -> npt.NDArray[
 
 def digest_documents(index: IdxFile, block: int) -> bytes:
     """Task: the SHA-256 of one block of document bounds as little-endian int64."""
-    start = block * DIGEST_BLOCK
-    stop = min(start + DIGEST_BLOCK, index.num_documents + 1)
-    return hashlib.sha256(index.document_indices(start, stop).data).digest()
+    return digest_rows(index.document_indices, index.num_documents + 1, block)
 
 
 def digest_modes(index: IdxFile, block: int) -> bytes:
     """Task: the SHA-256 of one block of modes."""
-    start = block * DIGEST_BLOCK
-    stop = min(start + DIGEST_BLOCK, index.num_sequences)
-    return hashlib.sha256(index.sequence_modes(start, stop).data).digest()
+    return digest_rows(index.sequence_modes, index.num_sequences, block)
 
 
 def sample_tokens(corpus: Corpus, block: int) -> bytes:

@@ -2,10 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,15 +55,20 @@ class LengthSource:
 
     def count_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of sequences ``[start, stop)`` from their offsets."""
-        if start >= stop:
-            return 0
-        if isinstance(self.reader, Store):
-            offsets = self.reader[schema.SEQUENCE_OFFSET.name]
-            return int(offsets[stop]) - int(offsets[start])
-        first = int(self.reader.sequence_pointers(start, start + 1)[0])
-        last = int(self.reader.sequence_pointers(stop - 1, stop)[0])
-        last_length = int(self.reader.sequence_lengths(stop - 1, stop)[0])
-        return (last - first) // self.reader.dtype.itemsize + last_length
+        return count_tokens(self.reader, start, stop)
+
+
+def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
+    """Return the tokens of sequences ``[start, stop)`` of an opened dataset from their offsets."""
+    if start >= stop:
+        return 0
+    if isinstance(reader, Store):
+        offsets = reader[schema.SEQUENCE_OFFSET.name]
+        return int(offsets[stop]) - int(offsets[start])
+    first = int(reader.sequence_pointers(start, start + 1)[0])
+    last = int(reader.sequence_pointers(stop - 1, stop)[0])
+    last_length = int(reader.sequence_lengths(stop - 1, stop)[0])
+    return (last - first) // reader.dtype.itemsize + last_length
 
 
 def _read_side_by_side(reader: ArrayReader, start: int, stop: int) -> npt.NDArray[np.int32]:
@@ -122,9 +128,13 @@ def num_blocks(num_sequences: int) -> int:
 
 def digest_block(index: IdxFile, block: int) -> bytes:
     """Return the SHA-256 of one block of lengths as little-endian int32."""
+    return digest_rows(index.sequence_lengths, index.num_sequences, block)
+
+
+def digest_rows(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int, block: int) -> bytes:
+    """Return the SHA-256 of one block of an array's rows, as ``read(start, stop)`` gives them."""
     start = block * DIGEST_BLOCK
-    stop = min(start + DIGEST_BLOCK, index.num_sequences)
-    return hashlib.sha256(index.sequence_lengths(start, stop).data).digest()
+    return hashlib.sha256(read(start, min(start + DIGEST_BLOCK, num_rows)).data).digest()
 
 
 def join_digests(digests: Iterable[bytes]) -> str:

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.building.on_demand import ensure_index
-from zindex.building.source import DIGEST_BLOCK, LengthSource, join_digests
+from zindex.building.source import DIGEST_BLOCK, LengthSource, count_tokens, join_digests
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import PlanError
+from zindex.formats.bin_idx import IdxFile
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan, SourceFacts
 from zindex.store.open import Store
@@ -62,7 +63,7 @@ def plan_samples(
     PlanError
         If its documents hold no tokens.
     """
-    num_tokens = count_tokens(low_level_dataset, span)
+    num_tokens = _count_tokens(low_level_dataset, span)
     if not num_tokens:
         raise PlanError(
             f"{where} must hold tokens to give samples, its documents [{span.start}, {span.stop}) "
@@ -77,15 +78,10 @@ def plan_samples(
     )
 
 
-def count_tokens(low_level_dataset: Any, span: range) -> int:
+def _count_tokens(low_level_dataset: Any, span: range) -> int:
     """Return the tokens of a run of documents: from offsets where there are some."""
-    if isinstance(low_level_dataset, ZarrIndexedDataset):
-        return low_level_dataset.count_tokens(span.start, span.stop)
-    if isinstance(low_level_dataset, IndexedDataset):
-        index = low_level_dataset.index
-        first = int(index.sequence_pointers[span.start])
-        last = int(index.sequence_pointers[span.stop - 1])
-        return (last - first) // index.dtype_size + int(index.sequence_lengths[span.stop - 1])
+    if isinstance(low_level_dataset, STORED):
+        return count_tokens(_opened(low_level_dataset), span.start, span.stop)
     lengths = low_level_dataset.sequence_lengths
     return int(np.sum(lengths[span.start : span.stop], dtype=np.int64))
 
@@ -128,11 +124,16 @@ def stored_source(low_level_dataset: Any) -> LengthSource:
     """Return the lengths of a dataset on disk, digested once for all its splits."""
     source = _sources.get(low_level_dataset)
     if source is None:
-        is_zarr = isinstance(low_level_dataset, ZarrIndexedDataset)
-        reader = low_level_dataset.store if is_zarr else low_level_dataset.index.file
-        source = LengthSource.of(str(low_level_dataset.path_prefix), reader)
+        source = LengthSource.of(str(low_level_dataset.path_prefix), _opened(low_level_dataset))
         _sources[low_level_dataset] = source
     return source
+
+
+def _opened(low_level_dataset: IndexedDataset | ZarrIndexedDataset) -> Store | IdxFile:
+    """Return what a dataset on disk holds open: its store, or its checked ``.idx`` file."""
+    if isinstance(low_level_dataset, ZarrIndexedDataset):
+        return low_level_dataset.store
+    return low_level_dataset.index.file
 
 
 def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:

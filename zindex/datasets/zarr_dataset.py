@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from zindex import schema
+from zindex.building.source import count_tokens
 from zindex.errors import ConfigError
 from zindex.store.open import Store, open_store
 from zindex.store.tokens import TokenReader, open_tokens
@@ -122,10 +123,7 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
 
     def count_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of sequences ``[start, stop)``, from two offsets."""
-        if start >= stop:
-            return 0
-        offsets = self.store[schema.SEQUENCE_OFFSET.name]
-        return int(offsets[stop]) - int(offsets[start])
+        return count_tokens(self.store, start, stop)
 
     @property
     def sequence_lengths(self) -> npt.NDArray[np.int32]:
