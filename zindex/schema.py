@@ -54,3 +54,19 @@ SAMPLE_INDEX = ArraySpec(
 SHUFFLE_INDEX = ArraySpec(
     "shuffle_index", ("sample",), "sample id", "Sample that stands at each shuffled position."
 )
+
+DATASET_INDEX = ArraySpec(
+    "dataset_index", ("sample",), "dataset id", "Dataset that each position of the run draws from."
+)
+DATASET_SAMPLE_INDEX = ArraySpec(
+    "dataset_sample_index",
+    ("sample",),
+    "position in the dataset",
+    "Which sample of that dataset stands at each position of the run.",
+)
+DATASET_WEIGHT = ArraySpec(
+    "dataset_weight", ("dataset",), "share", "Weight of each dataset; all of them sum to 1."
+)
+DATASET_COUNT = ArraySpec(
+    "dataset_count", ("dataset",), "samples", "Samples that the whole run draws of each dataset."
+)

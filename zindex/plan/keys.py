@@ -8,18 +8,19 @@ import numpy.typing as npt
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS
 from zindex.plan.split import SPLIT_NAMES
 
+RoundKeys = npt.NDArray[np.uint64]
+
 
 class Stage(IntEnum):
     """What a key permutes. The numbers are part of the format."""
 
     DOCUMENT = 1
     SAMPLE = 2
+    BLEND = 3
 
 
-def round_keys(
-    seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int
-) -> npt.NDArray[np.uint64]:
-    """Return the round keys of one permutation.
+def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
+    """Return the round keys of one permutation of a dataset's documents or samples.
 
     Parameters
     ----------
@@ -44,6 +45,29 @@ def round_keys(
     Source: ``numpy.random.SeedSequence``, whose output numpy keeps stable (NEP 19).
     """
     words = [int(source_digest[8 * i : 8 * i + 8], 16) for i in range(4)]
-    spawn_key = (int(stage), *words, SPLIT_NAMES.index(split), epoch)
+    return _draw_keys(seed, int(stage), *words, SPLIT_NAMES.index(split), epoch)
+
+
+def blend_keys(seed: int, split: str) -> RoundKeys:
+    """Return the round keys of the permutation of a whole run.
+
+    They are known before any dataset is opened: the run's seed and the split decide them.
+
+    Parameters
+    ----------
+    seed
+        The run's seed, >= 0.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+
+    Returns
+    -------
+    keys
+        Shape (NUM_ROUNDS,), uint64.
+    """
+    return _draw_keys(seed, int(Stage.BLEND), SPLIT_NAMES.index(split))
+
+
+def _draw_keys(seed: int, *spawn_key: int) -> RoundKeys:
     sequence = np.random.SeedSequence(seed, spawn_key=spawn_key)
     return sequence.generate_state(NUM_ROUNDS, KEY_DTYPE).astype(np.uint64, copy=False)
