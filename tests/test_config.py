@@ -26,6 +26,8 @@ samples: {train: 1000000, valid: null}
 add_extra_token_to_sequence: false
 drop_last_partial_validation_sequence: false
 grid: {chunk_length: 16, shard_length: 64, codec: zstd}
+shuffle: uniform
+surplus: 1e-2
 datasets:
   - corpora/web.zarr
   - {path: /data/code, samples: {train: 0}}
@@ -57,8 +59,12 @@ def test_every_setting(tmp_path: Path) -> None:
         add_extra_token_to_sequence=False,
         drop_last_partial_validation_sequence=False,
         grid=ChunkGrid(16, 64, "zstd"),
+        shuffle="uniform",
+        surplus=0.01,
     )
-    assert set(re.findall(r"^(\w+):", FULL, re.M)) == {item.name for item in fields(RunConfig)}
+    of_blends = {"blend", "max_epochs"}  # of other runs
+    every = {item.name for item in fields(RunConfig)} - of_blends
+    assert set(re.findall(r"^(\w+):", FULL, re.M)) == every
 
 
 def test_defaults(tmp_path: Path) -> None:

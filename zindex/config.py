@@ -11,19 +11,42 @@
     datasets:
       - corpora/web.zarr         # a Zarr store, or the prefix of a .bin/.idx pair
       - {path: corpora/code, samples: {train: 500000}}
+
+With shares the datasets become one blend per split. All carry the same kind of share::
+
+    samples: {train: 1000000}    # of the blend; needed with weights
+    max_epochs: 4                # no dataset is seen more often in train
+    shuffle: keyed               # or uniform; of the scalable order's blend
+    surplus: 0.005               # share of samples to build beyond what the weights ask for
+    datasets:
+      - {path: corpora/web.zarr, weight: 0.7}
+      - {path: corpora/code, weight: 0.3, max_epochs: 2}
+      - {path: corpora/old, weight: 0}                   # left out
+
+``tokens: 1.5B`` (also 300M, 2e12) in the place of ``weight`` takes that many tokens of a dataset's
+train, ``epochs: 2.5`` passes over it that often; ``samples`` then says the size of the blend, or
+nothing: all that the budgets give. A split without samples is one epoch of every dataset::
+
+    blend: sizes                 # without shares: every sample of every dataset, one epoch
+    samples: {train: 1000000}    # or the first so many of them
+    datasets: [corpora/web.zarr, corpora/code]
 """
 
 import os
 import reprlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import yaml
 
 from zindex.errors import ConfigError
+from zindex.plan.blend_plan import Shuffle
+from zindex.plan.blend_sizes import BlendKind, BlendRequest
 from zindex.plan.index_plan import Order, Stored
+from zindex.plan.number import NumberName, check_number, parse_number
 from zindex.plan.split import (
     SPLIT_NAMES,
     Bookends,
@@ -34,12 +57,16 @@ from zindex.store.layout import ChunkGrid
 
 #: Samples wanted of a split: a number, or None for one epoch. A split that is not named gets one.
 SampleCounts = dict[str, int | None]
+ShareKind = Literal["weight", "tokens", "epochs"]
 
 _MAX_NBYTES = 4 << 20
 _MAX_ALIASES = 20
 # Shows wrong values in short: aliases can make a value that no memory could print.
 _show = reprlib.Repr()
 _show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
+
+_SHARE_KINDS: tuple[ShareKind, ...] = ("weight", "tokens", "epochs")
+_DATASET_NUMBERS: tuple[NumberName, ...] = (*_SHARE_KINDS, "max_epochs")
 
 _KINDS = {
     "sequence_length": int,
@@ -48,6 +75,8 @@ _KINDS = {
     "split": str,
     "order": str,
     "store": str,
+    "blend": str,
+    "shuffle": str,
     "add_extra_token_to_sequence": bool,
     "drop_last_partial_validation_sequence": bool,
 }
@@ -55,15 +84,44 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """One dataset of a run."""
+    """One dataset of a run, with at most one kind of share in its blends."""
 
     path: str
-    #: Samples per split; None takes the run's.
+    #: Samples per split of a run without blends; None takes the run's.
     samples: SampleCounts | None = None
+    #: Weight in the blends, in proportion to that of the others; 0 leaves the dataset out.
+    weight: float | None = None
+    #: Tokens that train takes of the dataset; 0 leaves it out.
+    tokens: int | None = None
+    #: Epochs that train takes of the dataset; 0 leaves it out.
+    epochs: float | None = None
+    #: Epochs of train beyond which the dataset is not drawn from; None takes the run's.
+    max_epochs: float | None = None
 
     def __post_init__(self) -> None:
         if self.samples is not None:
             _check_samples(self.samples, f"samples of dataset {self.path}")
+        for name in _DATASET_NUMBERS:
+            value = getattr(self, name)
+            if value is not None:
+                check_number(value, name, f"{name} of dataset {self.path}")
+        kinds = [kind for kind in _SHARE_KINDS if getattr(self, kind) is not None]
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"a dataset must have one share, got {' and '.join(kinds)} for {self.path}; "
+                "leave out all but one"
+            )
+
+    @property
+    def share_kind(self) -> ShareKind | None:
+        """Kind of the dataset's share, if it has one."""
+        return next((kind for kind in _SHARE_KINDS if getattr(self, kind) is not None), None)
+
+    @property
+    def share(self) -> float | None:
+        """Weight, tokens or epochs as given; None without any."""
+        kind = self.share_kind
+        return None if kind is None else cast("float", getattr(self, kind))
 
 
 @dataclass(frozen=True)
@@ -86,20 +144,60 @@ class RunConfig:
     add_extra_token_to_sequence: bool = True
     drop_last_partial_validation_sequence: bool = True
     grid: ChunkGrid = field(default_factory=ChunkGrid)
+    #: ``"sizes"`` blends datasets without shares in proportion to their samples.
+    blend: Literal["sizes"] | None = None
+    #: Epochs of train beyond which a dataset is not drawn from by a blend; None for no limit.
+    max_epochs: float | None = None
+    #: Share by which more samples of a dataset are built than a blend by weights asks for.
+    surplus: float = 0.005
+    #: How the scalable order shuffles a blend.
+    shuffle: Shuffle = "keyed"
 
     def __post_init__(self) -> None:
         if not self.datasets:
             raise ConfigError("datasets must name at least one dataset, got none; add a path")
-        paths = [dataset.path for dataset in self.datasets]
-        twice = next((path for i, path in enumerate(paths) if path in paths[:i]), None)
-        if twice is not None:
-            raise ConfigError(
-                f"datasets must name each path once, got {twice} twice; leave one out"
-            )
+        [(path, num_times)] = Counter(item.path for item in self.datasets).most_common(1)
+        if num_times > 1:
+            raise ConfigError(f"datasets must name each path once, got {path} twice; leave one out")
         if self.sequence_length < 1:
             raise ConfigError(f"sequence_length must be at least 1, got {self.sequence_length}")
         _check_samples(self.samples, "samples")
         parse_and_normalize_split(self.split)
+        _check_shares(self)
+        _check_blend(self)
+
+    @property
+    def share_kind(self) -> ShareKind | None:
+        """Kind of the datasets' shares; None without any."""
+        return self.datasets[0].share_kind
+
+    @property
+    def blend_kind(self) -> BlendKind | None:
+        """By what the datasets are blended; None if each stays by itself."""
+        return self.share_kind or self.blend
+
+    @property
+    def members(self) -> tuple[DatasetConfig, ...]:
+        """The datasets that are used: all but those whose share is 0."""
+        return tuple(dataset for dataset in self.datasets if dataset.share != 0)
+
+    @property
+    def blend_request(self) -> BlendRequest | None:
+        """What the blends are asked for, its datasets being `members`; None without blends."""
+        if self.blend_kind is None:
+            return None
+        return BlendRequest(
+            kind=self.blend_kind,
+            datasets=tuple(item.path for item in self.members),
+            shares=tuple(1 if item.share is None else item.share for item in self.members),
+            max_epochs=tuple(item.max_epochs or self.max_epochs for item in self.members),
+            samples=self.samples,
+            sequence_length=self.sequence_length,
+            extra_token=int(self.add_extra_token_to_sequence),
+            order=self.order,
+            surplus=self.surplus,
+            drop_last_partial_validation_sequence=self.drop_last_partial_validation_sequence,
+        )
 
     @property
     def split_matrix(self) -> list[Bookends]:
@@ -137,6 +235,7 @@ class RunConfig:
             raise ConfigError(f"datasets must be a list of paths, got {_show.repr(datasets)}")
         known["datasets"] = tuple(_parse_dataset(item, folder) for item in datasets)
         _check_types(known, _KINDS)
+        _parse_numbers(known, ("max_epochs", "surplus"), "")
         if "sequence_length" not in known:
             raise ConfigError("sequence_length must be set: tokens per sample; for example 4096")
         known["index"] = _join(folder, known.get("index", "index"))
@@ -218,7 +317,9 @@ def _parse_dataset(value: Any, folder: str) -> DatasetConfig:
     )
     if not isinstance(known.get("path"), str):
         raise ConfigError(f"a dataset must have a path, got {_show.repr(value)}")
-    return DatasetConfig(**(known | {"path": _join(folder, known["path"])}))
+    known["path"] = _join(folder, known["path"])
+    _parse_numbers(known, _DATASET_NUMBERS, f" of dataset {known['path']}")
+    return DatasetConfig(**known)
 
 
 def _join(folder: str, path: str) -> str:
@@ -252,3 +353,68 @@ def _check_types(known: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
             raise ConfigError(
                 f"{name} must be {kind.__name__}, got {_show.repr(value)}; quote or unquote it"
             )
+
+
+def _parse_numbers(known: dict[str, Any], names: Sequence[NumberName], where: str) -> None:
+    """Replace texts such as ``1.5B`` and whole floats of tokens by the numbers that they mean."""
+    for name in names:
+        if name in known:
+            known[name] = parse_number(known[name], name, name + where)
+
+
+def _check_shares(config: RunConfig) -> None:
+    """Check that all datasets have the same kind of share, or none has any."""
+    kind = config.share_kind
+    for dataset in config.datasets:
+        if dataset.share_kind != kind:
+            first = config.datasets[0].path
+            names = (kind or "no share", dataset.share_kind or "no share")
+            raise ConfigError(
+                f"datasets must all have the same kind of share, got {names[0]} for {first} and "
+                f"{names[1]} for {dataset.path}; a share of 0 leaves a dataset out"
+            )
+        if kind is None and dataset.max_epochs is not None:
+            raise ConfigError(
+                f"max_epochs needs shares, got it for {dataset.path} without any; set weight, "
+                "tokens or epochs of every dataset"
+            )
+        if config.blend_kind is not None and dataset.samples is not None:
+            raise ConfigError(
+                f"samples of a blend are set for the run, got samples of dataset {dataset.path}; "
+                "leave them out or leave out the blend"
+            )
+    if not config.members:
+        raise ConfigError(f"one dataset must have a {kind} above 0 at least, got 0 for all")
+
+
+def _check_blend(config: RunConfig) -> None:
+    """Check the settings of the run's blends."""
+    check_number(config.surplus, "surplus", "surplus")
+    if config.blend not in (None, "sizes"):
+        raise ConfigError(
+            f"blend must be 'sizes', got {config.blend!r}; for other blends give datasets shares"
+        )
+    if config.blend is not None and config.share_kind is not None:
+        raise ConfigError(
+            f"blend: {config.blend} is for datasets without shares, got {config.share_kind} for "
+            f"{config.datasets[0].path}; leave one of the two out"
+        )
+    if config.shuffle not in ("keyed", "uniform"):
+        raise ConfigError(f"shuffle must be 'keyed' or 'uniform', got {config.shuffle!r}")
+    if config.shuffle != "keyed" and config.order == "megatron":
+        raise ConfigError(
+            f"shuffle: {config.shuffle} needs order: scalable, got order: megatron, whose blends "
+            "are not shuffled; leave one of the two out"
+        )
+    if config.max_epochs is not None:
+        check_number(config.max_epochs, "max_epochs", "max_epochs")
+        if config.share_kind is None:
+            raise ConfigError(
+                f"max_epochs needs shares, got max_epochs {config.max_epochs:g} without any; set "
+                "weight, tokens or epochs of every dataset"
+            )
+    if config.share_kind == "weight" and config.samples.get("train") is None:
+        raise ConfigError(
+            "a blend by weights needs samples.train, got none; set it, to 0 for no train, or give "
+            "tokens or epochs in the place of weights"
+        )
