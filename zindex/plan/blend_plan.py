@@ -24,6 +24,7 @@ BLEND_VERSIONS: dict[str, int] = {"megatron": 1, "scalable": 1}
 #: Megatron's dataset ids are int16; beyond this many datasets ours are int32.
 MAX_INT16_DATASETS = 32_767
 MAX_DATASETS = 10**6
+MAX_BLEND_SAMPLES = 2**62
 
 _INT32_MAX = np.iinfo(np.int32).max
 # The greedy order draws up to a few samples more of a dataset than its weight asks for.
@@ -45,6 +46,16 @@ class PermutationPlan:
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the permutation's values."""
         return np.dtype(np.uint32 if self.num_samples <= 2**32 else np.int64)
+
+    @property
+    def layout(self) -> ArrayLayout:
+        """How it is cut: like the arrays of the blend that it orders."""
+        return ArrayLayout.plan(schema.DATASET_INDEX, self.num_samples, self.dtype, self.grid)
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, for the names of tasks."""
+        return f"{self.split}-{self.num_samples}-{self.seed}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +100,10 @@ class BlendPlan:
                 f"a blend must have 1 to {MAX_DATASETS:,} datasets, got {self.num_datasets:,}; "
                 "merge some"
             )
-        if self.num_samples < 0:
-            raise PlanError(f"a blend must have at least 0 samples, got {self.num_samples}")
+        if not 0 <= self.num_samples <= MAX_BLEND_SAMPLES:
+            raise PlanError(
+                f"a blend must have 0 to {MAX_BLEND_SAMPLES:,} samples, got {self.num_samples:,}"
+            )
 
     @classmethod
     def weighted(cls, weights: Sequence[float], num_samples: int, **settings: Any) -> "BlendPlan":
@@ -111,13 +124,17 @@ class BlendPlan:
             If a weight is not a positive number.
         """
         values = np.asarray(weights, np.float64)
+        with np.errstate(all="ignore"):
+            normalized = np.array(normalize(values.tolist()), np.float64)
         wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if not wrong.size:  # beside far larger floats a share is 0, as are all of an infinite sum
+            wrong = np.flatnonzero(normalized == 0)
         if wrong.size:
             raise PlanError(
-                f"weights of a blend must be positive numbers, got {values[wrong[0]]} for dataset "
-                f"{wrong[0]} of {values.size}; leave that dataset out"
+                "weights of a blend must be positive numbers, beside each other too, got "
+                f"{values[wrong[0]]} for dataset {wrong[0]} of {values.size}; leave that dataset "
+                "out or scale the weights"
             )
-        normalized = np.array(normalize(values.tolist()), np.float64)
         return cls(weights=normalized, sizes=None, num_samples=num_samples, **settings)
 
     @classmethod
@@ -136,6 +153,12 @@ class BlendPlan:
         PlanError
             If a size is not positive.
         """
+        total = sum(map(int, sizes))
+        if total > MAX_BLEND_SAMPLES:
+            raise PlanError(
+                f"a blend must have 0 to {MAX_BLEND_SAMPLES:,} samples, got {total:,} of all "
+                "datasets; leave some out"
+            )
         values = np.asarray(sizes, np.int64)
         wrong = np.flatnonzero(values <= 0)
         if wrong.size:
@@ -143,7 +166,6 @@ class BlendPlan:
                 f"sizes of a blend must be positive, got {values[wrong[0]]} for dataset "
                 f"{wrong[0]} of {values.size}; leave that dataset out"
             )
-        total = int(values.sum())
         return cls(weights=values / float(total), sizes=values, num_samples=total, **settings)
 
     @property

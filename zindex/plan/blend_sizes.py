@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Literal
 
 from zindex.errors import PlanError
+from zindex.plan.blend_plan import MAX_BLEND_SAMPLES
 from zindex.plan.blend_shortage import EpochLimit, check_limits
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import Order
@@ -22,8 +23,6 @@ BlendKind = Literal["weight", "tokens", "epochs", "sizes"]
 
 #: By split, the tokens of one epoch of each dataset of the request.
 TokensPerEpoch = Mapping[str, Sequence[int]]
-
-MAX_BLEND_SAMPLES = 2**62
 
 
 @dataclass(frozen=True, slots=True)
