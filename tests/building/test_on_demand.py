@@ -1,5 +1,9 @@
 """An index that is opened before it is built: built here, or waited for."""
 
+import asyncio
+import dataclasses
+import math
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,8 +18,9 @@ from zindex.building import on_demand
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor, run_builds
 from zindex.building.index import build_index, find_index, index_store_plan
-from zindex.building.on_demand import ensure_index
-from zindex.errors import NotReadyError, VerificationError
+from zindex.building.on_demand import Builds, Needed, Rank, ensure_index, needed_index
+from zindex.errors import NotReadyError, PlanError, VerificationError
+from zindex.store.commit import begin_store
 
 LENGTHS = [3, 0, 5, 2, 7, 4, 6]
 
@@ -27,6 +32,15 @@ def planned(write_corpus: WriteCorpus, plan_index: PlanIndex) -> tuple[Any, Any]
 
 def build(plan: Any, source: Any, folder: Path) -> Any:
     return run_builds(build_index(plan, source, folder, SerialExecutor())).store
+
+
+def obtain(rank: Rank, needs: list[Needed]) -> list[Any]:
+    stores: list[Any] = []
+    with Builds(rank) as builds:
+        for needed in needs:
+            builds.add(needed, stores.append)
+        builds.finish()
+    return stores
 
 
 def test_builder_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
@@ -57,14 +71,17 @@ def test_small_index_needs_no_cluster_and_large_one_gets_it(
     assert large.fingerprint == small.fingerprint
 
 
-@pytest.mark.parametrize("is_builder", [True, False])
+WAITING = Rank(1, timeout=0, takeover=math.inf)
+
+
+@pytest.mark.parametrize("rank", [None, WAITING])
 def test_finished_index_is_opened(
-    planned: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_builder: bool
+    planned: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: Rank | None
 ) -> None:
     expected = build(*planned, tmp_path)
-    for name in ("_build", "time"):
+    for name in ("_BuildLoop", "time"):
         monkeypatch.setattr(on_demand, name, None)
-    assert ensure_index(*planned, str(tmp_path), is_builder=is_builder, timeout=0) == expected
+    assert ensure_index(*planned, str(tmp_path), rank) == expected
 
 
 def test_waiting_process_gets_what_another_commits(
@@ -86,7 +103,7 @@ def test_waiting_process_gets_what_another_commits(
 
     builder = threading.Thread(target=build_later)
     builder.start()
-    store = ensure_index(*planned, str(tmp_path), is_builder=False, timeout=30)
+    store = ensure_index(*planned, str(tmp_path), Rank(1, timeout=30, takeover=math.inf))
     builder.join()
     assert store == find_index(index_store_plan(planned[0], tmp_path))
 
@@ -102,7 +119,7 @@ def test_wait_ends_with_what_is_missing(planned: tuple[Any, Any], tmp_path: Path
     )
     start = time.monotonic()
     with pytest.raises(NotReadyError, match=message) as caught:
-        ensure_index(*planned, str(tmp_path), is_builder=False, timeout=0.1)
+        ensure_index(*planned, str(tmp_path), Rank(1, timeout=0.1))
     assert time.monotonic() - start < 5
     assert (caught.value.num_done, caught.value.num_shards) == (num_shards - 1, num_shards)
 
@@ -110,41 +127,213 @@ def test_wait_ends_with_what_is_missing(planned: tuple[Any, Any], tmp_path: Path
 def test_wait_for_nothing_at_all(planned: tuple[Any, Any], tmp_path: Path) -> None:
     num_shards = index_store_plan(planned[0], tmp_path).num_shards
     with pytest.raises(NotReadyError, match=f"0 of {num_shards} shards are finished"):
-        ensure_index(*planned, str(tmp_path), is_builder=False, timeout=0)
+        ensure_index(*planned, str(tmp_path), WAITING)
 
 
-def test_waits_grow_and_differ(
-    planned: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_says_how_many_are_missing(planned: tuple[Any, Any], tmp_path: Path) -> None:
+    other = dataclasses.replace(planned[0], seed=8)
+    needs = [needed_index(plan, planned[1], str(tmp_path)) for plan in (planned[0], other)]
+    with pytest.raises(NotReadyError, match=r"shards are finished \(1 more are missing\); check"):
+        obtain(WAITING, needs)
+
+
+class Clock:
+    """A clock that only sleeping moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(on_demand, "time", made)
+    return made
+
+
+def test_waits_grow_and_differ(planned: tuple[Any, Any], tmp_path: Path, clock: Clock) -> None:
     """Thousands of ranks do not ask at the same moment, nor more often than every few seconds."""
-    clock, waits = 0.0, []
-
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return clock
-
-        @staticmethod
-        def sleep(seconds: float) -> None:
-            nonlocal clock
-            waits.append(seconds)
-            clock += seconds
-
-    monkeypatch.setattr(on_demand, "time", Clock)
     with pytest.raises(NotReadyError, match="within 60 s, 0 of"):
-        ensure_index(*planned, str(tmp_path), is_builder=False, timeout=60)
-    assert 60 <= sum(waits) < 63
-    limits = [min(2.0, 0.05 * 2**i) for i in range(len(waits))]
-    assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True)), waits
-    assert len(set(waits)) == len(waits)
+        ensure_index(*planned, str(tmp_path), Rank(1, timeout=60, takeover=math.inf))
+    pauses = clock.pauses
+    assert 60 <= sum(pauses) < 63
+    limits = [min(2.0, 0.05 * 2**i) for i in range(len(pauses))]
+    assert all(limit / 2 <= wait <= limit for wait, limit in zip(pauses, limits, strict=True))
+    assert len(set(pauses)) == len(pauses)
 
 
-@pytest.mark.parametrize("is_builder", [True, False])
-def test_damage_is_told_at_once(planned: tuple[Any, Any], tmp_path: Path, is_builder: bool) -> None:
+@pytest.mark.parametrize("rank", [None, Rank(1)])
+def test_damage_is_told_at_once(
+    planned: tuple[Any, Any], tmp_path: Path, rank: Rank | None
+) -> None:
     """A rank does not wait an hour for an index that will never be right."""
     root = build(*planned, tmp_path).root / "zarr.json"
     content = root.read_text()
     root.write_text(content.replace('"seed":7', '"seed":8'))
     assert root.read_text() != content
     with pytest.raises(VerificationError, match=rf"{root} fails its digest"):
-        ensure_index(*planned, str(tmp_path), is_builder=is_builder)
+        ensure_index(*planned, str(tmp_path), rank)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8, 1000])
+def test_later_ranks_take_over_later(
+    planned: tuple[Any, Any], tmp_path: Path, clock: Clock, number: int
+) -> None:
+    rank = Rank(number, takeover=10)
+    assert rank.patience == pytest.approx(10 * (1 + math.log2(number)))
+    store = ensure_index(*planned, str(tmp_path), rank)
+    assert rank.patience <= clock.now < rank.patience + 5
+    assert store == build(*planned, tmp_path)
+
+
+def test_nobody_takes_over_from_a_builder_that_moves(
+    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+) -> None:
+    """Either a finished shard or a touched plan is a sign of life; only a shard is for long."""
+    store = build(*planned, tmp_path)
+    (store.root / "zarr.json").unlink()
+    shard = store.root / "sample_index" / "c" / "0" / "0"
+    content = shard.read_bytes()
+    shard.unlink()
+    needed = needed_index(*planned, str(tmp_path))
+    watch = on_demand._Watch(Rank(1, takeover=10))
+    seen = []
+
+    def look(after: float) -> None:
+        clock.now += after
+        seen.append(watch.is_over([needed]))
+
+    look(0)
+    look(9)
+    shard.write_bytes(content)
+    look(2)
+    for _ in range(9):
+        touched = (store.root / "_zindex" / "plan.json").stat().st_mtime_ns + 1
+        os.utime(store.root / "_zindex" / "plan.json", ns=(touched, touched))
+        look(9.9)
+    assert not any(seen)
+    look(11)
+    assert seen[-1]
+
+
+def test_builder_alive_but_stuck_is_given_up(
+    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+) -> None:
+    store = build(*planned, tmp_path)
+    (store.root / "zarr.json").unlink()
+    needed = needed_index(*planned, str(tmp_path))
+    watch = on_demand._Watch(Rank(1, takeover=10))
+    for step in range(1, 30):
+        touched = store.root / "_zindex" / "plan.json"
+        os.utime(touched, ns=(step, step))
+        if watch.is_over([needed]):
+            break
+        clock.now += 5
+    assert clock.now == 100
+
+
+def test_builder_shows_life(planned: tuple[Any, Any], tmp_path: Path) -> None:
+    """While a build computes without finishing a shard, its plan is touched."""
+    needed = needed_index(*planned, str(tmp_path))
+    plan_file = needed.root / "_zindex" / "plan.json"
+
+    async def touched(executor: Any) -> Any:
+        await asyncio.to_thread(begin_store, needed.plan)
+        os.utime(plan_file, ns=(1, 1))
+        while plan_file.stat().st_mtime_ns == 1:
+            await asyncio.sleep(0.01)
+        return await needed.build(executor)
+
+    slow = dataclasses.replace(needed, build=touched)
+    assert obtain(Rank(0, takeover=0.1), [slow]) == [find_index(needed.plan)]
+
+
+def test_many_are_built_side_by_side_and_each_once(
+    planned: tuple[Any, Any], tmp_path: Path
+) -> None:
+    plan, source = planned
+    started = 0
+    all_started = asyncio.Event()
+
+    def wait_for_all(needed: Needed) -> Needed:
+        async def build_with_others(executor: Any) -> Any:
+            nonlocal started
+            started += 1
+            if started == 5:
+                all_started.set()
+            await all_started.wait()
+            return await needed.build(executor)
+
+        return dataclasses.replace(needed, build=build_with_others)
+
+    got: dict[int, list[Any]] = {seed: [] for seed in range(5)}
+    with Builds(Rank()) as builds:
+        for seed in [*range(5), *range(5)]:
+            needed = needed_index(dataclasses.replace(plan, seed=seed), source, str(tmp_path))
+            builds.add(wait_for_all(needed), got[seed].append)
+        builds.finish()
+    assert started == 5
+    assert [[store.spec["seed"] for store in got[seed]] for seed in got] == [[i, i] for i in got]
+
+
+def test_an_error_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
+    plan, source = planned
+    needed = needed_index(plan, source, str(tmp_path))
+    ended = []
+
+    async def never(executor: Any) -> Any:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("never")
+
+    async def fail(executor: Any) -> Any:
+        raise PlanError("no")
+
+    other = needed_index(dataclasses.replace(plan, seed=8), source, str(tmp_path))
+    needs = [dataclasses.replace(needed, build=never), dataclasses.replace(other, build=fail)]
+    with pytest.raises(PlanError, match=r"^no$"):
+        obtain(Rank(), needs)
+    assert ended == ["never"]
+
+
+def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
+    needed = needed_index(*planned, str(tmp_path))
+    begun = threading.Event()
+
+    async def never(executor: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    def leave() -> None:
+        with Builds(Rank()) as builds:
+            builds.add(dataclasses.replace(needed, build=never), print)
+            assert begun.wait(10)
+            raise KeyError("left")
+
+    with pytest.raises(KeyError, match="left"):
+        leave()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_news_of_a_failure_end_waiting_and_building(
+    planned: tuple[Any, Any], tmp_path: Path, number: int
+) -> None:
+    needed = needed_index(*planned, str(tmp_path))
+
+    async def never(executor: Any) -> Any:
+        await asyncio.sleep(3600)
+
+    def listen() -> None:
+        raise PlanError("rank 7: no")
+
+    with pytest.raises(PlanError, match="rank 7: no"):
+        obtain(Rank(number, listen=listen), [dataclasses.replace(needed, build=never)])

@@ -228,26 +228,23 @@ def test_validated_and_digested_once_for_all_splits(
 
 
 def test_only_rank_0_builds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt_dataset, "is_building_rank", lambda: False)
-    waiting = []
-
-    def ensure_soon(*args: Any, **settings: Any) -> Any:
-        waiting.append(settings["is_builder"])
-        return ensure_index(*args, **settings, timeout=0.2)
-
-    ensure_index = gpt_index.ensure_index
-    monkeypatch.setattr(gpt_index, "ensure_index", ensure_soon)
+    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 1)
     with pytest.raises(NotReadyError, match="0 of 3 shards are finished"):
-        open_dataset(prefix, 5)
-    monkeypatch.setattr(gpt_index, "ensure_index", ensure_index)
+        open_dataset(prefix, 5, index_timeout=0.2)
     others: list[GPTDataset] = []
     rank_1 = threading.Thread(target=lambda: others.append(open_dataset(prefix, 5)))
     rank_1.start()
-    monkeypatch.setattr(gpt_dataset, "is_building_rank", lambda: True)
+    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 0)
     built = open_dataset(prefix, 5)
     rank_1.join(60)
     assert torch.equal(built[0]["tokens"], others[0][0]["tokens"])
-    assert waiting == [False]
+
+
+def test_rank_1_takes_over(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 1)
+    taken = open_dataset(prefix, 5, index_takeover=0.1)
+    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 0)
+    assert torch.equal(taken[0]["tokens"], open_dataset(prefix, 5)[0]["tokens"])
 
 
 RANK = """
@@ -257,7 +254,7 @@ rank, place, prefix = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
 time.sleep(1 - rank)  # rank 1 looks for the index before rank 0 builds it
 dataset = open_dataset(prefix, 20)
-print(dataset._is_builder, [dataset[i]["tokens"].tolist() for i in range(len(dataset))])
+print(dataset._rank, [dataset[i]["tokens"].tolist() for i in range(len(dataset))])
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -278,7 +275,7 @@ def test_two_ranks(prefix: str, tmp_path: Path) -> None:
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     dataset = open_dataset(prefix, 20)
     items = [dataset[i]["tokens"].tolist() for i in range(len(dataset))]
-    assert [out.strip() for out, _ in outputs] == [f"True {items}", f"False {items}"]
+    assert [out.strip() for out, _ in outputs] == [f"0 {items}", f"1 {items}"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -263,7 +263,15 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
         )
     }
     theirs = getattr(megatron.gpt, name)
-    own = ["order", "store", "grid"]
+    own = [
+        "order",
+        "store",
+        "grid",
+        "shuffle",
+        "renormalize_blend_weights",
+        "index_timeout",
+        "index_takeover",
+    ]
     positional = [item for item in ours.values() if not item.kw_only]
     assert [item.name for item in ours.values() if item.kw_only] == own
     assert [item.name for item in positional] == [item.name for item in dataclasses.fields(theirs)]

@@ -1,28 +1,133 @@
-"""An index for a dataset that is opened before it was built: build it here, or wait for it."""
+"""Stores that are needed before they were built: built here side by side, or waited for.
 
+Every process of a run needs the same stores. The process of rank 0 builds what is missing; the
+others look for the commits. None waits in a collective, and the builder may die: where nothing
+moves any more the next rank builds, which is safe beside any other builder.
+"""
+
+import asyncio
+import logging
+import math
+import os
 import random
+import threading
 import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
-from zindex.building.index import build_index, find_index, index_store_plan
+from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.source import LengthSource
 from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.commit import read_status
+from zindex.store.commit import PLAN_KEY, ROOT_KEY, StorePlan, read_status
 from zindex.store.open import Store
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a process waits at most for a store that another builds.
+TIMEOUT = 3600.0
+#: Seconds without any sign of a builder after which rank 1 builds; later ranks wait longer.
+TAKEOVER = 60.0
 
 # Rows below which starting a cluster costs more than the build.
 _SERIAL_ROWS = 1 << 22
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+# Seconds between two looks of a builder at the news, and at most between two signs of life.
+_LISTEN, _LONGEST_SILENCE = 0.5, 10.0
+# Unfinished stores, of however many, at which a waiting process looks for signs of life.
+_NUM_WATCHED = 8
+# A builder that lives but finishes no shard is given up after so many times the usual patience.
+_MAX_IDLE = 10
+
+Receive = Callable[[Store], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process among those that need the same stores: this one."""
+
+    #: The process of rank 0 builds; the others wait.
+    number: int = 0
+    #: Seconds to wait at most.
+    timeout: float = TIMEOUT
+    #: Seconds without any sign of a builder after which rank 1 builds.
+    takeover: float = TAKEOVER
+    #: Called now and then while waiting or building; raises where another process failed.
+    listen: Callable[[], None] = lambda: None
+
+    @property
+    def patience(self) -> float:
+        """Seconds without any sign of a builder after which this process builds.
+
+        It grows with the rank, so that one process after the other takes over, not all at once.
+        """
+        return self.takeover * (1 + math.log2(max(1, self.number)))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Needed:
+    """A store that is needed, and how it is built."""
+
+    plan: StorePlan
+    #: Rows that a build computes: how much work it is.
+    num_rows: int
+    build: Callable[[Executor], Coroutine[Any, Any, BuildResult]]
+
+    @property
+    def root(self) -> Path:
+        """Directory of the store."""
+        return self.plan.root
+
+    def find(self) -> Store | None:
+        """Return the store if it is committed; as long as it is not, this costs one look."""
+        return find_index(self.plan) if (self.root / ROOT_KEY).exists() else None
+
+
+def needed_index(plan: IndexPlan, source: LengthSource, folder: str) -> Needed:
+    """Return the need for an index below a folder, built from a dataset's lengths."""
+    return Needed(
+        index_store_plan(plan, folder),
+        plan.num_rows + plan.num_samples,
+        lambda executor: build_index(plan, source, folder, executor),
+    )
+
+
+def needed_blend(plan: BlendPlan, folder: str) -> Needed:
+    """Return the need for a blend below a folder."""
+    from zindex.building.blend import blend_store_plan, build_blend
+
+    return Needed(
+        blend_store_plan(plan, folder),
+        plan.num_samples,
+        lambda executor: build_blend(plan, folder, executor),
+    )
+
+
+def ensure_store(needed: Needed, rank: Rank | None = None) -> Store:
+    """Return a committed store, building it or waiting for it if it is not there.
+
+    Raises
+    ------
+    NotReadyError
+        If the wait is over and the store is not committed.
+    """
+    found: list[Store] = []
+    with Builds(rank or Rank()) as builds:
+        builds.add(needed, found.append)
+        builds.finish()
+    return found[0]
 
 
 def ensure_index(
-    plan: IndexPlan,
-    source: LengthSource,
-    folder: str,
-    *,
-    is_builder: bool = True,
-    timeout: float = 3600.0,
+    plan: IndexPlan, source: LengthSource, folder: str, rank: Rank | None = None
 ) -> Store:
     """Return the committed index of a plan, building it or waiting for it if it is not there.
 
@@ -32,47 +137,257 @@ def ensure_index(
         What to build, from which lengths.
     folder
         Directory of the index stores.
-    is_builder
-        Whether this process builds; the others look for the commit now and then, and no process
-        waits in a collective.
-    timeout
-        Seconds that a waiting process waits at most.
+    rank
+        This process among those that need the index; None builds.
 
     Raises
     ------
     NotReadyError
         If the wait is over and the index is not committed.
     """
-    store_plan = index_store_plan(plan, folder)
-    store = find_index(store_plan)
-    if store is not None:
-        return store
-    if is_builder:
-        if plan.num_rows + plan.num_samples <= _SERIAL_ROWS:
-            return _build(plan, source, folder, SerialExecutor())
-        with open_executor() as executor:
-            return _build(plan, source, folder, executor)
-    deadline = time.monotonic() + timeout
-    wait = _FIRST_WAIT
-    while time.monotonic() < deadline:
-        # Jitter keeps thousands of ranks from asking the file system in the same instant.
-        time.sleep(wait * random.uniform(0.5, 1.0))
-        wait = min(2 * wait, _LONGEST_WAIT)
-        store = find_index(store_plan)
+    return ensure_store(needed_index(plan, source, folder), rank)
+
+
+class Builds:
+    """Stores that are needed together, built beside the caller while it still finds out which.
+
+    A context manager: what is not finished when the block is left is stopped, and its shards stay.
+
+    Parameters
+    ----------
+    rank
+        This process among those that need the same stores.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self._lock = threading.Lock()
+        self._missing: dict[Path, Needed] = {}
+        self._receivers: dict[Path, list[Receive]] = {}
+        self._loop: _BuildLoop | None = None
+
+    def __enter__(self) -> "Builds":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._loop is not None:
+            self._loop.stop()
+
+    def add(self, needed: Needed, receive: Receive) -> None:
+        """Hand over a store: at once if it is committed, otherwise in `finish`.
+
+        On rank 0 its build begins now. Threads may call this side by side.
+        """
+        store = find_index(needed.plan)
         if store is not None:
-            return store
+            receive(store)
+            return
+        with self._lock:
+            self._receivers.setdefault(needed.root, []).append(receive)
+            if needed.root in self._missing:
+                return
+            self._missing[needed.root] = needed
+            if self.rank.number == 0:
+                self._build(needed)
+
+    def finish(self) -> None:
+        """Wait until all stores are committed, and hand them over.
+
+        Raises
+        ------
+        NotReadyError
+            If the wait is over and a store is not committed.
+        ZindexError
+            If a build fails here, or another process says that it failed.
+        """
+        stores: dict[Path, Store] = {}
+        if self._missing and self.rank.number != 0:
+            # In the same order everywhere: builders show life at the first ones.
+            pending = [self._missing[root] for root in sorted(self._missing)]
+            stores = _wait_for_others(self.rank, pending)
+            for needed in pending:
+                if needed.root not in stores:
+                    self._build(needed)
+        if self._loop is not None:
+            stores |= self._loop.finish()
+        for root, receivers in self._receivers.items():
+            for receive in receivers:
+                receive(stores[root])
+
+    def _build(self, needed: Needed) -> None:
+        if self._loop is None:
+            self._loop = _BuildLoop(self.rank)
+        self._loop.add(needed)
+
+
+class _BuildLoop:
+    """An event loop, in a thread of its own, that builds stores as they come.
+
+    Small ones are built in that thread; the executor opens once there is enough to do.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self._stores: dict[Path, Store] = {}
+        self._building: set[Path] = set()
+        self._num_rows = 0
+        self._serial = SerialExecutor()
+        self._shared: Executor | None = None
+        self._stack = ExitStack()
+        self._ready = threading.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="zindex-builds")
+        self._done: Future[None] = self._pool.submit(copy_context().run, self._run)
+        self._ready.wait()
+
+    def _run(self) -> None:
+        try:
+            run_builds(self._serve())
+        finally:
+            self._stack.close()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._inbox: asyncio.Queue[Needed | None] = asyncio.Queue()
+        self._opening = asyncio.Lock()
+        self._ready.set()
+        async with asyncio.TaskGroup() as group:
+            side = [group.create_task(self._show_life()), group.create_task(self._listen())]
+            async with asyncio.TaskGroup() as builds:
+                while (needed := await self._inbox.get()) is not None:
+                    builds.create_task(self._build(needed))
+            for task in side:
+                task.cancel()
+
+    async def _build(self, needed: Needed) -> None:
+        self._building.add(needed.root)
+        result = await needed.build(await self._executor(needed))
+        self._building.discard(needed.root)
+        self._stores[needed.root] = result.store
+
+    async def _executor(self, needed: Needed) -> Executor:
+        """Return where a store is built: here, while a cluster's start would cost more."""
+        self._num_rows += needed.num_rows
+        if self._num_rows <= _SERIAL_ROWS:
+            return self._serial
+        async with self._opening:
+            if self._shared is None:
+                # In a thread: a cluster cannot be started from within a running event loop.
+                opened = open_executor()
+                self._shared = await asyncio.to_thread(self._stack.enter_context, opened)
+        return self._shared
+
+    async def _show_life(self) -> None:
+        """Touch the plans of some unfinished stores, so that those who wait go on waiting."""
+        while True:
+            await asyncio.sleep(min(self.rank.takeover / 6, _LONGEST_SILENCE))
+            for root in sorted(self._building)[:_NUM_WATCHED]:
+                with suppress(OSError):
+                    os.utime(root / PLAN_KEY)
+
+    async def _listen(self) -> None:
+        while True:
+            await asyncio.sleep(_LISTEN)
+            await asyncio.to_thread(self.rank.listen)
+
+    def add(self, needed: Needed | None) -> None:
+        """Build one more store; None: there are no more."""
+        with suppress(RuntimeError):  # the loop is closed because a build failed; see finish
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, needed)
+
+    def finish(self) -> dict[Path, Store]:
+        """Return all stores by their directories once they are built; raise what went wrong."""
+        self.add(None)
+        self._done.result()
+        return self._stores
+
+    def stop(self) -> None:
+        """End the thread, and whatever it still does."""
+        if not self._done.done() and self._task is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            wait([self._done])
+        self._pool.shutdown()
+
+
+def _wait_for_others(rank: Rank, needed: Sequence[Needed]) -> dict[Path, Store]:
+    """Return the stores that others commit: all of them, or those until nobody builds."""
+    stores: dict[Path, Store] = {}
+    pending = list(reversed(needed))
+    watch = _Watch(rank)
+    deadline = time.monotonic() + rank.timeout
+    pause, longest = _FIRST_WAIT, min(_LONGEST_WAIT, rank.takeover / 4)
+    while pending:
+        # All are needed, so it is enough to look for the first of those that are missing.
+        store = pending[-1].find()
+        if store is not None:
+            stores[pending.pop().root] = store
+            continue
+        rank.listen()
+        if time.monotonic() >= deadline:
+            raise _not_ready(pending, rank.timeout)
+        if watch.is_over(pending):
+            logger.warning(
+                "rank %d builds %d stores that it waited for: nobody has worked on %s for %.0f s",
+                rank.number,
+                len(pending),
+                pending[-1].root,
+                rank.patience,
+            )
+            return stores
+        # Jitter keeps thousands of ranks from asking the file system in the same instant.
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, longest)
+    return stores
+
+
+class _Watch:
+    """What a waiting process sees of a builder: finished shards, and touched plans."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.patience = rank.patience
+        self.step = min(rank.takeover / 8, _LONGEST_SILENCE)
+        self.next_look = -math.inf
+        self.worked = self.lived = 0.0
+        self.work: list[int] = []
+        self.life: list[int] = []
+
+    def is_over(self, pending: Sequence[Needed]) -> bool:
+        """Return whether nothing moved for so long that the builder must be gone, or stuck."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return False
+        self.next_look = now + self.step
+        work, life = [len(pending)], []
+        for needed in pending[-_NUM_WATCHED:]:
+            with suppress(FileNotFoundError):  # not begun
+                work.append(read_status(needed.root).num_done)
+                life.append((needed.root / PLAN_KEY).stat().st_mtime_ns)
+        if work != self.work:
+            self.work, self.worked, self.lived = work, now, now
+        if life != self.life:
+            self.life, self.lived = life, now
+        idle, silent = now - self.worked, now - self.lived
+        return silent >= self.patience or idle >= _MAX_IDLE * self.patience
+
+
+def _not_ready(pending: Sequence[Needed], timeout: float) -> NotReadyError:
+    """Return the error of a wait that is over."""
+    plan = pending[-1].plan
     try:
-        num_done = read_status(store_plan.root).num_done
+        num_done = read_status(plan.root).num_done
     except StoreNotFoundError:
         num_done = 0
-    raise NotReadyError(
-        f"{store_plan.root} must be committed within {timeout:.0f} s, {num_done} of "
-        f"{store_plan.num_shards} shards are finished; check the building rank, or build ahead "
+    others = f" ({len(pending) - 1} more are missing)" if len(pending) > 1 else ""
+    return NotReadyError(
+        f"{plan.root} must be committed within {timeout:.0f} s, {num_done} of "
+        f"{plan.num_shards} shards are finished{others}; check the building rank, or build ahead "
         "with `zindex build`",
         num_done=num_done,
-        num_shards=store_plan.num_shards,
+        num_shards=plan.num_shards,
     )
-
-
-def _build(plan: IndexPlan, source: LengthSource, folder: str, executor: Executor) -> Store:
-    return run_builds(build_index(plan, source, folder, executor)).store

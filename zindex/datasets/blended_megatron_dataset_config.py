@@ -4,8 +4,10 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from zindex.building.on_demand import TAKEOVER, TIMEOUT
 from zindex.datasets.utils import Blend, Split, log_single_rank
 from zindex.errors import ConfigError
+from zindex.plan.blend_plan import Shuffle
 from zindex.plan.index_plan import Order, Stored
 from zindex.plan.split import (
     Bookends,
@@ -27,7 +29,7 @@ _MOCK_SPLIT = "1,1,1"
 
 @dataclass
 class BlendedMegatronDatasetConfig:
-    """Settings of a blend of datasets, by Megatron Core's names, and three of our own."""
+    """Settings of a blend of datasets, by Megatron Core's names, and some of our own."""
 
     random_seed: int
     """Seed of every shuffle, the same for all datasets and splits."""
@@ -88,6 +90,19 @@ class BlendedMegatronDatasetConfig:
 
     grid: ChunkGrid = field(default_factory=ChunkGrid, kw_only=True)
     """Ours: how new index arrays are cut; an index that is there is found whatever its grid."""
+
+    shuffle: Shuffle = field(default="keyed", kw_only=True)
+    """Ours: how the scalable order shuffles a blend: ``"keyed"``, or exactly ``"uniform"``."""
+
+    renormalize_blend_weights: bool = field(default=False, kw_only=True)
+    """Megatron Core's of 2024-08 to 2025-02: whether a blend is drawn by the samples planned of
+    each member, ``ceil(size * weight)``, instead of by the weights themselves."""
+
+    index_timeout: float = field(default=TIMEOUT, kw_only=True)
+    """Ours: seconds that a rank waits at most for an index that another rank builds."""
+
+    index_takeover: float = field(default=TAKEOVER, kw_only=True)
+    """Ours: seconds without any sign of the building rank after which another one builds."""
 
     def __post_init__(self) -> None:
         """Check the settings against each other and derive the split matrix."""

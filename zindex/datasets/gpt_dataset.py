@@ -12,13 +12,14 @@ import numpy.typing as npt
 import torch
 
 from zindex.building.arrays import AnyArray, IndexArrays, compute_index_arrays, open_index_arrays
+from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import (
     STORED,
     document_span,
-    find_or_build,
     index_folder,
+    index_needed,
     memory_facts,
     plan_index,
     plan_samples,
@@ -28,7 +29,8 @@ from zindex.datasets.gpt_masks import Masks, _get_ltor_masks_and_position_ids, c
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
-from zindex.datasets.utils import Split, is_building_rank
+from zindex.datasets.ranks import obtain, obtain_now
+from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
 from zindex.plan.index_plan import IndexPlan
@@ -52,7 +54,8 @@ class GPTDataset(MegatronDataset):
     equal Megatron Core's, which the attributes of the same names hold.
 
     A new index is built at construction, by rank 0 under ``torch.distributed`` while the others
-    look for its commit; no process waits in a collective. It lies in ``config.path_to_cache``, or
+    look for its commit; no process waits in a collective. A builder of datasets puts this off and
+    has all indices built at once. It lies in ``config.path_to_cache``, or
     in ``<path>/cache/GPTDataset_indices``, with ``.zarr`` stripped from a store's path. With
     ``config.defer_npy_index_mmap`` all of this happens at the first sample instead.
 
@@ -102,10 +105,14 @@ class GPTDataset(MegatronDataset):
             config=config,
             where=self._where,
         )
-        self._is_builder = is_building_rank()
+        self._rank = current_rank()
         self._store: Store | None = None
         self._arrays: IndexArrays | None = None
-        if not config.defer_npy_index_mmap:
+        if config.defer_npy_index_mmap:
+            return
+        if isinstance(indexed_dataset, STORED):
+            obtain(self._needed, self._receive, self._rank, config)
+        else:
             self._open_arrays()
 
     @property
@@ -303,11 +310,22 @@ class GPTDataset(MegatronDataset):
             self._arrays = compute_index_arrays(self._plan(from_memory=True), lengths)
             return self._arrays
         if self._store is None:
-            folder = index_folder(self.dataset, type(self).__name__, self.config)
-            plan = self._plan(from_memory=False)
-            self._store = find_or_build(self.dataset, plan, folder, is_builder=self._is_builder)
-        self._arrays = open_index_arrays(self._store)
+            obtain_now(self._needed, self._receive, self._rank, self.config)
+        else:
+            self._receive(self._store)
+        assert self._arrays is not None
         return self._arrays
+
+    @property
+    def _needed(self) -> Needed:
+        """The store of the index, and how it is built."""
+        folder = index_folder(self.dataset, type(self).__name__, self.config)
+        return index_needed(self.dataset, self._plan(from_memory=False), folder)
+
+    def _receive(self, store: Store) -> None:
+        """Take the committed index."""
+        self._store = store
+        self._arrays = open_index_arrays(store)
 
     def __getstate__(self) -> dict[str, Any]:
         # Arrays in memory are made again where they are needed; stored ones stay where they are.

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.on_demand import ensure_index
+from zindex.building.on_demand import Needed, needed_index
 from zindex.building.source import DIGEST_BLOCK, LengthSource, count_tokens, join_digests
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
@@ -144,8 +144,6 @@ def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:
     return SourceFacts(join_digests(digests), len(values), int(values.sum(dtype=np.int64)))
 
 
-def find_or_build(
-    low_level_dataset: Any, plan: IndexPlan, folder: str, *, is_builder: bool
-) -> Store:
-    """Return the committed index of a dataset on disk, built here or waited for."""
-    return ensure_index(plan, stored_source(low_level_dataset), folder, is_builder=is_builder)
+def index_needed(low_level_dataset: Any, plan: IndexPlan, folder: str) -> Needed:
+    """Return the need for the index of a dataset on disk."""
+    return needed_index(plan, stored_source(low_level_dataset), folder)

@@ -13,6 +13,7 @@ from zindex.plan.split import normalize
 __all__ = [
     "Split",
     "compile_helpers",
+    "current_rank",
     "get_blend_from_list",
     "is_building_rank",
     "log_single_rank",
@@ -100,7 +101,7 @@ def _parse_weight(text: str) -> float | None:
         return None
 
 
-def _current_rank() -> int:
+def current_rank() -> int:
     """Return the rank of this process, 0 outside ``torch.distributed``."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
@@ -109,7 +110,7 @@ def _current_rank() -> int:
 
 def is_building_rank() -> bool:
     """Return whether this process builds what is missing: rank 0, or a process of its own."""
-    return _current_rank() == 0
+    return current_rank() == 0
 
 
 def log_single_rank(logger: logging.Logger, *args: Any, rank: int = 0, **kwargs: Any) -> None:
