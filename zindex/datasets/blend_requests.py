@@ -1,0 +1,206 @@
+"""What a builder is asked for: members, samples and weights of each split, from sizes and config.
+
+Pure arithmetic; nothing is opened here. Source: Megatron Core ``BlendedMegatronDatasetBuilder``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.utils import Blend, Split
+from zindex.errors import ConfigError
+from zindex.plan.blend_plan import BlendPlan
+from zindex.plan.split import normalize
+
+_WHOLE = (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRequest:
+    """One split: which datasets, how many samples of each, and how they become one."""
+
+    split: Split
+    #: Part of each dataset that the split holds.
+    bookends: tuple[float, float]
+    #: Paths of the datasets; None for made-up data.
+    paths: list[str | None]
+    #: Samples wanted of each dataset; None for one epoch.
+    num_samples: list[int | None]
+    #: ``"one"`` dataset, ``"many"`` side by side, or a ``"blend"``.
+    kind: Literal["one", "many", "blend"] = "one"
+    #: Weights of a blend; None takes the datasets' lengths.
+    weights: list[float] | None = None
+    #: Samples of a blend, at most if there are no weights; None for all.
+    size: int | None = None
+
+
+def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> list[int | None]:
+    """Return the sizes of the splits as whole numbers or None.
+
+    Raises
+    ------
+    ConfigError
+        If there are not three, one is no number of samples, or weights come without a size.
+    """
+    if len(sizes) != len(Split):
+        raise ConfigError(
+            f"sizes must hold {len(Split)} numbers of samples, for train, valid and test, got "
+            f"{list(sizes)}; put 0 or None where nothing is wanted"
+        )
+    checked: list[int | None] = []
+    for split, size in zip(Split, sizes, strict=True):
+        if size is not None and (isinstance(size, bool) or size != size // 1 or size < 0):
+            raise ConfigError(
+                f"size of {split.name} must be a whole number of samples or None, got {size!r}"
+            )
+        blend = _blend_of(split, config)
+        if size is None and blend is not None and blend[1] is not None:
+            raise ConfigError(
+                f"size of {split.name} must be given with weights, got None with weights "
+                f"{_shorten(blend[1])} of {_shorten(blend[0])}; give a number of samples (0 for "
+                "none), or leave the weights out to draw every sample once"
+            )
+        checked.append(None if size is None else int(size))
+    return checked
+
+
+def _blend_of(split: Split, config: BlendedMegatronDatasetConfig) -> Blend | None:
+    """Return the blend that a split is drawn from, whether or not it has a share of it."""
+    if config.mock:
+        return None
+    if config.blend is not None:
+        return config.blend
+    assert config.blend_per_split is not None
+    return config.blend_per_split[split.value]
+
+
+def _shorten(values: Sequence[Any]) -> str:
+    """Return a list for people: the first few of many."""
+    shown = ", ".join(map(repr, values[:3]))
+    return f"[{shown}]" if len(values) <= 3 else f"[{shown}, ... {len(values)} in all]"
+
+
+def request_splits(
+    sizes: Sequence[int | None], config: BlendedMegatronDatasetConfig
+) -> list[SplitRequest | None]:
+    """Return what is asked of each split; None for a split without data.
+
+    Raises
+    ------
+    ConfigError
+        If a weight is no number >= 0, or all are 0.
+    """
+    if config.mock or config.blend is not None:
+        matrix = config.split_matrix
+        assert matrix is not None
+        return [
+            None if bookends is None else _request_common(split, bookends, sizes, config)
+            for split, bookends in zip(Split, matrix, strict=True)
+        ]
+    assert config.blend_per_split is not None
+    return [
+        None if blend is None else _request_own(split, blend, sizes[split.value], config)
+        for split, blend in zip(Split, config.blend_per_split, strict=True)
+    ]
+
+
+def _request_common(
+    split: Split,
+    bookends: tuple[float, float],
+    sizes: Sequence[int | None],
+    config: BlendedMegatronDatasetConfig,
+) -> SplitRequest:
+    """Return the request of a split that is cut from what all splits share."""
+    size = sizes[split.value]
+    if config.mock or config.blend is None:
+        return SplitRequest(split, bookends, [None], [size])
+    paths, weights = config.blend
+    if len(paths) == 1 and weights is None:
+        return SplitRequest(split, bookends, [*paths], [size])
+    return _request_blend(split, bookends, config.blend, size, config)
+
+
+def _request_own(
+    split: Split, blend: Blend, size: int | None, config: BlendedMegatronDatasetConfig
+) -> SplitRequest:
+    """Return the request of a split that has data of its own."""
+    paths = blend[0]
+    if len(paths) == 1:  # whatever its weight
+        return SplitRequest(split, _WHOLE, [*paths], [size])
+    if not (config.multiple_validation_sets and split is Split.valid):
+        return _request_blend(split, _WHOLE, blend, size, config)
+    if config.full_validation and size is not None:
+        raise ConfigError(
+            f"size of valid must be None with full_validation, got {size}: each validation set is "
+            "passed over whole; give None"
+        )
+    return SplitRequest(split, _WHOLE, [*paths], [size] * len(paths), "many")
+
+
+def _request_blend(
+    split: Split,
+    bookends: tuple[float, float],
+    blend: Blend,
+    size: int | None,
+    config: BlendedMegatronDatasetConfig,
+) -> SplitRequest:
+    """Return the request of a blend; datasets of weight 0 are left out."""
+    paths, weights = blend
+    if not paths:
+        raise ConfigError(f"the blend of {split.name} must name at least one dataset, got none")
+    if weights is None:
+        return SplitRequest(split, bookends, [*paths], [None] * len(paths), "blend", None, size)
+    assert size is not None
+    kept = positive_weights(weights, paths, f"the blend of {split.name}")
+    paths = [paths[i] for i in kept]
+    shares = normalize([weights[i] for i in kept])
+    targets = [math.ceil(size * share) for share in shares]
+    wanted = [math.ceil(target * (1 + config.mid_level_dataset_surplus)) for target in targets]
+    total = sum(targets)
+    if config.renormalize_blend_weights and total:
+        shares = [target / total for target in targets]
+        # A share too small for a sample would be a weight of 0 here; ceil makes it one sample.
+    if config.order == "scalable":
+        # Exactly so many are drawn of each, so that none can be drawn too often.
+        total = size
+        counts = BlendPlan.weighted(shares, size, split=split.name, order="scalable").counts
+        wanted = np.maximum(wanted, counts).tolist()
+    return SplitRequest(split, bookends, [*paths], [*wanted], "blend", shares, total)
+
+
+def positive_weights(weights: Sequence[float], names: Sequence[Any], where: str) -> list[int]:
+    """Return the places of the weights above 0.
+
+    Parameters
+    ----------
+    weights
+        One per dataset.
+    names
+        What to call the datasets.
+    where
+        The blend, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If a weight is negative or no number, or none is above 0.
+    """
+    values = np.asarray(weights, np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if wrong.size:
+        i = int(wrong[0])
+        raise ConfigError(
+            f"weights of {where} must be numbers >= 0, got {weights[i]} for {names[i]} "
+            f"(dataset {i} of {len(weights)}); correct it"
+        )
+    kept: list[int] = np.flatnonzero(values).tolist()
+    if not kept:
+        raise ConfigError(
+            f"{where} must have a weight above 0, got {_shorten(weights)} for {_shorten(names)}; "
+            "raise one"
+        )
+    return kept

@@ -1,0 +1,308 @@
+"""Blends: samples of several datasets in one order, each dataset by its weight.
+
+The blend is computed by ``zindex.building``; here it is found, or had computed, and read.
+"""
+
+import logging
+import operator
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.building.blend_arrays import (
+    AnyArray,
+    BlendArrays,
+    compute_blend_arrays,
+    open_blend_arrays,
+)
+from zindex.building.on_demand import Needed, needed_blend
+from zindex.datasets.blend_requests import positive_weights
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.ranks import obtain, obtain_now
+from zindex.datasets.utils import Split, current_rank, log_single_rank
+from zindex.errors import ConfigError, PlanError
+from zindex.formats.megatron_cache import describe
+from zindex.plan.blend_plan import BlendPlan
+from zindex.store.open import Store
+from zindex.store.reader import RowReader
+
+logger = logging.getLogger(__name__)
+
+
+class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """Samples of several datasets in one order.
+
+    With ``order="megatron"`` the order equals Megatron Core's: each position draws from the
+    dataset that is furthest behind its weight. The scalable order draws exact counts, shuffled. In
+    both, the samples of one dataset come in that dataset's own order.
+
+    With ``config.path_to_cache`` the index of the blend is a store there, found or built like a
+    GPT index; without, each process computes it in memory. With ``config.defer_npy_index_mmap``
+    all of this happens at the first sample.
+
+    Parameters
+    ----------
+    datasets
+        The datasets, all of one class and one split.
+    weights
+        One per dataset. A dataset of weight 0 is left out.
+    size
+        Samples of the blend. None draws ``weights[i]`` samples of dataset i, whole numbers then.
+    config
+        The configuration.
+
+    Attributes
+    ----------
+    datasets, split, size, config
+        As given; without datasets of weight 0.
+    weights
+        Normalised if there is a size.
+    unique_identifiers
+        What Megatron identifies the blend by, in its order.
+
+    Raises
+    ------
+    ConfigError
+        If datasets and weights do not fit together.
+    PlanError
+        If the blend draws more samples of a dataset than it has.
+    NotReadyError
+        If another rank should have built the index and has not.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[MegatronDataset],
+        weights: Sequence[float],
+        size: int | None,
+        config: BlendedMegatronDatasetConfig,
+    ) -> None:
+        super().__init__()
+        self.datasets = list(datasets)
+        self._check_datasets(len(weights))
+        self.split: Split = self.datasets[0].index_split
+        self.size = None if size is None else operator.index(size)
+        self.config = config
+        kept = self._leave_out(weights)
+        self.plan = plan_blend(kept, self.size, self.split, config)
+        self.weights = kept if self.size is None else self.plan.weights.tolist()
+        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict()
+        self.unique_identifiers["class"] = type(self).__name__
+        self.unique_identifiers["datasets"] = [item.unique_identifiers for item in self.datasets]
+        self.unique_identifiers["split"] = self.split.name
+        self.unique_identifiers["weights"] = self.weights
+        self.unique_identifiers["size"] = self.size
+        if config.order != "megatron":
+            self.unique_identifiers["order"] = config.order
+        self._rank = current_rank()
+        self._store: Store | None = None
+        self._arrays: BlendArrays | None = None
+        if len(self.datasets) == 1:
+            log_single_rank(
+                logger, logging.WARNING, "a blend of %s alone is made", self._path_of(0)
+            )
+        if config.defer_npy_index_mmap:
+            return
+        if self._is_stored:
+            obtain(self._needed, self._receive, self._rank, config)
+        else:
+            self._open_arrays()
+
+    def _check_datasets(self, num_weights: int) -> None:
+        """Check that the datasets can be blended."""
+        datasets = self.datasets
+        if not datasets or len(datasets) != num_weights:
+            raise ConfigError(
+                f"a blend must have datasets and a weight for each, got {len(datasets)} datasets "
+                f"and {num_weights} weights; add or remove some"
+            )
+        for i, dataset in enumerate(datasets):
+            if type(dataset) is not type(datasets[0]):
+                raise ConfigError(
+                    f"datasets of a blend must be of one class, got {type(datasets[0]).__name__} "
+                    f"for {self._path_of(0)} and {type(dataset).__name__} for {self._path_of(i)}; "
+                    "blend them apart"
+                )
+            if dataset.index_split != datasets[0].index_split:
+                raise ConfigError(
+                    "datasets of a blend must be of one split, got "
+                    f"{datasets[0].index_split.name} of {self._path_of(0)} and "
+                    f"{dataset.index_split.name} of {self._path_of(i)}; blend them apart"
+                )
+
+    def _leave_out(self, weights: Sequence[float]) -> list[Any]:
+        """Leave out datasets of weight 0, and return the weights of the others."""
+        names = [self._path_of(i) for i in range(len(self.datasets))]
+        kept = positive_weights(weights, names, f"the {self.split.name} blend")
+        if len(kept) < len(names):
+            self.datasets = [self.datasets[i] for i in kept]
+            missing = sorted(set(range(len(names))) - set(kept))
+            log_single_rank(
+                logger,
+                logging.WARNING,
+                "%d of %d datasets have weight 0 in the %s blend and are left out, %s first",
+                len(missing),
+                len(names),
+                self.split.name,
+                names[missing[0]],
+            )
+        return [weights[i] for i in kept]
+
+    def _path_of(self, dataset: int) -> str:
+        """Return the path of a dataset, for messages."""
+        path = self.datasets[dataset].dataset_path
+        return f"dataset {dataset}" if path is None else str(path)
+
+    @cached_property
+    def _description(self) -> tuple[str, str]:
+        return describe(self.unique_identifiers)
+
+    @property
+    def unique_description(self) -> str:
+        """``unique_identifiers`` as JSON."""
+        return self._description[0]
+
+    @property
+    def unique_description_hash(self) -> str:
+        """The MD5 of the description: Megatron's cache key, not ours."""
+        return self._description[1]
+
+    @property
+    def dataset_index(self) -> RowReader | AnyArray:
+        """Shape (samples,), int16 or int32: the dataset at each position."""
+        return self._open_arrays().dataset_index
+
+    @property
+    def dataset_sample_index(self) -> RowReader | AnyArray:
+        """Shape (samples,), int32 or int64: which of that dataset's samples stands there."""
+        return self._open_arrays().dataset_sample_index
+
+    @property
+    def dataset_count(self) -> npt.NDArray[np.int64]:
+        """Shape (datasets,), int64: samples that the blend draws of each dataset."""
+        return self._open_arrays().dataset_count
+
+    def __len__(self) -> int:
+        return self.plan.num_samples
+
+    def __getitem__(self, idx: int) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Its position, from the end if negative.
+
+        Returns
+        -------
+        item
+            The dataset's own sample, and before it ``dataset_id``, its place in ``datasets``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        """
+        position = operator.index(idx)
+        if not -len(self) <= position < len(self):
+            raise IndexError(
+                f"index {position} is out of range for the {len(self)} samples of the "
+                f"{self.split.name} blend of {len(self.datasets)} datasets"
+            )
+        arrays = self._open_arrays()
+        dataset_id = arrays.dataset_index[position]
+        sample = int(arrays.dataset_sample_index[position])
+        return {"dataset_id": dataset_id, **self.datasets[dataset_id][sample]}
+
+    @property
+    def _is_stored(self) -> bool:
+        """Whether the index is a store; an empty one need not be."""
+        return bool(self.config.path_to_cache) and len(self) > 0
+
+    @property
+    def _needed(self) -> Needed:
+        """The store of the index, and how it is built."""
+        assert self.config.path_to_cache is not None
+        return needed_blend(self.plan, self.config.path_to_cache)
+
+    def _open_arrays(self) -> BlendArrays:
+        """Return the arrays of the blend, found, built or computed at first use."""
+        if self._arrays is None:
+            if not self._is_stored:
+                if len(self):
+                    log_single_rank(
+                        logger,
+                        logging.INFO,
+                        "the %s blend of %d samples is computed in each process, because "
+                        "path_to_cache is not set",
+                        self.split.name,
+                        len(self),
+                    )
+                self._take(compute_blend_arrays(self.plan))
+            elif self._store is None:
+                obtain_now(self._needed, self._receive, self._rank, self.config)
+            else:
+                self._arrays = open_blend_arrays(self._store)
+        assert self._arrays is not None
+        return self._arrays
+
+    def _receive(self, store: Store) -> None:
+        """Take the committed index."""
+        self._take(open_blend_arrays(store))
+        self._store = store
+
+    def _take(self, arrays: BlendArrays) -> None:
+        """Take the arrays, if every dataset has as many samples as are drawn of it."""
+        lengths = np.array([len(dataset) for dataset in self.datasets], np.int64)
+        short = np.flatnonzero(lengths < arrays.dataset_count)
+        if short.size:
+            i = int(short[0])
+            raise PlanError(
+                f"the {self.split.name} blend of {len(self):,} samples needs "
+                f"{int(arrays.dataset_count[i]):,} samples of {self._path_of(i)}, which has "
+                f"{int(lengths[i]):,} ({short.size} of {len(lengths)} datasets are too short); "
+                "raise mid_level_dataset_surplus from "
+                f"{self.config.mid_level_dataset_surplus}, lower its weight, or give it more epochs"
+            )
+        self._arrays = arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Arrays in memory are made again where they are needed; stored ones stay where they are.
+        state = self.__dict__ | {"_arrays": None}
+        state.pop("_description", None)
+        return state
+
+
+def plan_blend(
+    weights: Sequence[Any], size: int | None, split: Split, config: BlendedMegatronDatasetConfig
+) -> BlendPlan:
+    """Return the plan of a blend: the same as ``zindex.build`` makes of these settings.
+
+    Raises
+    ------
+    ConfigError
+        If weights are to be numbers of samples and are not whole.
+    """
+    settings: dict[str, Any] = {
+        "split": split.name,
+        "order": config.order,
+        "seed": config.random_seed,
+        "shuffle": config.shuffle,
+        "stored": config.store,
+        "grid": config.grid,
+    }
+    if size is not None:
+        return BlendPlan.weighted(weights, size, **settings)
+    for weight in weights:
+        if not isinstance(weight, (int, np.integer)):
+            raise ConfigError(
+                f"weights of the {split.name} blend must be whole numbers of samples when size is "
+                f"None, got {weight!r}; give a size"
+            )
+    return BlendPlan.exhaustive(weights, **settings)

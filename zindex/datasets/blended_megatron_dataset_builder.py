@@ -1,0 +1,303 @@
+"""The builder of all splits of a run: datasets, blends, and every index that they need, at once."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from zindex.building.on_demand import Builds, Rank, needed_blend
+from zindex.datasets.blend_requests import SplitRequest, check_sizes, request_splits
+from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.gpt_index import STORED
+from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
+from zindex.datasets.ranks import collect, open_meeting
+from zindex.datasets.utils import current_rank, log_single_rank
+from zindex.errors import PlanError, StoreError, ZindexError
+from zindex.plan.split import split_range
+
+logger = logging.getLogger(__name__)
+
+MidLevelDataset: TypeAlias = MegatronDataset
+TopLevelDataset: TypeAlias = BlendedDataset | MidLevelDataset
+DistributedDataset: TypeAlias = TopLevelDataset | LowLevelDataset | torch.utils.data.Dataset[Any]
+
+#: What a split becomes: a dataset, several validation sets, or nothing.
+SplitResult: TypeAlias = TopLevelDataset | list[Any] | None
+
+
+class BlendedMegatronDatasetBuilder:
+    """Builds the datasets of train, valid and test that a configuration describes.
+
+    Every rank calls ``build``. All of them derive the same plans, hence the same stores: rank 0
+    builds what is missing, all indices of all members, splits and blends side by side, and the
+    others look for the commits. Nobody waits at a barrier.
+
+    Parameters
+    ----------
+    cls
+        The class of the members, a ``MegatronDataset``.
+    sizes
+        Samples wanted at least of train, valid and test; None means every sample once.
+    is_built_on_rank
+        Returns whether this rank needs the datasets. Ranks that do not get None in their place,
+        and wait for nothing.
+    config
+        The configuration.
+
+    Raises
+    ------
+    ConfigError
+        If sizes and configuration do not fit together.
+    """
+
+    def __init__(
+        self,
+        cls: type[MidLevelDataset],
+        sizes: Sequence[int | None],
+        is_built_on_rank: Callable[[], bool],
+        config: BlendedMegatronDatasetConfig,
+    ) -> None:
+        self.cls = cls
+        self.sizes = sizes
+        self.is_built_on_rank = is_built_on_rank
+        self.config = config
+        self._sizes = check_sizes(sizes, config)
+        log_single_rank(
+            logger, logging.INFO, "%s splits of sizes %s from %s", cls.__name__, sizes, config
+        )
+
+    def build(self) -> list[SplitResult]:
+        """Return the datasets of train, valid and test.
+
+        Each split is, with size its entry in ``sizes``,
+
+        - None, where it has no data or share, or where this rank does not build;
+        - the dataset itself, if it has one dataset (without weight, or with data of its own):
+          at least ``size`` samples, or one epoch;
+        - a blend by weights of marginally more than ``size`` samples, which draws of each member
+          in proportion to its weight; exactly ``size`` in the scalable order;
+        - without weights, a blend by lengths of ``size`` samples, or of all of them;
+        - a list of datasets, with several validation sets.
+
+        Raises
+        ------
+        ConfigError
+            If a weight is out of range.
+        PlanError
+            If a split is empty, or does not reach its size.
+        ZindexError
+            If data are missing or damaged, or another rank failed.
+        """
+        with open_meeting() as meeting:
+            requests = request_splits(self._sizes, self.config)
+            if not _is_built_here(self.is_built_on_rank):
+                meeting.leave()
+                return [_nothing(request) for request in requests]
+            config = self.config
+            rank = Rank(current_rank(), config.index_timeout, config.index_takeover, meeting.listen)
+            with _explain(self.cls, config), Builds(rank) as builds:
+                self._begin_known_blends(requests, builds)
+                members = self._open_members(requests, builds)
+                with collect(builds):
+                    datasets = [
+                        None if request is None else self._assemble(request, part)
+                        for request, part in zip(requests, members, strict=True)
+                    ]
+                builds.finish()
+                self._check_lengths(members)
+            return datasets
+
+    def _begin_known_blends(self, requests: Sequence[SplitRequest | None], builds: Builds) -> None:
+        """Begin blends that depend on no dataset, before any dataset is opened."""
+        config = self.config
+        if not config.path_to_cache or config.defer_npy_index_mmap:
+            return
+        for request in requests:
+            if request is not None and request.weights is not None and request.size:
+                plan = plan_blend(request.weights, request.size, request.split, config)
+                builds.add(needed_blend(plan, config.path_to_cache), lambda store: None)
+
+    def _open_members(
+        self, requests: Sequence[SplitRequest | None], builds: Builds
+    ) -> list[list[Any]]:
+        """Return the members of each split, opened in threads; their indices are begun."""
+        members: list[list[Any]] = [
+            [] if request is None else [None] * len(request.paths) for request in requests
+        ]
+        by_path: dict[str | None, list[_Source]] = {}
+        for source in _sources(requests, is_shared=self.config.blend_per_split is None):
+            by_path.setdefault(source.path, []).append(source)
+
+        def open_path(sources: list[_Source]) -> None:
+            with collect(builds):
+                self._open_path(sources, members)
+
+        num_threads = min(self.config.num_dataset_builder_threads, len(by_path))
+        if num_threads <= 1:
+            for sources in by_path.values():
+                open_path(sources)
+            return members
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="zindex-open") as pool:
+            futures = [pool.submit(open_path, sources) for sources in by_path.values()]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return members
+
+    def _open_path(self, sources: Sequence["_Source"], members: list[list[Any]]) -> None:
+        """Make the members over one path; what lies on disk is opened once for all of them."""
+        low_level: Any = None
+        for source in sources:
+            if not isinstance(low_level, STORED):
+                low_level = self.cls.build_low_level_dataset(source.path, self.config)
+            num_elements = self.cls.numel_low_level_dataset(low_level)
+            for place, (request, member) in source.places.items():
+                start, stop = split_range(num_elements, request.bookends)
+                members[place][member] = self.cls(
+                    low_level,
+                    source.path,
+                    self._indices(start, stop),
+                    request.num_samples[member],
+                    request.split,
+                    self.config,
+                )
+
+    def _indices(self, start: int, stop: int) -> Any:
+        """Return consecutive numbers as the class takes them: a range if it is one of ours."""
+        if self.cls.__init__.__module__.startswith("zindex."):
+            return range(start, stop)
+        return np.arange(start, stop, dtype=np.int32 if stop <= 2**31 else np.int64)
+
+    def _assemble(self, request: SplitRequest, members: list[Any]) -> SplitResult:
+        """Return what a split becomes of its members."""
+        if request.kind != "blend":
+            return members if request.kind == "many" else members[0]
+        weights: list[Any] | None = request.weights
+        size = request.size
+        if weights is None:
+            weights = [len(member) for member in members]
+            total = sum(weights)
+            if not total:
+                raise PlanError(
+                    f"the {request.split.name} blend must have samples, got none from all of its "
+                    f"{len(members)} datasets, {request.paths[0]} first; give it a larger share"
+                )
+            if size is not None and size > total:
+                log_single_rank(
+                    logger,
+                    logging.WARNING,
+                    "the %s blend has %d samples instead of %d: without weights every sample is "
+                    "drawn at most once",
+                    request.split.name,
+                    total,
+                    size,
+                )
+            size = None if size is None else min(size, total)
+        return BlendedDataset(members, weights, size, self.config)
+
+    def _check_lengths(self, members: Sequence[Sequence[Any]]) -> None:
+        """Check that every member has the samples that it was made for."""
+        for dataset in (dataset for part in members for dataset in part):
+            wanted = dataset.num_samples
+            if wanted is not None and len(dataset) < wanted:
+                raise PlanError(
+                    f"{dataset.index_split.name} of {dataset.dataset_path} must have at least "
+                    f"{wanted:,} samples, its {type(dataset).__name__} has {len(dataset):,}; ask "
+                    "for fewer, or let the class repeat its data"
+                )
+
+    @staticmethod
+    def build_generic_dataset(
+        cls: Callable[..., Any],
+        is_built_on_rank: Callable[[], bool],
+        synchronize_ranks: bool,
+        *args: Any,
+    ) -> Any:
+        """Return ``cls(*args)``, or None where this rank does not build.
+
+        Parameters
+        ----------
+        cls
+            A class of datasets, or anything that makes one.
+        is_built_on_rank
+            Returns whether this rank builds; asked under ``torch.distributed`` only.
+        synchronize_ranks
+            Taken for Megatron's sake: no rank waits for another, except for an index that it needs.
+        args
+            What the dataset is made from.
+
+        Raises
+        ------
+        StoreError
+            If the file system refuses, such as for want of a permission.
+        """
+        if not _is_built_here(is_built_on_rank):
+            return None
+        with _explain(cls, next((a for a in args if hasattr(a, "path_to_cache")), None)):
+            return cls(*args)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A low-level dataset, and where its splits go: request and member by the split's place."""
+
+    path: str | None
+    places: dict[int, tuple[SplitRequest, int]]
+
+
+def _sources(requests: Sequence[SplitRequest | None], *, is_shared: bool) -> Iterator[_Source]:
+    """Give the low-level datasets: each for all splits if these share one blend."""
+    present = [(place, request) for place, request in enumerate(requests) if request is not None]
+    if not is_shared:
+        for place, request in present:
+            for member, path in enumerate(request.paths):
+                yield _Source(path, {place: (request, member)})
+        return
+    for member in count():
+        places = {place: (request, member) for place, request in present}
+        if not places or member >= len(present[0][1].paths):
+            return
+        yield _Source(present[0][1].paths[member], places)
+
+
+def _is_built_here(is_built_on_rank: Callable[[], bool]) -> bool:
+    """Return whether this process builds: a process of its own always does."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return True
+    return bool(is_built_on_rank())
+
+
+def _nothing(request: SplitRequest | None) -> SplitResult:
+    """Return what stands for a split that is not built on this rank."""
+    if request is not None and request.kind == "many":
+        return [None] * len(request.paths)
+    return None
+
+
+@contextmanager
+def _explain(cls: Any, config: Any) -> Iterator[None]:
+    """Say what to do where the file system refuses."""
+    try:
+        yield
+    except ZindexError:
+        raise
+    except OSError as error:
+        folder = getattr(config, "path_to_cache", None)
+        place = "beside the data" if folder is None else os.fspath(folder)
+        raise StoreError(
+            f"{getattr(cls, '__name__', cls)} must be able to read its data and to write its "
+            f"indices {place}, the file system refuses: {error}; set path_to_cache to a directory "
+            "that you may write"
+        ) from error
