@@ -130,7 +130,8 @@ def resolve_blend(
     counts, capped = train
     if size is None:
         if tokens is not None and request.kind == "tokens":
-            _check_tokens(request, split, range(len(counts)), counts, tokens)
+            asked = [-(-int(share) // request.sequence_length) for share in request.shares]
+            _check_tokens(request, split, range(len(asked)), asked, tokens)
         return _blend_exhaustive(request, split, counts, capped, tokens)
     members = _drawn_members(request, split, size, counts, known.get("train"))
     chosen_counts = [counts[d] for d in members]
@@ -337,7 +338,7 @@ def _check_tokens(
 ) -> None:
     """Check that every member has tokens to give its samples from."""
     for d, target in zip(members, targets, strict=True):
-        if tokens[d] == 0 and target:
+        if tokens[d] == 0:
             raise PlanError(
                 f"{split} of '{request.datasets[d]}' must hold tokens to give {target:,} samples "
                 f"to the blend, it has 0; give {split} a larger share of the documents, or set "
