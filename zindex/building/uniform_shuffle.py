@@ -1,0 +1,419 @@
+"""An exactly uniform order of a whole run, by independent tasks in bounded memory.
+
+The positions are cut in parts. One task per part scatters its samples to as many buckets as there
+are parts; one task per bucket gathers what came to it and shuffles that. The buckets one after
+another are the order, uniform over all orders if the random words are. Both write scratch files,
+which a later task, or the same one after a crash, trusts only as far as their checksums go.
+
+A scratch file is blocks, each followed by its crc32c, and a footer: the lengths of the blocks,
+int64, and its crc32c. The checksums are mixed with what names the file's content, so that a file
+of another seed, split or size is as bad as a damaged one.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError, PlanError, VerificationError
+from zindex.kernels import scatter_shuffle as kernels
+from zindex.kernels.scatter_shuffle import KEY_DTYPE, KEY_LENGTH, SCATTER_VERSION
+from zindex.plan.split import SPLIT_NAMES
+from zindex.store import local
+from zindex.store.shard import checksum
+
+Int64Array = npt.NDArray[np.int64]
+Samples = npt.NDArray[np.unsignedinteger]
+
+#: Stages of the keys of both steps, beside those in ``plan.keys``: part of the format.
+SCATTER_STAGE = 4
+BUCKET_STAGE = 5
+
+#: Samples per part while there are at most ``MAX_PARTS`` of them; part of the format.
+MIN_PART_LENGTH = 2**22
+#: Most parts, and so buckets; part of the format.
+MAX_PARTS = 2**12
+#: Most samples: a bucket, a little longer than a part at times, is shuffled by 32-bit draws.
+MAX_SAMPLES = 2**43
+
+# Samples per block of a bucket's file: what is read and checked for any position in it.
+_BLOCK_LENGTH = 2**16
+_CRC_NBYTES = 4
+# Buffers per read, two for each block; the system takes at most 1024.
+_MAX_BUFFERS = 512
+_REMEDY = "remove the file and build again"
+
+
+@dataclass(frozen=True, slots=True)
+class UniformShuffle:
+    """What decides an exactly uniform order, and nothing else does."""
+
+    #: Samples of the run, N: what is ordered is the integers ``[0, N)``.
+    num_samples: int
+    #: The run's seed, >= 0.
+    seed: int
+    #: ``"train"``, ``"valid"`` or ``"test"``.
+    split: str
+    #: Shortest part, >= 1; other values than the default give other orders, small ones for tests.
+    min_part_length: int = MIN_PART_LENGTH
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_samples <= MAX_SAMPLES:
+            raise PlanError(
+                f"a uniform shuffle must have 0 to 2**43 samples, got {self.num_samples}; "
+                "use the keyed shuffle for more"
+            )
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}; choose another")
+        if self.split not in SPLIT_NAMES:
+            raise ConfigError(f"split must be one of {SPLIT_NAMES}, got {self.split!r}")
+
+    @property
+    def part_length(self) -> int:
+        """Samples per part, except in the last one."""
+        length = self.min_part_length
+        while self.num_samples > length * MAX_PARTS:
+            length *= 2
+        return length
+
+    @property
+    def num_parts(self) -> int:
+        """Parts, >= 1; there are as many buckets."""
+        return max(1, -(-self.num_samples // self.part_length))
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """Dtype of sample ids."""
+        return np.dtype(np.uint32 if self.num_samples <= 2**32 else np.uint64)
+
+    def part_bounds(self, part: int) -> tuple[int, int]:
+        """Return the samples ``[start, stop)`` of a part."""
+        start = part * self.part_length
+        return start, min(start + self.part_length, self.num_samples)
+
+    def key(self, stage: int, part: int) -> npt.NDArray[np.uint64]:
+        """Return the key of a part (``SCATTER_STAGE``) or of a bucket (``BUCKET_STAGE``)."""
+        spawn_key = (stage, SPLIT_NAMES.index(self.split), part)
+        sequence = np.random.SeedSequence(self.seed, spawn_key=spawn_key)
+        return sequence.generate_state(KEY_LENGTH, KEY_DTYPE).astype(np.uint64, copy=False)
+
+    def part_path(self, folder: Path, part: int) -> Path:
+        """Return where the scattered samples of a part are kept."""
+        return folder / f"part-{part:04d}.scratch"
+
+    def bucket_path(self, folder: Path, bucket: int) -> Path:
+        """Return where the shuffled samples of a bucket are kept."""
+        return folder / f"bucket-{bucket:04d}.scratch"
+
+
+def scatter_part(shuffle: UniformShuffle, folder: Path, part: int) -> Int64Array:
+    """Task: scatter one part to the buckets; return how many samples went to each.
+
+    Returns
+    -------
+    counts
+        Shape (buckets,), int64.
+
+    Notes
+    -----
+    Law: a second call writes nothing and returns the same. Cost: O(part), one read of a footer if
+    the file is there; memory of one part and a half. The folder is made when missing.
+    """
+    path, salt = shuffle.part_path(folder, part), _salt(shuffle, SCATTER_STAGE, part)
+    start, stop = shuffle.part_bounds(part)
+    found = _find_lengths(path, shuffle.num_parts, stop - start, shuffle.dtype, salt)
+    if found is not None:
+        return found
+    samples, counts = _scatter(shuffle, part)
+    _write(path, samples, counts, salt)
+    return counts
+
+
+def locate_pieces(part_counts: Int64Array, bucket: int) -> Int64Array:
+    """Return where the pieces of one bucket lie in the files of the parts, and how long they are.
+
+    Parameters
+    ----------
+    part_counts
+        Shape (parts, buckets), int64: what `scatter_part` returned, in order of the parts.
+    bucket
+        Number of the bucket, ``[0, num_parts)``.
+
+    Returns
+    -------
+    pieces
+        Shape (parts, 2), int64: samples of earlier buckets, samples of this bucket.
+    """
+    before = part_counts[:, :bucket].sum(axis=1, dtype=np.int64)
+    return np.stack([before, part_counts[:, bucket]], axis=1)
+
+
+def shuffle_bucket(
+    shuffle: UniformShuffle, folder: Path, bucket: int, part_counts: Int64Array
+) -> None:
+    """Task: `shuffle_pieces` of the pieces that ``part_counts`` tell of: `locate_pieces`."""
+    shuffle_pieces(shuffle, folder, bucket, locate_pieces(part_counts, bucket))
+
+
+def shuffle_pieces(shuffle: UniformShuffle, folder: Path, bucket: int, pieces: Int64Array) -> None:
+    """Task: gather and shuffle one bucket, given only what concerns it.
+
+    Parameters
+    ----------
+    shuffle, folder
+        The order, and where the files of all parts are.
+    bucket
+        Number of the bucket, ``[0, num_parts)``.
+    pieces
+        Shape (parts, 2), int64, from `locate_pieces`.
+
+    Raises
+    ------
+    VerificationError
+        If the file of a part is missing, or its piece of this bucket is damaged.
+
+    Notes
+    -----
+    Law: a second call writes nothing. Cost: O(bucket + parts) time, one read per part; memory of
+    one bucket.
+    """
+    size = int(pieces[:, 1].sum())
+    path, salt = shuffle.bucket_path(folder, bucket), _salt(shuffle, BUCKET_STAGE, bucket)
+    blocks = _bucket_blocks(size)
+    found = _find_lengths(path, len(blocks), size, shuffle.dtype, salt)
+    if found is not None and np.array_equal(found, blocks):
+        return
+    samples = np.empty(size, shuffle.dtype)
+    first = 0
+    for part, (before, length) in enumerate(pieces.tolist()):
+        _read_blocks(
+            shuffle.part_path(folder, part),
+            samples[first : first + length],
+            [length],
+            before * shuffle.dtype.itemsize + bucket * _CRC_NBYTES,
+            _salt(shuffle, SCATTER_STAGE, part),
+        )
+        first += length
+    kernels.shuffle(samples, shuffle.key(BUCKET_STAGE, bucket))
+    _write(path, samples, blocks, salt)
+
+
+def start_buckets(part_counts: Int64Array) -> Int64Array:
+    """Return the position at which each bucket begins, and the end: shape (buckets + 1,)."""
+    starts = np.zeros(part_counts.shape[1] + 1, np.int64)
+    np.cumsum(part_counts.sum(axis=0, dtype=np.int64), out=starts[1:])
+    return starts
+
+
+def read_positions(
+    shuffle: UniformShuffle, folder: Path, bucket_starts: Int64Array, start: int, stop: int
+) -> Samples:
+    """Return the samples at positions ``[start, stop)`` of the order.
+
+    Parameters
+    ----------
+    shuffle, folder
+        The order, and where the files of all buckets are.
+    bucket_starts
+        Shape (buckets + 1,), int64, from `start_buckets`.
+    start, stop
+        Positions, ``0 <= start <= stop <= num_samples``.
+
+    Returns
+    -------
+    samples
+        Shape (stop - start,), uint32 or uint64.
+
+    Raises
+    ------
+    VerificationError
+        If the file of a bucket is missing or what is read of it is damaged.
+
+    Notes
+    -----
+    Law: equal to `permute_all` there. Cost: O(positions), and up to two blocks more per bucket.
+    """
+    runs: list[Samples] = [np.empty(0, shuffle.dtype)]
+    first, last = np.searchsorted(bucket_starts, [start, stop - 1], side="right").tolist()
+    for bucket in range(first - 1, last if start < stop else 0):
+        begin, end = bucket_starts[bucket : bucket + 2].tolist()
+        upto = min(stop, end) - begin
+        since = max(start, begin) - begin
+        if since < upto:
+            runs.append(_read_bucket(shuffle, folder, bucket, end - begin, since, upto))
+    return np.concatenate(runs)
+
+
+def permute_all(shuffle: UniformShuffle) -> Samples:
+    """Return the whole order, without files.
+
+    Returns
+    -------
+    samples
+        Shape (num_samples,), uint32 or uint64.
+
+    Notes
+    -----
+    Law: equal to what the files hold. Cost: O(num_samples) time, twice the memory of the result.
+
+    Examples
+    --------
+    >>> permute_all(UniformShuffle(6, 1234, "train"))
+    array([4, 1, 5, 3, 0, 2], dtype=uint32)
+    """
+    scattered = [_scatter(shuffle, part) for part in range(shuffle.num_parts)]
+    counts = np.stack([counts for _, counts in scattered])
+    starts = start_buckets(counts)
+    order = np.empty(shuffle.num_samples, shuffle.dtype)
+    for bucket in range(shuffle.num_parts):
+        samples = order[starts[bucket] : starts[bucket + 1]]
+        pieces = zip(scattered, locate_pieces(counts, bucket).tolist(), strict=True)
+        np.concatenate(
+            [part[before : before + length] for (part, _), (before, length) in pieces], out=samples
+        )
+        kernels.shuffle(samples, shuffle.key(BUCKET_STAGE, bucket))
+    return order
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove scratch files as far as possible, half-written ones too; nothing else is touched."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if ".scratch" in path.suffixes and path.name.startswith(("part-", "bucket-")):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        folder.rmdir()
+
+
+def _scatter(shuffle: UniformShuffle, part: int) -> tuple[Samples, Int64Array]:
+    """Return the samples of a part, by bucket, and their counts."""
+    start, stop = shuffle.part_bounds(part)
+    samples = np.empty(stop - start, shuffle.dtype)
+    key = shuffle.key(SCATTER_STAGE, part)
+    return samples, kernels.scatter(start, stop - start, shuffle.num_parts, key, samples)
+
+
+def _salt(shuffle: UniformShuffle, stage: int, part: int) -> int:
+    """Return what the checksums of one file are mixed with: a checksum of what it holds."""
+    numbers = (SCATTER_VERSION, shuffle.num_samples, shuffle.part_length, shuffle.seed, stage, part)
+    return checksum(repr((*numbers, shuffle.split)).encode())
+
+
+def _bucket_blocks(size: int) -> Int64Array:
+    """Return the lengths of the blocks of a bucket."""
+    starts = np.arange(0, size, _BLOCK_LENGTH, dtype=np.int64)
+    return np.minimum(size - starts, _BLOCK_LENGTH)
+
+
+def _seal(buffer: bytes | memoryview, salt: int) -> bytes:
+    """Return the mixed checksum of a block or a footer, as it is stored."""
+    return (checksum(buffer) ^ salt).to_bytes(_CRC_NBYTES, "little")
+
+
+def _write(path: Path, samples: Samples, lengths: Int64Array, salt: int) -> None:
+    """Write a scratch file, also in place of a damaged one."""
+    raw, itemsize = samples.view(np.uint8).data, samples.dtype.itemsize
+    buffers: list[bytes | memoryview] = []
+    start = 0
+    for length in lengths.tolist():
+        block = raw[start : start + length * itemsize]
+        buffers += (block, _seal(block, salt))
+        start += length * itemsize
+    footer = lengths.astype("<i8").tobytes()
+    buffers += (footer, _seal(footer, salt))
+    if not local.write_once(path, buffers):
+        found = _find_lengths(path, len(lengths), samples.size, samples.dtype, salt)
+        if found is None or not np.array_equal(found, lengths):
+            local.write_once(path, buffers, replace=True)
+
+
+def _find_lengths(
+    path: Path, num_blocks: int, size: int, dtype: np.dtype[np.unsignedinteger], salt: int
+) -> Int64Array | None:
+    """Return the lengths of the blocks of a file, or None if it is missing or damaged.
+
+    Its size and footer are verified; blocks are verified when they are read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        nbytes = os.fstat(descriptor).st_size
+        footer_nbytes = num_blocks * 8 + _CRC_NBYTES
+        if nbytes != size * dtype.itemsize + num_blocks * _CRC_NBYTES + footer_nbytes:
+            return None
+        stored = os.pread(descriptor, footer_nbytes, nbytes - footer_nbytes)
+    finally:
+        os.close(descriptor)
+    footer, seal = stored[:-_CRC_NBYTES], stored[-_CRC_NBYTES:]
+    if len(stored) != footer_nbytes or seal != _seal(footer, salt):
+        return None
+    return np.frombuffer(footer, "<i8").astype(np.int64)
+
+
+def _read_bucket(
+    shuffle: UniformShuffle, folder: Path, bucket: int, size: int, start: int, stop: int
+) -> Samples:
+    """Return samples ``[start, stop)`` of a bucket by reading the blocks that hold them."""
+    first, last = start // _BLOCK_LENGTH, -(-stop // _BLOCK_LENGTH)
+    blocks = _bucket_blocks(size)[first:last]
+    samples = np.empty(int(blocks.sum()), shuffle.dtype)
+    offset = first * (_BLOCK_LENGTH * shuffle.dtype.itemsize + _CRC_NBYTES)
+    path, salt = shuffle.bucket_path(folder, bucket), _salt(shuffle, BUCKET_STAGE, bucket)
+    _read_blocks(path, samples, blocks.tolist(), offset, salt)
+    skipped = first * _BLOCK_LENGTH
+    return samples[start - skipped : stop - skipped]
+
+
+def _read_blocks(path: Path, samples: Samples, lengths: list[int], offset: int, salt: int) -> None:
+    """Fill ``samples`` with consecutive blocks that lie at a byte offset, and verify them."""
+    raw, itemsize = samples.view(np.uint8).data, samples.dtype.itemsize
+    views: list[memoryview] = []
+    start = 0
+    for length in lengths:
+        block = raw[start : start + length * itemsize]
+        views += (block, memoryview(bytearray(_CRC_NBYTES)))
+        start += length * itemsize
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise VerificationError(
+            f"{path} must hold samples of a shuffle, it is missing; build again"
+        ) from error
+    try:
+        whole = _fill(descriptor, views, offset)
+    finally:
+        os.close(descriptor)
+    if not whole:
+        raise VerificationError(
+            f"{path} must hold {start} bytes of samples from byte {offset} on, it is shorter; "
+            f"{_REMEDY}"
+        )
+    for k, length in enumerate(lengths):
+        if views[2 * k + 1] != _seal(views[2 * k], salt):
+            raise VerificationError(
+                f"block {k} ({length} samples) from byte {offset} on of {path} fails its "
+                f"checksum; {_REMEDY}"
+            )
+
+
+def _fill(descriptor: int, views: list[memoryview], offset: int) -> bool:
+    """Read views one after another; return whether the file was long enough."""
+    pending = [view for view in reversed(views) if len(view)]
+    while pending:
+        batch = pending[: -_MAX_BUFFERS - 1 : -1]
+        nbytes = os.preadv(descriptor, batch, offset)
+        if nbytes == 0:
+            return False
+        offset += nbytes
+        while nbytes:
+            head = pending.pop()
+            if nbytes < len(head):
+                pending.append(head[nbytes:])
+                break
+            nbytes -= len(head)
+    return True
