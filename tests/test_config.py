@@ -12,6 +12,7 @@ import pytest
 from zindex import config
 from zindex.config import DatasetConfig, RunConfig, as_config, load_config
 from zindex.errors import ConfigError
+from zindex.plan.blend_sizes import BlendRequest
 from zindex.store.layout import ChunkGrid
 
 FULL = """
@@ -271,7 +272,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, entry: str) -> Non
     assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("setting", ["datasets", "samples", "grid", "seed"])
+@pytest.mark.parametrize("setting", ["datasets", "samples", "grid", "seed", "surplus"])
 def test_large_values_are_shown_in_short(setting: str) -> None:
     value: Any = ["lol"]
     for _ in range(30):
@@ -305,3 +306,144 @@ def test_a_few_aliases_are_welcome(tmp_path: Path) -> None:
 def test_a_dataset_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="datasets must name each path once, got a twice"):
         RunConfig.from_json({"datasets": ["a", "b", {"path": "a"}], "sequence_length": 8})
+
+
+SHARES = """
+sequence_length: 4
+samples: {train: 1000, valid: 10}
+max_epochs: 4
+add_extra_token_to_sequence: false
+datasets:
+  - {path: /web, weight: 0.7}
+  - {path: /old, weight: 0}
+  - {path: /code, weight: 1e-1, max_epochs: 2.5}
+"""
+
+
+def test_weights(tmp_path: Path) -> None:
+    run = load_config(write(tmp_path, SHARES))
+    web, old, code = run.datasets
+    assert (web.weight, old.weight, code.weight) == (0.7, 0, 0.1)
+    assert (run.share_kind, run.blend_kind) == ("weight", "weight")
+    assert run.members == (web, code)  # a share of 0 leaves a dataset out
+    assert run.blend_request == BlendRequest(
+        kind="weight",
+        datasets=("/web", "/code"),
+        shares=(0.7, 0.1),
+        max_epochs=(4, 2.5),
+        samples={"train": 1000, "valid": 10},
+        sequence_length=4,
+        extra_token=0,
+        order="megatron",
+        surplus=0.005,
+        drop_last_partial_validation_sequence=True,
+    )
+
+
+def test_tokens(tmp_path: Path) -> None:
+    text = "{sequence_length: 4, order: scalable, surplus: 0.1, datasets: ["
+    text += "{path: a, tokens: 1.5B}, {path: b, tokens: 2.0e9}, {path: c, tokens: 2.0e+9}, "
+    text += "{path: d, tokens: 3_000}, {path: e, tokens: '0'}]}"
+    run = load_config(write(tmp_path, text))
+    assert run.share_kind == "tokens"
+    assert [item.tokens for item in run.datasets] == [1_500_000_000, 2 * 10**9, 2 * 10**9, 3000, 0]
+    assert all(type(item.tokens) is int for item in run.datasets)
+    request = run.blend_request
+    assert request is not None
+    assert request.shares == (1_500_000_000, 2 * 10**9, 2 * 10**9, 3000)
+    assert request.max_epochs == (None,) * 4
+    assert (request.order, request.surplus, request.extra_token) == ("scalable", 0.1, 1)
+
+
+def test_epochs() -> None:
+    values = {"datasets": [{"path": "a", "epochs": "2.5"}, {"path": "b", "epochs": 1}]}
+    run = RunConfig.from_json(GOOD | values)
+    assert run.share_kind == "epochs"
+    assert [item.share for item in run.datasets] == [2.5, 1]
+
+
+def test_sizes() -> None:
+    run = RunConfig.from_json(GOOD | {"blend": "sizes", "datasets": ["a", {"path": "b"}]})
+    assert (run.share_kind, run.blend_kind) == (None, "sizes")
+    assert run.members == run.datasets
+    assert run.blend_request is not None
+    assert run.blend_request.shares == (1, 1)
+
+
+def test_without_shares_there_is_no_blend() -> None:
+    run = RunConfig.from_json(GOOD)
+    assert (run.share_kind, run.blend_kind, run.blend_request) == (None, None, None)
+    assert run.members == run.datasets
+    assert (run.datasets[0].share_kind, run.datasets[0].share) == (None, None)
+
+
+def of(*datasets: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return settings of a run of datasets /a, /b, ..., given without their paths."""
+    paths = ({"path": f"/{name}"} for name in "abcdefgh")
+    named = [path | dataset for path, dataset in zip(paths, datasets, strict=False)]
+    return {"datasets": named, "samples": {"train": 10}} | settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            of({"weight": 1, "tokens": 2}),
+            "must have one share, got weight and tokens for /a; leave",
+        ),
+        (
+            of({"weight": 1, "tokens": 2, "epochs": 0}),
+            "got weight and tokens and epochs for /a",
+        ),
+        (of({"weight": 1}, {"tokens": 2}), "got weight for /a and tokens for /b; a share of 0"),
+        (of({"epochs": 1}, {}), "kind of share, got epochs for /a and no share for /b"),
+        (of({}, {}, {"epochs": 1}), "kind of share, got no share for /a and epochs for /c"),
+        (of({"weight": 0}, {"weight": 0.0}), "one dataset must have a weight above 0 at least"),
+        (of({"tokens": "many"}), "tokens of dataset /a must be a number such as 1.5B, 300M or 2e9"),
+        (of({"tokens": 1.5}), "tokens of dataset /a must be a whole number from 0 to 1e+18, got"),
+        (of({"weight": -1}), "weight of dataset /a must be a number from 0 to 1e+300, got -1"),
+        (of({"weight": float("nan")}), "weight of dataset /a must be a number from 0 to 1e+300"),
+        (of({"weight": [1]}), "weight of dataset /a must be a number from 0 to 1e+300, got [1]"),
+        (of({"epochs": 1e9}), "epochs of dataset /a must be a number from 0 to 1e+06, got"),
+        (of({"weight": 1, "max_epochs": 0}), "max_epochs of dataset /a must be a number above 0"),
+        (
+            of({"weight": 1, "samples": {"train": 1}}),
+            "for the run, got samples of dataset /a; leave",
+        ),
+        (of({"samples": {}}, blend="sizes"), "are set for the run, got samples of dataset /a"),
+        (of({"weight": 1}, samples={}), "a blend by weights needs samples.train, got none; set it"),
+        (of({"weight": 1}, samples={"train": None}), "by weights needs samples.train, got none"),
+        (of({"weight": 1}, max_epochs=0), "max_epochs must be a number above 0 and at most 1e+06"),
+        (of({"weight": 1}, max_epochs="all"), "max_epochs must be a number such as 2.5, got 'all'"),
+        (
+            of({}, max_epochs=4),
+            "max_epochs needs shares, got max_epochs 4 without any; set weight,",
+        ),
+        (of({}, max_epochs=4, blend="sizes"), "max_epochs needs shares, got max_epochs 4 without"),
+        (of({"max_epochs": 4}), "max_epochs needs shares, got it for /a without any; set weight,"),
+        (of({"max_epochs": 4}, blend="sizes"), "max_epochs needs shares, got it for /a without"),
+        (of({"weight": 1}, surplus=-0.1), "surplus must be a number from 0 to 1, got -0.1"),
+        (of({"weight": 1}, surplus=None), "surplus must be a number from 0 to 1, got None"),
+        (
+            of({"weight": 1}, blend="sizes"),
+            "blend: sizes is for datasets without shares, got weight",
+        ),
+        (of({}, blend="exhaustive"), "blend must be 'sizes', got 'exhaustive'; for other blends"),
+        (of({}, blend=True), "blend must be str, got True"),
+        (of({}, shuffle="random"), "shuffle must be 'keyed' or 'uniform', got 'random'"),
+        (of({}, shuffle=1), "shuffle must be str, got 1"),
+        (of({}, shuffle="uniform"), "shuffle: uniform needs order: scalable, got order: megatron"),
+    ],
+)
+def test_wrong_blends_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        RunConfig.from_json(GOOD | changes)
+
+
+def test_shares_of_a_configuration_made_in_python_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"weight of dataset a must be a number .*, got 'heavy'"):
+        DatasetConfig("a", weight="heavy")  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"tokens of dataset a must be a whole number .*, got 2.0"
+    ):
+        DatasetConfig("a", tokens=2.0)  # type: ignore[arg-type]
