@@ -55,7 +55,7 @@ def test_counts_sum_to_the_size_and_lie_within_one(values: list[float], size: in
     check(values, size)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 1000), sizes)
 def test_many_datasets(seed: int, num_datasets: int, size: int) -> None:
     generator = np.random.default_rng(seed)
