@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds that a rank which is done waits for the others without any news of them.
 _GRACE = 10.0
-# Seconds that a rank which failed gives the others to hear of it; its end may end the store.
+# Seconds that a rank which failed gives the others to stop too; its end may end the store.
 _LINGER = 5.0
 # Seconds that the store has for an answer.
 _ANSWER = 5.0
@@ -114,13 +114,18 @@ class Meeting:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self._wait_for_all()
+            try:
+                self._wait_for_all()
+            except ZindexError as heard:
+                self._tell(heard)
+                raise
         elif isinstance(error, Exception):
             self._tell(error)
 
     def leave(self) -> None:
-        """Take no part: the others need not wait for this rank."""
+        """Take no part: neither does this rank wait for others, nor they for it."""
         self._count("absent", 1)
+        self._store = None
 
     def listen(self) -> None:
         """Raise the error of another rank, if one has failed."""
@@ -139,22 +144,20 @@ class Meeting:
         raise error
 
     def _tell(self, error: Exception) -> None:
-        """Tell the others of an error, and stay until they have heard of it."""
-        if getattr(error, "_zindex_heard", False):
-            self._count("heard", 1)
-            return
-        kind = type(error).__name__ if isinstance(error, ZindexError) else "ZindexError"
-        message = (
-            str(error) if isinstance(error, ZindexError) else f"{type(error).__name__}: {error}"
-        )
-        news = json.dumps({"rank": self.rank, "kind": kind, "message": message})
-        self._ask(lambda store: store.set(self._key("failed"), news))
+        """Tell the others of an error, and stay until they have stopped too: they may need us."""
+        if not getattr(error, "_zindex_heard", False):
+            kind, message = type(error).__name__, str(error)
+            if not isinstance(error, ZindexError):
+                kind, message = "ZindexError", f"{kind}: {message}"
+            news = json.dumps({"rank": self.rank, "kind": kind, "message": message})
+            self._ask(lambda store: store.set(self._key("failed"), news))
+        self._count("stopped", 1)
         deadline = time.monotonic() + _LINGER
         for _ in self._pauses():
-            heard = self._count("heard")
-            if heard is None or heard + (self._count("absent") or 0) >= self.num_ranks - 1:
+            num_stopped = self._count("stopped")
+            if num_stopped is None or time.monotonic() >= deadline:
                 return
-            if time.monotonic() >= deadline:
+            if num_stopped + (self._count("absent") or 0) >= self.num_ranks:
                 return
 
     def _wait_for_all(self) -> None:

@@ -1,0 +1,179 @@
+"""What ranks tell each other, and that nobody waits for those who say nothing."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zindex.datasets import ranks
+from zindex.datasets.ranks import Meeting, open_meeting
+from zindex.errors import NotReadyError, PlanError, SourceError, ZindexError
+
+
+@pytest.fixture
+def store() -> Any:
+    return dist.HashStore()
+
+
+def run_ranks(steps: list[Callable[[Meeting], Any]], store: Any) -> list[Any]:
+    """Return what each rank's step gives, or its error; each rank is a thread."""
+    outcomes: list[Any] = [None] * len(steps)
+
+    def run(rank: int) -> None:
+        try:
+            with Meeting("0", rank, len(steps), store) as meeting:
+                outcomes[rank] = steps[rank](meeting)
+        except Exception as error:
+            outcomes[rank] = error
+
+    threads = [threading.Thread(target=run, args=[rank]) for rank in range(len(steps))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return outcomes
+
+
+def fail(error: Exception) -> Callable[[Meeting], None]:
+    def step(meeting: Meeting) -> None:
+        raise error
+
+    return step
+
+
+def test_all_done(store: Any) -> None:
+    start = time.monotonic()
+    assert run_ranks([lambda meeting: meeting.rank] * 4, store) == [0, 1, 2, 3]
+    assert time.monotonic() - start < ranks._GRACE / 2
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (SourceError("a.idx must be whole"), SourceError, "rank 1: a.idx must be whole"),
+        (PlanError("no tokens"), PlanError, "rank 1: no tokens"),
+        (ValueError("3"), ZindexError, "rank 1: ValueError: 3"),
+        (MemoryError(), ZindexError, "rank 1: MemoryError: "),
+        (
+            NotReadyError("not built", num_done=1, num_shards=2),
+            ZindexError,
+            "rank 1: not built",
+        ),
+    ],
+)
+def test_one_failure_is_everybodys(
+    store: Any, error: Exception, kind: type[Exception], text: str
+) -> None:
+    """Those who wait at the end hear of it, and those who look while they wait for an index."""
+
+    def wait_for_index(meeting: Meeting) -> None:
+        while True:
+            meeting.listen()
+            time.sleep(0.01)
+
+    steps = [lambda meeting: "done", fail(error), wait_for_index, lambda meeting: "done"]
+    start = time.monotonic()
+    outcomes = run_ranks(steps, store)
+    assert time.monotonic() - start < 4
+    assert outcomes[1] is error
+    for rank in (0, 2, 3):
+        assert type(outcomes[rank]) is kind
+        assert str(outcomes[rank]) == text
+
+
+def test_everybody_fails_at_once(store: Any) -> None:
+    start = time.monotonic()
+    errors = [PlanError(f"{rank}") for rank in range(3)]
+    assert run_ranks([fail(error) for error in errors], store) == errors
+    assert time.monotonic() - start < ranks._LINGER / 2
+
+
+def test_ranks_that_take_no_part_are_not_waited_for(store: Any) -> None:
+    start = time.monotonic()
+    steps = [lambda meeting: "done", Meeting.leave, Meeting.leave]
+    assert run_ranks(steps, store) == ["done", None, None]
+    assert time.monotonic() - start < ranks._GRACE / 2
+
+
+def test_a_silent_rank_holds_up_nobody(
+    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ranks, "_GRACE", 0.3)
+    start = time.monotonic()
+    with Meeting("0", 0, 3, store):
+        pass
+    assert 0.3 <= time.monotonic() - start < 5
+    assert "rank 0 goes on without 2 of 3 ranks: nothing was heard of them for 0 s" in caplog.text
+
+
+def test_failing_alone_does_not_take_long(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_LINGER", 0.3)
+    start = time.monotonic()
+    with pytest.raises(PlanError, match="alone"), Meeting("0", 0, 3, store):
+        raise PlanError("alone")
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+def test_an_interrupt_is_told_nobody(store: Any) -> None:
+    def interrupt() -> None:
+        with Meeting("0", 0, 2, store):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    assert not store.check(["zindex/0/failed"])
+
+
+class DeadStore:
+    """A store whose server is gone, or does not answer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.num_asked = 0
+
+    def _answer(self, *args: Any) -> Any:
+        self.num_asked += 1
+        time.sleep(self.seconds)
+        raise RuntimeError("Broken pipe")
+
+    check = get = add = set = _answer
+
+
+@pytest.mark.parametrize("seconds", [0, 20])
+def test_a_dead_store_is_no_news(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(ranks, "_ANSWER", 0.2)
+    store = DeadStore(seconds)
+    start = time.monotonic()
+    with Meeting("0", 0, 2, store) as meeting:
+        meeting.listen()
+        meeting.listen()
+    with pytest.raises(PlanError, match="here"), Meeting("1", 0, 2, store):
+        raise PlanError("here")
+    assert time.monotonic() - start < 5
+    assert store.num_asked == 2
+
+
+def test_steps_have_names_of_their_own(store: Any) -> None:
+    store.set("zindex/0/failed", json.dumps({"rank": 1, "kind": "PlanError", "message": "no"}))
+    Meeting("1", 0, 2, store).listen()
+    with pytest.raises(PlanError, match="rank 1: no"):
+        Meeting("0", 0, 2, store).listen()
+
+
+def test_nobody_to_talk_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = open_meeting(), open_meeting()
+    assert int(second.name) == int(first.name) + 1
+    with first:
+        first.listen()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    with open_meeting() as meeting:  # its process group has no store
+        assert (meeting.rank, meeting.num_ranks) == (1, 2)
+        meeting.listen()
