@@ -19,7 +19,7 @@ import zindex
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor
 from zindex.building.index import index_store_plan
-from zindex.building.run import plan_run
+from zindex.building.planning import plan_run
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.store.open import open_store
@@ -63,7 +63,7 @@ def read(root: Path, golden: list[np.ndarray]) -> str:
 
 def kill_once(config: RunConfig, kill_after: float, golden: list[np.ndarray]) -> dict[str, Any]:
     """Kill one build, read, build again, and report."""
-    (item,) = plan_run(config)
+    (item,) = plan_run(config).indices
     root = index_store_plan(item.plan, config.index).root
     _, code = build_in_child(config, kill_after)
     seen = read(root, golden)
@@ -95,7 +95,7 @@ def main(prefix: str, folder: str, num_kills: int) -> None:
         }
         zindex.build(settings, client=SerialExecutor())  # compiles; starts no thread that stays
         config = RunConfig.from_json(settings)
-        (item,) = plan_run(config)
+        (item,) = plan_run(config).indices
         store = open_store(index_store_plan(item.plan, config.index).root)
         golden = [np.asarray(array) for array in open_index_arrays(store)]
         probe = RunConfig.from_json(settings | {"index": f"{folder}/probe-{order}"})

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import json
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,115 +13,19 @@ import pytest
 import yaml
 
 import zindex
+from tests.building.runs import GRID, LENGTHS, make_config
 from tests.conftest import WriteCorpus
+from zindex.building import planning
 from zindex.building import run as building_run
 from zindex.building.arrays import open_index_arrays
-from zindex.building.executor import SerialExecutor, embedded_client
-from zindex.building.run import index_status, plan_run
+from zindex.building.blend_arrays import open_blend_arrays
+from zindex.building.executor import DaskExecutor, SerialExecutor, embedded_client
+from zindex.building.source import open_source
 from zindex.config import DatasetConfig, RunConfig
-from zindex.errors import ConfigError, PlanError, StoreNotFoundError
-from zindex.store.commit import StoreStatus
-from zindex.store.layout import ChunkGrid
+from zindex.errors import ConfigError, PlanError
+from zindex.plan.index_plan import IndexPlan
 
 SERIAL = SerialExecutor()
-LENGTHS = [5, 7, 3, 9, 6, 8, 4, 10, 2, 6]  # 60 tokens
-GRID = ChunkGrid(2, 4)
-
-
-def make_config(tmp_path: Path, *datasets: Any, **settings: Any) -> RunConfig:
-    values: dict[str, Any] = {
-        "datasets": tuple(
-            item if isinstance(item, DatasetConfig) else DatasetConfig(item) for item in datasets
-        ),
-        "sequence_length": 4,
-        "split": "60,30,10",
-        "index": str(tmp_path / "index"),
-        "grid": GRID,
-    }
-    return RunConfig(**(values | settings))
-
-
-def plan(config: RunConfig) -> dict[str, tuple[int, int, int | None]]:
-    """First and last document and the samples asked for, by split."""
-    return {
-        item.plan.split: (item.plan.start, item.plan.stop, item.num_requested)
-        for item in plan_run(config)
-    }
-
-
-class TestPlanRun:
-    def test_splits_are_ranges_of_documents(
-        self, write_corpus: WriteCorpus, tmp_path: Path
-    ) -> None:
-        config = make_config(tmp_path, write_corpus(LENGTHS), samples={"train": 20})
-        assert plan(config) == {"train": (0, 6, 20), "valid": (6, 9, None), "test": (9, 10, None)}
-
-    def test_splits_without_documents_are_left_out(
-        self, write_corpus: WriteCorpus, tmp_path: Path
-    ) -> None:
-        prefix = write_corpus(LENGTHS)
-        assert plan(make_config(tmp_path, prefix, split="1")) == {"train": (0, 10, None)}
-        # 1 % of ten documents is none of them.
-        assert plan(make_config(tmp_path, prefix, split="99,1")) == {"train": (0, 10, None)}
-        assert plan(make_config(tmp_path, prefix, split="0,1")) == {"valid": (0, 10, None)}
-
-    def test_splits_without_tokens_are_left_out(
-        self, write_corpus: WriteCorpus, tmp_path: Path
-    ) -> None:
-        prefix = write_corpus([0, 0, 0, 8, 0])
-        assert plan(make_config(tmp_path, prefix, split="3,2")) == {"valid": (3, 5, None)}
-
-    def test_no_samples_means_no_index(self, write_corpus: WriteCorpus, tmp_path: Path) -> None:
-        samples = {"train": 0, "valid": None, "test": 1}
-        config = make_config(tmp_path, write_corpus(LENGTHS), samples=samples)
-        assert plan(config) == {"valid": (6, 9, None), "test": (9, 10, 1)}
-
-    def test_samples_of_a_dataset_stand_for_those_of_the_run(
-        self, write_corpus: WriteCorpus, tmp_path: Path
-    ) -> None:
-        special = DatasetConfig(write_corpus(LENGTHS), samples={"valid": 3})
-        usual = write_corpus(LENGTHS[::-1], name="usual")
-        config = make_config(tmp_path, special, usual, samples={"train": 11, "test": 0})
-        requested = [(item.name, item.num_requested) for item in plan_run(config)]
-        assert requested == [
-            ("corpus train", None),
-            ("corpus valid", 3),
-            ("corpus test", None),
-            ("usual train", 11),
-            ("usual valid", None),
-        ]
-
-    def test_too_small_split_is_refused(self, write_corpus: WriteCorpus, tmp_path: Path) -> None:
-        prefix = write_corpus(LENGTHS)
-        config = make_config(tmp_path, prefix, split="99,1,0", samples={"valid": 25})
-        message = (
-            r"valid of .*corpus must hold tokens to give 25 samples, split '99,1,0' gives it "
-            r"documents \[10, 10\) of 10; give it a larger share or set its samples to 0"
-        )
-        with pytest.raises(PlanError, match=message):
-            plan_run(config)
-        with pytest.raises(PlanError, match=r"give 2 samples.* documents \[0, 0\) of 10"):
-            plan_run(dataclasses.replace(config, samples={"test": 2}))
-
-    def test_settings_reach_the_plan(self, write_corpus: WriteCorpus, tmp_path: Path) -> None:
-        config = make_config(
-            tmp_path,
-            write_corpus(LENGTHS),
-            seed=99,
-            order="scalable",
-            store="minimal",
-            add_extra_token_to_sequence=False,
-            drop_last_partial_validation_sequence=False,
-        )
-        for item in plan_run(config):
-            made = item.plan
-            assert (made.seed, made.order, made.stored) == (99, "scalable", "minimal")
-            assert (made.extra_token, made.sequence_length, made.grid) == (0, 4, GRID)
-            assert made.drop_last is (made.split != "valid")
-
-    def test_missing_dataset_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreNotFoundError, match=r"no dataset at .*/nothing"):
-            plan_run(make_config(tmp_path, str(tmp_path / "nothing")))
 
 
 class TestBuild:
@@ -252,18 +158,6 @@ class TestBuild:
         ]
 
 
-def test_status_counts_shards(write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    config = make_config(tmp_path, write_corpus(LENGTHS), split="1")
-    (item,) = plan_run(config)
-    num_shards = index_status(item, config.index).num_shards
-    assert index_status(item, config.index) == StoreStatus(0, num_shards, committed=False)
-    ((_, result),) = zindex.build(config, SERIAL).items()
-    assert index_status(item, config.index) == StoreStatus(num_shards, num_shards, committed=True)
-    (result.store.root / "zarr.json").unlink()
-    (result.store.root / "shuffle_index" / "c" / "0").unlink()
-    assert index_status(item, config.index) == StoreStatus(num_shards - 1, num_shards, False)
-
-
 class ElsewhereExecutor:
     """Runs tasks as a worker does that was started in another directory."""
 
@@ -294,3 +188,100 @@ def test_relative_paths_reach_workers_in_other_directories(
         results = zindex.build(config, executor)
         assert {dataset for dataset, _ in results} == {path}
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+class TestBlends:
+    @pytest.fixture
+    def members(self, write_corpus: WriteCorpus) -> list[DatasetConfig]:
+        return [
+            DatasetConfig(write_corpus(LENGTHS, name="web"), weight=3.0),
+            DatasetConfig(write_corpus(LENGTHS * 2, name="code"), weight=1.0),
+        ]
+
+    @pytest.mark.parametrize("client", [SERIAL, None], ids=["serial", "embedded"])
+    @pytest.mark.parametrize("order", ["megatron", "scalable"])
+    def test_a_run_with_weights_builds_members_and_blends(
+        self, members: list[DatasetConfig], tmp_path: Path, order: Any, client: Any
+    ) -> None:
+        config = make_config(
+            tmp_path, *members, samples={"train": 40}, split="60,40,0", order=order
+        )
+        results = zindex.build(config, client)
+        web, code = (member.path for member in members)
+        assert list(results) == [
+            (web, "train"),
+            (web, "valid"),
+            (code, "train"),
+            (code, "valid"),
+            (None, "train"),
+            (None, "valid"),
+        ]
+        train = open_blend_arrays(results[None, "train"].store)
+        assert train.dataset_count.tolist() == [30, 10]
+        assert len(train.dataset_index) == 40
+        again = zindex.build(config, client)
+        assert all(result.num_written == 0 for result in again.values())
+
+    @pytest.mark.parametrize(
+        "shares", [{"weight": 1.0}, {"epochs": 2.0}], ids=["known blend", "known size"]
+    )
+    def test_the_permutation_runs_while_datasets_are_opened(
+        self,
+        write_corpus: WriteCorpus,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        shares: dict[str, float],
+    ) -> None:
+        """Datasets wait, to be opened, for the permutation: were it not ahead they would fail."""
+        paths = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
+        config = make_config(
+            tmp_path,
+            *(DatasetConfig(path, **shares) for path in paths),
+            samples={"train": 12, "valid": 0},
+            split="60,40,0",
+            order="scalable",
+        )
+        computed = threading.Event()
+        hold = DaskExecutor.hold
+
+        async def hold_and_tell(*args: Any, **settings: Any) -> Any:
+            held = await hold(*args, **settings)
+            computed.set()
+            return held
+
+        def open_later(path: str, **settings: Any) -> Any:
+            assert computed.wait(60), "nothing was computed before the datasets were opened"
+            return open_source(path, **settings)
+
+        monkeypatch.setattr(DaskExecutor, "hold", hold_and_tell)
+        monkeypatch.setattr(planning, "open_source", open_later)
+        zindex.build(config, timeline=tmp_path / "trace.json")
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        by_stage: dict[str, list[Any]] = {}
+        for event in events:
+            by_stage.setdefault(event.get("cat", ""), []).append(event)
+        (opening,) = by_stage["open"]
+        first = min(event["ts"] for event in by_stage["permutation"])
+        assert opening["ts"] <= first + 60e6
+        assert first < opening["ts"] + opening["dur"]
+        assert {"permutation", "blend", "documents", "samples", "shuffle"} <= set(by_stage)
+
+    def test_a_blend_is_finished_by_another_run(
+        self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
+        with monkeypatch.context() as patch:
+            patch.setattr(planning, "open_source", lambda path, **settings: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                zindex.build(config)
+        results = zindex.build(config)
+        assert open_blend_arrays(results[None, "train"].store).dataset_count.tolist() == [30, 10]
+
+    def test_a_member_that_falls_short_is_named(
+        self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
+        zindex.build(config, SERIAL)
+        monkeypatch.setattr(IndexPlan, "num_samples", 20)
+        with pytest.raises(PlanError, match=r"train blend draws 30 samples of .*web, which has 20"):
+            zindex.build(config, SERIAL)

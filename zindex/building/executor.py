@@ -8,31 +8,67 @@ import asyncio
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
+from zindex.building.timeline import Span, Timeline, measure
 from zindex.errors import ConfigError, ZindexError
 
 R = TypeVar("R")
+
+#: Stands for a result that stays on a worker; an argument of later tasks, and nothing else.
+Held = Any
 
 
 class Executor(Protocol):
     """What a build needs from the place where its tasks run."""
 
+    @property
+    def num_threads(self) -> int:
+        """Tasks that run at a time."""
+        ...
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where the tasks are recorded."""
+        ...
+
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result; higher priorities start first."""
+        ...
+
+    async def hold(
+        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+    ) -> Held:
+        """Run one task whose result stays where it was made; a later task takes it as argument.
+
+        The result lives until the last reference to what is returned is gone.
+        """
         ...
 
 
 class SerialExecutor:
     """Runs every task at once, in this thread: the readable definition of an executor."""
 
+    num_threads = 1
+
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        self.timeline = timeline or Timeline()
+
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
-        with _named(key):
+        with _named(key), self.timeline.span(key):
             return function(*args)
+
+    async def hold(
+        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+    ) -> Held:
+        """Run one task and return its result."""
+        return await self.run(function, *args, key=key, priority=priority)
 
 
 class DaskExecutor:
@@ -42,32 +78,72 @@ class DaskExecutor:
     ----------
     client
         A synchronous ``distributed.Client``.
+    timeline
+        Where the tasks are recorded.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, timeline: Timeline | None = None) -> None:
         if client.asynchronous:
             raise ConfigError(
                 "client must be a synchronous distributed.Client, got an asynchronous one; "
                 "create it without asynchronous=True"
             )
         self.client = client
+        self.timeline = timeline or Timeline()
         # A later build of the same plan must look at the disk again, not at Dask's memory.
         self.run_id = uuid.uuid4().hex[:8]
 
+    @cached_property
+    def num_threads(self) -> int:
+        """Tasks that run at a time on the workers that were there at first."""
+        num_threads: int = sum(self.client.nthreads().values())
+        return max(1, num_threads)
+
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
-        loop = asyncio.get_running_loop()
-        finished: asyncio.Future[R] = loop.create_future()
-        future = self.client.submit(
-            _call, function, args, key=f"{key}-{self.run_id}", priority=priority, retries=2
+        future = self._submit(_call, function, args, key, priority)
+        done = await self._finish(future, key, fetch=True)
+        self.timeline.add(done.spans)
+        if done.error is not None:
+            with _named(key):
+                raise done.error
+        outcome: R = done.outcome
+        return outcome
+
+    async def hold(
+        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+    ) -> Held:
+        """Run one task and return the Dask future of its result."""
+        future = self._submit(_keep, function, args, key, priority)
+        await self._finish(future, key, fetch=False)
+        return future
+
+    def _submit(
+        self,
+        call: Callable[..., Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        key: str,
+        priority: int,
+    ) -> Any:
+        name = f"{key}-{self.run_id}"
+        return self.client.submit(
+            call, function, args, key, key=name, priority=priority, retries=2, pure=False
         )
+
+    async def _finish(self, future: Any, key: str, *, fetch: bool) -> Any:
+        """Wait for a Dask future, and return its result if it is to be fetched."""
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[Any] = loop.create_future()
 
         def pass_on(done: Any) -> None:
             """Hand the outcome to the waiting coroutine; runs in a thread of the client."""
+            outcome, error = None, None
             try:
-                outcome, error = done.result()
+                if fetch or done.status != "finished":
+                    outcome = done.result()
             except Exception as caught:
-                outcome, error = None, caught
+                error = caught
             with suppress(RuntimeError):  # the build is over, and its event loop closed
                 loop.call_soon_threadsafe(_settle, finished, outcome, error)
 
@@ -80,12 +156,45 @@ class DaskExecutor:
             raise
 
 
-def _call(function: Callable[..., R], args: tuple[Any, ...]) -> tuple[R | None, Exception | None]:
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The outcome of a task as it comes back from a worker."""
+
+    outcome: Any
+    error: ZindexError | None
+    spans: list[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The result of a task as it stays on a worker."""
+
+    value: Any
+    spans: list[Span]
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> _Done:
     """Run a task on a worker; our own errors are results, so that Dask does not try them again."""
+    spans = [span for argument in args if isinstance(argument, _Kept) for span in argument.spans]
     try:
-        return function(*args), None
+        with measure(key, spans):
+            outcome = function(*_values(args))
     except ZindexError as error:
-        return None, error
+        return _Done(None, error, spans)
+    return _Done(outcome, None, spans)
+
+
+def _keep(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> _Kept:
+    """Run a task on a worker whose result stays there."""
+    spans: list[Span] = []
+    with measure(key, spans):
+        value = function(*_values(args))
+    return _Kept(value, spans)
+
+
+def _values(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments, with the results that earlier tasks left in place of their stand-ins."""
+    return tuple(argument.value if isinstance(argument, _Kept) else argument for argument in args)
 
 
 def _settle(finished: "asyncio.Future[Any]", outcome: Any, error: Exception | None) -> None:
@@ -109,7 +218,7 @@ def _named(key: str) -> Iterator[None]:
 
 
 @contextmanager
-def open_executor(client: Any = None) -> Iterator[Executor]:
+def open_executor(client: Any = None, timeline: Timeline | None = None) -> Iterator[Executor]:
     """Give the executor of a client: the given one, the ambient one, or an embedded cluster.
 
     Parameters
@@ -118,6 +227,8 @@ def open_executor(client: Any = None) -> Iterator[Executor]:
         A ``distributed.Client``, the address of a scheduler, an ``Executor``, or None. With None
         the process's current client is used; without one a cluster of this machine's cores starts
         inside this process, listens on no port, and ends with the block.
+    timeline
+        Where the tasks are recorded; a given executor has its own.
 
     Raises
     ------
@@ -126,9 +237,9 @@ def open_executor(client: Any = None) -> Iterator[Executor]:
     """
     if isinstance(client, str):
         with _connect(client) as connected:
-            yield DaskExecutor(connected)
+            yield DaskExecutor(connected, timeline)
     elif hasattr(client, "submit") and hasattr(client, "asynchronous"):
-        yield DaskExecutor(client)
+        yield DaskExecutor(client, timeline)
     elif hasattr(client, "run"):
         yield client
     elif client is not None:
@@ -137,10 +248,10 @@ def open_executor(client: Any = None) -> Iterator[Executor]:
             "connect a client to the cluster first"
         )
     elif (ambient := _ambient_client()) is not None:
-        yield DaskExecutor(ambient)
+        yield DaskExecutor(ambient, timeline)
     else:
         with embedded_client() as own:
-            yield DaskExecutor(own)
+            yield DaskExecutor(own, timeline)
 
 
 def _connect(address: str) -> Any:
@@ -230,7 +341,24 @@ def _run(main: Coroutine[Any, Any, R]) -> R:
     try:
         return asyncio.run(main)
     except ExceptionGroup as group:
-        error: Exception = group
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
+        error = _find_first(group)
         raise error from error.__cause__
+
+
+async def run_together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Run coroutines side by side; the first error ends the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except ExceptionGroup as errors:
+        error = _find_first(errors)
+        raise error from error.__cause__
+    return [task.result() for task in tasks]
+
+
+def _find_first(group: ExceptionGroup[Exception]) -> Exception:
+    """Return the first error of a group, or of the groups in it."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -13,7 +13,7 @@ from zindex import schema
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.index import index_store_plan
-from zindex.building.run import PlannedIndex, plan_run
+from zindex.building.planning import PlannedIndex, plan_run
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, StoreError
 from zindex.formats.file_access import partial_path
@@ -176,7 +176,7 @@ def export_cache(
         raise ConfigError(
             f"dataset_paths must name datasets of the run, got {unknown[0]!r}; it has {datasets}"
         )
-    opened = [(item, _open_index(config, item)) for item in plan_run(config)]
+    opened = [(item, _open_index(config, item)) for item in plan_run(config).indices]
     written = []
     for item, store in opened:
         path = (dataset_paths or {}).get(item.dataset, item.dataset.removesuffix(".zarr"))

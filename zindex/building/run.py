@@ -1,112 +1,31 @@
-"""A whole run: every index of every dataset and split of a configuration."""
+"""A whole run: every index of every dataset and split of a configuration, and every blend."""
 
 import asyncio
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
-from zindex.building.executor import open_executor, run_builds
-from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
+from zindex.building.blend import build_blend
+from zindex.building.executor import Executor, open_executor, run_builds
+from zindex.building.index import BuildResult, build_index, find_index
+from zindex.building.permutation import Permutation
+from zindex.building.planning import (
+    PlannedBlend,
+    PlannedIndex,
+    RunPlan,
+    check_members,
+    known_blends,
+    known_permutations,
+    plan_run,
+)
 from zindex.building.progress import Progress, open_progress
-from zindex.building.source import LengthSource, open_source
-from zindex.config import DatasetConfig, RunConfig, as_config
-from zindex.errors import PlanError, StoreNotFoundError
-from zindex.plan.epochs import plan_epochs
-from zindex.plan.index_plan import IndexPlan
-from zindex.plan.split import SPLIT_NAMES, split_range
-from zindex.store.commit import StoreStatus, read_status
+from zindex.building.timeline import Timeline
+from zindex.config import RunConfig, as_config
+from zindex.plan.blend_plan import PermutationPlan
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedIndex:
-    """One index of a run."""
-
-    dataset: str
-    plan: IndexPlan
-    source: LengthSource
-    #: Samples asked for; None means one epoch.
-    num_requested: int | None
-
-    @property
-    def name(self) -> str:
-        """Dataset and split, for people."""
-        return f"{os.path.basename(self.dataset.rstrip('/'))} {self.plan.split}"
-
-
-def plan_run(config: RunConfig, *, require_bin: bool = True) -> list[PlannedIndex]:
-    """Return every index that a run needs, in the order of its datasets.
-
-    Splits that hold no documents are left out unless samples are asked of them.
-
-    Raises
-    ------
-    StoreNotFoundError, SourceError
-        If a dataset is missing or damaged.
-    PlanError
-        If samples are asked of a split without tokens.
-    """
-    planned = []
-    for dataset in config.datasets:
-        source = open_source(dataset.path, require_bin=require_bin)
-        for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True):
-            item = _plan_split(config, dataset, source, split, bookends)
-            if item is not None:
-                planned.append(item)
-    return planned
-
-
-def _plan_split(
-    config: RunConfig,
-    dataset: DatasetConfig,
-    source: LengthSource,
-    split: str,
-    bookends: tuple[float, float] | None,
-) -> PlannedIndex | None:
-    """Return the plan of one dataset's split, or None if nothing is to be built."""
-    num_requested = config.samples_of(dataset, split)
-    start, stop = split_range(source.facts.num_sequences, bookends)
-    num_tokens = source.count_tokens(start, stop)
-    if num_requested == 0 or (not num_tokens and num_requested is None):
-        return None
-    if not num_tokens:
-        raise PlanError(
-            f"{split} of {dataset.path} must hold tokens to give {num_requested} samples, split "
-            f"{config.split!r} gives it documents [{start}, {stop}) of "
-            f"{source.facts.num_sequences}; give it a larger share or set its samples to 0"
-        )
-    extra_token = int(config.add_extra_token_to_sequence)
-    epochs = plan_epochs(
-        num_tokens,
-        num_requested,
-        sequence_length=config.sequence_length,
-        extra_token=extra_token,
-        drop_last=config.drop_last(split),
-    )
-    plan = IndexPlan(
-        source=source.facts,
-        split=split,
-        start=start,
-        stop=stop,
-        epochs=epochs,
-        sequence_length=config.sequence_length,
-        extra_token=extra_token,
-        seed=config.seed,
-        drop_last=config.drop_last(split),
-        order=config.order,
-        stored=config.store,
-        grid=config.grid,
-    )
-    return PlannedIndex(dataset.path, plan, source, num_requested)
-
-
-def index_status(item: PlannedIndex, folder: str) -> StoreStatus:
-    """Return how far the index of a plan has come."""
-    store_plan = index_store_plan(item.plan, folder)
-    try:
-        return read_status(store_plan.root)
-    except StoreNotFoundError:
-        return StoreStatus(num_done=0, num_shards=store_plan.num_shards, committed=False)
+#: Dataset and split; None in the place of a dataset stands for the blend.
+ResultKey = tuple[str | None, str]
 
 
 def build(
@@ -114,8 +33,12 @@ def build(
     client: Any = None,
     *,
     progress: bool = False,
-) -> dict[tuple[str, str], BuildResult]:
-    """Build every index of a run; what is finished already is kept.
+    timeline: str | os.PathLike[str] | None = None,
+) -> dict[ResultKey, BuildResult]:
+    """Build every index and every blend of a run; what is finished already is kept.
+
+    A blend that the configuration decides by itself, and the permutation of one whose size it
+    names, are begun before any dataset is opened.
 
     Parameters
     ----------
@@ -127,11 +50,14 @@ def build(
         with the build.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
+    timeline
+        File for a trace of all tasks, which Perfetto and chrome://tracing show.
 
     Returns
     -------
     results
-        For each dataset path and split, the opened index and what was done for it.
+        For each dataset path and split, the opened index and what was done for it; for None and
+        each split its blend, in runs that have blends.
 
     Raises
     ------
@@ -143,39 +69,111 @@ def build(
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
     config = as_config(config)
-    planned = plan_run(config)
+    record = Timeline()
     with open_progress(progress) as shown:
-        return _build_planned(planned, config.index, client, shown)
+        run = _Run(config, shown, record)
+        run.build(client)
+    if timeline is not None:
+        record.write(timeline)
+    return run.results()
 
 
-def _build_planned(
-    planned: list[PlannedIndex], folder: str, client: Any, progress: Progress
-) -> dict[tuple[str, str], BuildResult]:
-    """Build planned indices side by side; a cluster is started only if something is missing."""
-    finished: dict[tuple[str, str], BuildResult] = {}
-    missing = []
-    for item in planned:
-        store = find_index(index_store_plan(item.plan, folder))
-        if store is None:
-            missing.append(item)
-        else:
-            finished[item.dataset, item.plan.split] = BuildResult(store, 0, store.num_shards)
-    if missing:
-        with open_executor(client) as executor:
+class _Run:
+    """One build of a run: what is planned so far, and what is finished."""
 
-            async def main() -> None:
-                async with asyncio.TaskGroup() as group:
-                    for item in missing:
-                        group.create_task(one(item))
+    def __init__(self, config: RunConfig, progress: Progress, timeline: Timeline) -> None:
+        self.config = config
+        self.progress = progress
+        self.timeline = timeline
+        self.plan: RunPlan | None = None
+        self.finished: dict[ResultKey, BuildResult] = {}
 
-            async def one(item: PlannedIndex) -> None:
-                num_shards = index_store_plan(item.plan, folder).num_shards
-                with progress.step(item.name, num_shards) as advance:
-                    finished[item.dataset, item.plan.split] = await build_index(
-                        item.plan, item.source, folder, executor, advance
-                    )
+    def build(self, client: Any) -> None:
+        """Build what is missing; a cluster is started only if something is."""
+        early = self._missing(known_blends(self.config))
+        permutations = known_permutations(self.config)
+        if not early and not permutations:
+            self._plan_run()
+        if early or permutations or self._missing(self.plan or ()):
+            with open_executor(client, self.timeline) as executor:
+                run_builds(self._build_missing(executor, early, permutations))
+        assert self.plan is not None
+        lengths = {
+            (item.dataset, item.plan.split): item.plan.num_samples for item in self.plan.indices
+        }
+        for blend in self.plan.blends:
+            check_members(
+                self.finished[None, blend.split].store,
+                blend.datasets,
+                [lengths[dataset, blend.split] for dataset in blend.datasets],
+                blend.split,
+            )
 
-            run_builds(main())
-    return {
-        (item.dataset, item.plan.split): finished[item.dataset, item.plan.split] for item in planned
-    }
+    def results(self) -> dict[ResultKey, BuildResult]:
+        """Return what was built and found, in the order of the plan."""
+        assert self.plan is not None
+        return {_key(item): self.finished[_key(item)] for item in self.plan}
+
+    def _plan_run(self) -> None:
+        with self.timeline.span("open-datasets"):
+            self.plan = plan_run(self.config)
+
+    def _missing(
+        self, items: Iterable[PlannedIndex | PlannedBlend]
+    ) -> list[PlannedIndex | PlannedBlend]:
+        """Return what is not finished, and keep what is found."""
+        missing = []
+        for item in items:
+            if _key(item) in self.finished:
+                continue
+            store = find_index(item.store_plan(self.config.index))
+            if store is None:
+                missing.append(item)
+            else:
+                self.finished[_key(item)] = BuildResult(store, 0, store.num_shards)
+        return missing
+
+    async def _build_missing(
+        self,
+        executor: Executor,
+        early: list[PlannedIndex | PlannedBlend],
+        permutations: tuple[PermutationPlan, ...],
+    ) -> None:
+        """Build what is known, open the datasets meanwhile, and build the rest."""
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            for blend in early:
+                group.create_task(self._build_one(blend, executor, {}))
+            ahead = {}
+            for plan in permutations:
+                ahead[plan.split] = Permutation(plan, executor, self.config.index)
+                stack.push_async_callback(ahead[plan.split].close)
+                ahead[plan.split].start()
+            if self.plan is None:
+                await asyncio.to_thread(self._plan_run)
+            assert self.plan is not None
+            begun = {_key(blend) for blend in early}
+            for item in self._missing(self.plan):
+                if _key(item) not in begun:
+                    group.create_task(self._build_one(item, executor, ahead))
+
+    async def _build_one(
+        self,
+        item: PlannedIndex | PlannedBlend,
+        executor: Executor,
+        ahead: dict[str, Permutation],
+    ) -> None:
+        """Build one index or blend and keep its result."""
+        folder = self.config.index
+        with self.progress.step(item.name, item.store_plan(folder).num_shards) as advance:
+            if isinstance(item, PlannedIndex):
+                done = await build_index(item.plan, item.source, folder, executor, advance)
+            else:
+                begun = ahead.get(item.split)
+                done = await build_blend(item.plan, folder, executor, advance, permutation=begun)
+        self.finished[_key(item)] = done
+
+
+def _key(item: PlannedIndex | PlannedBlend) -> ResultKey:
+    if isinstance(item, PlannedIndex):
+        return item.dataset, item.plan.split
+    return None, item.split

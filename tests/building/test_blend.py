@@ -1,0 +1,270 @@
+import asyncio
+import json
+
+import numpy as np
+import pytest
+import zarr
+
+from tests.building.blends import GRID, naive_greedy
+from zindex.building import blend as module
+from zindex.building import permutation
+from zindex.building.blend import blend_store_plan, build_blend, find_blend
+from zindex.building.blend_arrays import compute_blend_arrays, open_blend_arrays
+from zindex.building.executor import (
+    SerialExecutor,
+    embedded_client,
+    open_executor,
+    run_builds,
+)
+from zindex.building.permutation import Permutation
+from zindex.errors import StoreError, VerificationError
+from zindex.plan.blend_plan import BlendPlan
+from zindex.store.layout import ChunkGrid
+from zindex.store.open import open_store
+
+RNG = np.random.default_rng(11)
+SIZES = RNG.integers(1, 60, 9)
+PLANS = {
+    "weighted": lambda **settings: BlendPlan.weighted(SIZES.tolist(), 300, **settings),
+    "exhaustive": lambda **settings: BlendPlan.exhaustive(SIZES, **settings),
+}
+
+
+def make_plan(kind: str = "weighted", **settings) -> BlendPlan:
+    return PLANS[kind](**({"split": "train", "seed": 5, "grid": GRID} | settings))
+
+
+def assert_naive(plan: BlendPlan, store) -> None:
+    """Compare a stored greedy blend with the naive one."""
+    arrays = open_blend_arrays(store)
+    datasets, samples = naive_greedy(plan.weights, plan.num_samples, plan.sizes)
+    assert arrays.dataset_index[:].tolist() == datasets
+    assert arrays.dataset_sample_index[:].tolist() == samples
+    assert arrays.dataset_count.tolist() == np.bincount(datasets).tolist()
+    borders = store.attributes["certificate"]["borders"]
+    assert len(borders) == plan.dataset_layout.num_shards + 1
+    for shard, border in enumerate(borders):
+        drawn = datasets[: min(16 * shard, len(datasets))]
+        counts = np.bincount(drawn, minlength=len(plan.weights)).astype(np.int64)
+        assert module._digest(counts) == border
+
+
+@pytest.fixture(scope="module")
+def dask_executor():
+    with embedded_client(3) as client, open_executor(client) as executor:
+        yield executor
+
+
+@pytest.fixture
+def short_warm_up(monkeypatch):
+    """Start every chunk where it begins, so that most guesses are wrong."""
+    monkeypatch.setattr(module, "_WARM_UP", 0)
+    monkeypatch.setattr(module, "_WARM_UP_PER_DATASET", 0)
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_greedy_chunks_make_the_serial_order(tmp_path, kind, dask_executor):
+    plan = make_plan(kind)
+    for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
+        done = run_builds(build_blend(plan, tmp_path / name, executor))
+        assert done.num_written == done.num_shards == 2 * plan.dataset_layout.num_shards + 2
+        assert_naive(plan, done.store)
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_a_chunk_that_does_not_fit_is_computed_again(
+    tmp_path, kind, short_warm_up, monkeypatch, dask_executor
+):
+    wrong = np.array([5, *[0] * 8])
+    monkeypatch.setattr(module, "guess_counts", lambda weights, position: wrong * (position > 0))
+    monkeypatch.setattr(
+        module, "guess_counts_exhaustive", lambda sizes, position: wrong * (position > 0)
+    )
+    plan = make_plan(kind, grid=GRID)
+    for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
+        done = run_builds(build_blend(plan, tmp_path / name, executor))
+        assert_naive(plan, done.store)
+        certificate = done.store.attributes["certificate"]
+        assert certificate["num_again"] == plan.dataset_layout.num_shards - 1
+
+
+@pytest.mark.parametrize("shard_length", [4, 20, 64, 4096])
+def test_the_result_is_the_same_on_every_grid(tmp_path, shard_length):
+    plan = make_plan(grid=ChunkGrid(chunk_length=4, shard_length=shard_length))
+    store = run_builds(build_blend(plan, tmp_path, SerialExecutor())).store
+    datasets, samples = naive_greedy(plan.weights, plan.num_samples)
+    arrays = open_blend_arrays(store)
+    assert arrays.dataset_index[:].tolist() == datasets
+    assert arrays.dataset_sample_index[:].tolist() == samples
+
+
+class StoppingExecutor(SerialExecutor):
+    """Dies after so many tasks."""
+
+    def __init__(self, num_tasks: int):
+        super().__init__()
+        self.num_left = num_tasks
+
+    async def run(self, function, *args, key, priority=0):
+        if not self.num_left:
+            raise KeyboardInterrupt
+        self.num_left -= 1
+        await asyncio.sleep(0)
+        return await super().run(function, *args, key=key, priority=priority)
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_a_build_that_died_goes_on(tmp_path, kind, order):
+    plan = make_plan(kind, order=order)
+    expected = compute_blend_arrays(plan)
+    for num_tasks in range(0, 60, 3):
+        folder = tmp_path / str(num_tasks)
+        try:
+            first = run_builds(build_blend(plan, folder, StoppingExecutor(num_tasks))).num_written
+        except KeyboardInterrupt:
+            assert find_blend(plan, folder) is None
+            first = len(list(folder.rglob("dataset_*index/c/*")))
+        done = run_builds(build_blend(plan, folder, SerialExecutor()))
+        assert done.num_written + first == done.num_shards or done.num_written == 0
+        for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
+            assert np.array_equal(ours[:], theirs)
+
+
+def test_a_resumed_build_with_wrong_guesses_keeps_what_is_there(
+    tmp_path, short_warm_up, monkeypatch
+):
+    plan = make_plan()
+    with pytest.raises(KeyboardInterrupt):
+        run_builds(build_blend(plan, tmp_path, StoppingExecutor(20)))
+    written = {path: path.stat().st_ino for path in tmp_path.rglob("dataset_*index/c/*")}
+    assert written
+    monkeypatch.setattr(
+        module, "guess_counts", lambda weights, position: np.zeros(len(weights), np.int64)
+    )
+    done = run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+    assert_naive(plan, done.store)
+    assert {path: path.stat().st_ino for path in written} == written
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("shuffle", ["keyed", "uniform"])
+def test_scalable_equals_what_is_computed_in_memory(tmp_path, kind, shuffle, dask_executor):
+    plan = make_plan(kind, order="scalable", shuffle=shuffle)
+    expected = compute_blend_arrays(plan)
+    for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
+        done = run_builds(build_blend(plan, tmp_path / name, executor))
+        for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert np.array_equal(ours[:], theirs)
+        assert [path.name for path in (tmp_path / name).iterdir()] == [done.store.root.name]
+
+
+def test_a_permutation_that_is_ahead_is_used(tmp_path):
+    plan = make_plan(order="scalable")
+    executor = SerialExecutor()
+
+    async def main():
+        ahead = Permutation(plan.permutation, executor, tmp_path)
+        ahead.start()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        stages = [span.stage for span in executor.timeline.spans]
+        assert stages == ["permutation"] * plan.dataset_layout.num_shards
+        return await build_blend(plan, tmp_path, executor, permutation=ahead)
+
+    done = run_builds(main())
+    assert np.array_equal(
+        open_blend_arrays(done.store).dataset_index[:], compute_blend_arrays(plan).dataset_index
+    )
+    stages = [span.stage for span in executor.timeline.spans]
+    assert stages.count("permutation") == stages.count("blend") == plan.dataset_layout.num_shards
+
+
+def test_a_permutation_of_another_size_is_not_used(tmp_path):
+    plan = make_plan(order="scalable")
+    other = Permutation(make_plan("exhaustive", order="scalable").permutation, None, tmp_path)
+    done = run_builds(build_blend(plan, tmp_path, SerialExecutor(), permutation=other))
+    assert len(open_blend_arrays(done.store).dataset_index) == 300
+
+
+def test_scratch_files_that_a_faster_builder_removed(tmp_path, monkeypatch):
+    plan = make_plan(order="scalable", shuffle="uniform")
+    read = permutation.read_positions
+
+    def come_second(*args):
+        monkeypatch.setattr(permutation, "read_positions", read)
+        run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+        return read(*args)
+
+    monkeypatch.setattr(permutation, "read_positions", come_second)
+    done = run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+    assert done.num_written == 0
+    expected = compute_blend_arrays(plan)
+    assert np.array_equal(open_blend_arrays(done.store).dataset_index[:], expected.dataset_index)
+
+
+def test_damage_to_scratch_files_is_an_error(tmp_path, monkeypatch):
+    def fail(*args):
+        raise VerificationError("part-0000.scratch fails its checksum")
+
+    monkeypatch.setattr(permutation, "read_positions", fail)
+    with pytest.raises(VerificationError, match=r"part-0000\.scratch fails"):
+        run_builds(
+            build_blend(make_plan(order="scalable", shuffle="uniform"), tmp_path, SerialExecutor())
+        )
+
+
+def test_what_is_finished_is_not_built_again(tmp_path):
+    plan = make_plan()
+    steps = []
+    run_builds(build_blend(plan, tmp_path, SerialExecutor(), steps.append))
+    assert sum(steps) == blend_store_plan(plan, tmp_path).num_shards
+    steps.clear()
+    done = run_builds(build_blend(plan, tmp_path, StoppingExecutor(0), steps.append))
+    assert done.num_written == 0
+    assert sum(steps) == done.num_shards
+    assert find_blend(plan, tmp_path).fingerprint == done.store.fingerprint
+
+
+def test_a_blend_is_plain_zarr(tmp_path):
+    plan = make_plan()
+    root = run_builds(build_blend(plan, tmp_path, SerialExecutor())).store.root
+    group = zarr.open_group(root, mode="r")
+    assert group["dataset_index"].metadata.dimension_names == ("sample",)
+    assert np.array_equal(group["dataset_weight"][:], plan.weights)
+    assert group["dataset_count"][:].sum() == 300
+    assert (
+        json.loads((root / "zarr.json").read_text())["attributes"]["zindex"]["num_samples"] == 300
+    )
+
+
+def test_an_empty_blend_is_built(tmp_path):
+    for order in ("megatron", "scalable"):
+        plan = BlendPlan.weighted([1, 3], 0, split="train", order=order)
+        done = run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+        assert open_blend_arrays(done.store).dataset_count.tolist() == [0, 0]
+        assert len(open_blend_arrays(done.store).dataset_index) == 0
+
+
+def test_the_seed_is_no_part_of_a_greedy_blend(tmp_path):
+    names = {blend_store_plan(make_plan(seed=seed), tmp_path).root for seed in (1, 2)}
+    assert len(names) == 1
+    orders = {
+        blend_store_plan(make_plan(seed=seed, order="scalable"), tmp_path).root for seed in (1, 2)
+    }
+    assert len(orders) == 2
+
+
+def test_no_room_for_the_blend(tmp_path, monkeypatch):
+    monkeypatch.setattr("zindex.store.local.free_nbytes", lambda path: 100)
+    with pytest.raises(StoreError, match=r"needs .* bytes more but its file system has 100 free"):
+        run_builds(build_blend(make_plan(), tmp_path, SerialExecutor()))
+
+
+def test_more_datasets_than_int16_holds(tmp_path):
+    plan = BlendPlan.exhaustive(np.ones(40_000, np.int64), split="train")
+    store = run_builds(build_blend(plan, tmp_path, SerialExecutor())).store
+    arrays = open_blend_arrays(open_store(store.root))
+    assert arrays.dataset_index.dtype == np.int32
+    assert np.array_equal(arrays.dataset_index[:], np.arange(40_000))

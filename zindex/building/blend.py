@@ -1,0 +1,344 @@
+"""One blend from plan to commit: the coroutine that orders the tasks of one split's blend.
+
+The greedy order is computed in chunks side by side although each position depends on all before.
+A chunk starts a warm-up early, from counts in proportion to the weights, and falls into the true
+order after a few positions. That this has happened is proven, not hoped for: the counts at the end
+of each chunk must be those with which the next one started, from position 0 on. A chunk that does
+not meet this is computed again from the true counts, and only proven chunks are written.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.building.blend_arrays import AnyArray, draw_greedily, locate_samples
+from zindex.building.executor import Executor, Held, run_together
+from zindex.building.index import BuildResult, find_index
+from zindex.building.permutation import Permutation
+from zindex.errors import VerificationError
+from zindex.kernels.blend import (
+    advance_blend,
+    advance_blend_exhaustive,
+    guess_counts,
+    guess_counts_exhaustive,
+)
+from zindex.plan.blend_plan import BlendPlan
+from zindex.store.commit import StorePlan, begin_store, commit_store
+from zindex.store.local import local_path
+from zindex.store.open import Store, open_store
+from zindex.store.reader import ArrayReader
+from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
+
+Int64Array = npt.NDArray[np.int64]
+
+# Positions before a chunk from which it is computed, and more of them for many datasets.
+_WARM_UP, _WARM_UP_PER_DATASET = 1 << 14, 16
+# Chunks that wait for the proof of an earlier one, or to be written, for each thread.
+_CHUNKS_PER_THREAD = 3
+# Writing comes first: it frees memory.
+_WRITE, _COMPUTE = 3, 0
+
+
+def blend_store_plan(plan: BlendPlan, folder: str | Path) -> StorePlan:
+    """Return the store that a blend goes to: a directory named by split and fingerprint."""
+    spec = plan.spec | {"store": plan.stored}
+    nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
+    name = f"blend-{plan.split}-{nameless.fingerprint[:32]}"
+    return replace(nameless, root=local_path(folder) / name)
+
+
+def find_blend(plan: BlendPlan, folder: str | Path) -> Store | None:
+    """Return the committed blend of a plan, or None while it is not finished."""
+    return find_index(blend_store_plan(plan, folder))
+
+
+async def build_blend(
+    plan: BlendPlan,
+    folder: str | Path,
+    executor: Executor,
+    advance: Callable[[int], None] = lambda num_shards: None,
+    *,
+    permutation: Permutation | None = None,
+) -> BuildResult:
+    """Build one blend, or what is missing of it, and commit it.
+
+    Parameters
+    ----------
+    plan
+        What to build.
+    folder
+        Directory of the index stores.
+    executor
+        Where the tasks run.
+    advance
+        Called with a number of shards whenever so many more are finished.
+    permutation
+        The permutation of a scalable blend, if it was begun before; its plan must be the blend's.
+
+    Raises
+    ------
+    FingerprintMismatchError
+        If the place holds something else.
+
+    Notes
+    -----
+    Law: the result does not depend on chunks, workers, threads or interruptions.
+    """
+    store_plan = blend_store_plan(plan, folder)
+    found = find_index(store_plan)
+    if found is not None:
+        advance(store_plan.num_shards)
+        return BuildResult(found, num_written=0, num_shards=found.num_shards)
+    store_plan = await asyncio.to_thread(begin_store, store_plan)
+    plan = replace(plan, grid=store_plan.grid or plan.grid)
+    if permutation is None or permutation.plan != plan.permutation:
+        permutation = Permutation(plan.permutation, executor, folder)
+    tasks = _BlendTasks(plan, store_plan, executor, advance)
+    facts: dict[str, Any] = {"num_samples": plan.num_samples, "num_datasets": plan.num_datasets}
+    try:
+        if plan.order == "scalable":
+            counts = plan.counts
+            results = await tasks.scalable(permutation) if plan.stored == "all" else []
+        else:
+            results, counts, certificate = await tasks.greedy()
+            facts["certificate"] = certificate
+    except VerificationError:
+        # Another builder that was faster has removed the scratch files.
+        found = find_index(store_plan)
+        if found is None:
+            raise
+        return BuildResult(found, num_written=0, num_shards=found.num_shards)
+    finally:
+        await permutation.close()
+    results += await asyncio.to_thread(tasks.store_datasets, counts)
+    receipts = [result.receipt for result in results]
+    await asyncio.to_thread(commit_store, store_plan, receipts, facts)
+    await permutation.remove_scratch()
+    return BuildResult(
+        open_store(store_plan.root, kind="index", expected=store_plan.fingerprint),
+        num_written=sum(result.written for result in results),
+        num_shards=store_plan.num_shards,
+    )
+
+
+class GreedyChunk(NamedTuple):
+    """One shard of a greedy blend, computed and not yet proven."""
+
+    dataset_index: AnyArray
+    dataset_sample_index: AnyArray
+    #: Digest of the counts from which it was computed.
+    start: str
+    #: Shape (datasets,), int64: samples drawn of each dataset up to its end.
+    stop_counts: Int64Array
+
+
+class ChunkEnds(NamedTuple):
+    """Digests of the counts before and after a chunk: what must fit between neighbours."""
+
+    start: str
+    stop: str
+
+
+def compute_chunk(
+    plan: BlendPlan, root: Path, shard: int, counts: Int64Array | None = None
+) -> GreedyChunk:
+    """Task: one shard of a greedy blend, from given counts or from a guess a warm-up before."""
+    start, stop = plan.dataset_layout.shard_bounds(shard)
+    counts = _warm_up(plan, start) if counts is None else counts.copy()
+    begin = _digest(counts)
+    found = _read_chunk(plan, root, shard, counts)
+    datasets, samples = found or draw_greedily(plan, counts, start, stop)
+    return GreedyChunk(datasets, samples, begin, counts)
+
+
+def _warm_up(plan: BlendPlan, start: int) -> Int64Array:
+    """Return the counts at a position, most probably the true ones."""
+    margin = _WARM_UP + _WARM_UP_PER_DATASET * plan.num_datasets
+    first = max(0, start - margin)
+    if plan.sizes is None:
+        counts = guess_counts(plan.weights, first)
+        advance_blend(plan.weights, counts, first, start)
+    else:
+        counts = guess_counts_exhaustive(plan.sizes, first)
+        advance_blend_exhaustive(plan.sizes, counts, first, start)
+    return counts
+
+
+def _read_chunk(
+    plan: BlendPlan, root: Path, shard: int, counts: Int64Array
+) -> tuple[AnyArray, AnyArray] | None:
+    """Return a shard that is on disk, hence proven before, and move the counts to its end.
+
+    One whose samples do not go on from the counts is not taken: then the counts are wrong.
+    """
+    layouts = (plan.dataset_layout, plan.sample_layout)
+    if any(find_receipt(root, layout, shard) is None for layout in layouts):
+        return None
+    bounds = plan.dataset_layout.shard_bounds(shard)
+    datasets, samples = (ArrayReader(root, layout).read(*bounds) for layout in layouts)
+    drawn, first = np.unique(datasets, return_index=True)
+    if not np.array_equal(samples[first], counts[drawn]):
+        return None
+    counts += np.bincount(datasets, minlength=plan.num_datasets)
+    return datasets, samples
+
+
+def describe_chunk(chunk: GreedyChunk) -> ChunkEnds:
+    """Task: what a chunk needs of its neighbours to be right."""
+    return ChunkEnds(chunk.start, _digest(chunk.stop_counts))
+
+
+def count_chunk(chunk: GreedyChunk) -> Int64Array:
+    """Task: the samples drawn of each dataset up to the end of a chunk."""
+    return chunk.stop_counts
+
+
+def store_chunk(plan: BlendPlan, root: Path, shard: int, chunk: GreedyChunk) -> list[ShardResult]:
+    """Task: write one proven chunk."""
+    return [
+        store_shard(root, plan.dataset_layout, shard, lambda: chunk.dataset_index),
+        store_shard(root, plan.sample_layout, shard, lambda: chunk.dataset_sample_index),
+    ]
+
+
+def find_scalable_shard(plan: BlendPlan, root: Path, shard: int) -> list[ShardResult]:
+    """Task: the receipts of a shard that is there already; none if any is missing."""
+    layouts = (plan.dataset_layout, plan.sample_layout)
+    receipts = [find_receipt(root, layout, shard) for layout in layouts]
+    found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
+    return found if len(found) == len(layouts) else []
+
+
+def store_scalable_shard(
+    plan: BlendPlan, root: Path, shard: int, numbers: AnyArray
+) -> list[ShardResult]:
+    """Task: one shard of a scalable blend, from its part of the permutation."""
+    datasets, samples = locate_samples(plan, numbers)
+    return [
+        store_shard(root, plan.dataset_layout, shard, lambda: datasets),
+        store_shard(root, plan.sample_layout, shard, lambda: samples),
+    ]
+
+
+def _digest(counts: Int64Array) -> str:
+    return hashlib.sha256(counts.astype("<i8", copy=False).data).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _BlendTasks:
+    """The stages of one blend."""
+
+    plan: BlendPlan
+    store_plan: StorePlan
+    executor: Executor
+    advance: Callable[[int], None]
+
+    @property
+    def root(self) -> Path:
+        return self.store_plan.root
+
+    def _key(self, stage: str, shard: int) -> str:
+        return f"{stage}-{self.root.name[:28]}-{shard}"
+
+    def store_datasets(self, counts: Int64Array) -> list[ShardResult]:
+        """Store what there is one of for each dataset."""
+        results = store_all_shards(self.root, self.plan.weight_layout, self.plan.weights)
+        results += store_all_shards(self.root, self.plan.count_layout, counts)
+        self.advance(len(results))
+        return results
+
+    async def _each_shard(self, one: Callable[[int], Any]) -> list[ShardResult]:
+        """Run a coroutine for every shard, a bounded number of them at a time, in order."""
+        window = asyncio.Semaphore(_CHUNKS_PER_THREAD * self.executor.num_threads)
+
+        async def bounded(shard: int) -> list[ShardResult]:
+            async with window:
+                results: list[ShardResult] = await one(shard)
+            self.advance(len(results))
+            return results
+
+        by_shard = await run_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
+        return [result for results in by_shard for result in results]
+
+    async def scalable(self, permutation: Permutation) -> list[ShardResult]:
+        """Store every shard as soon as its part of the permutation is there."""
+        plan, run = self.plan, self.executor.run
+        is_new = not (self.root / plan.dataset_layout.name).exists()
+
+        async def one(shard: int) -> list[ShardResult]:
+            if not is_new:
+                key = self._key("find", shard)
+                found = await run(find_scalable_shard, plan, self.root, shard, key=key)
+                if found:
+                    return found
+            numbers = await permutation.take(shard)
+            key = self._key("blend", shard)
+            return await run(
+                store_scalable_shard, plan, self.root, shard, numbers, key=key, priority=_WRITE
+            )
+
+        # Computed here once, the counts travel with the plan.
+        assert int(plan.counts.sum()) == plan.num_samples
+        return await self._each_shard(one)
+
+    async def greedy(self) -> tuple[list[ShardResult], Int64Array, dict[str, Any]]:
+        """Store every chunk once the one before it proves it right.
+
+        Returns
+        -------
+        results
+            The receipts of all shards.
+        counts
+            Shape (datasets,), int64: samples drawn of each dataset.
+        certificate
+            Digests of the counts at every border of chunks, as both sides found them.
+        """
+        plan, executor = self.plan, self.executor
+        num_shards = plan.dataset_layout.num_shards
+        if not num_shards:
+            return [], np.zeros(plan.num_datasets, np.int64), {"borders": [], "num_again": 0}
+        proven = [asyncio.get_running_loop().create_future() for _ in range(num_shards)]
+        held: dict[int, Held] = {}
+        borders, again = [""] * (num_shards + 1), []
+
+        async def compute(shard: int, counts: Int64Array | None) -> ChunkEnds:
+            stage = "blend" if counts is None else "again"
+            held[shard] = await executor.hold(
+                compute_chunk,
+                plan,
+                self.root,
+                shard,
+                counts,
+                key=self._key(stage, shard),
+                priority=_COMPUTE,
+            )
+            key = self._key(f"describe_{stage}", shard)
+            return await executor.run(describe_chunk, held[shard], key=key, priority=_WRITE)
+
+        async def count(shard: int) -> Int64Array:
+            return await executor.run(count_chunk, held[shard], key=self._key("count", shard))
+
+        async def one(shard: int) -> list[ShardResult]:
+            ends = await compute(shard, None)
+            if shard:
+                await proven[shard - 1]
+                if ends.start != borders[shard]:
+                    again.append(shard)
+                    ends = await compute(shard, await count(shard - 1))
+                del held[shard - 1]
+            borders[shard], borders[shard + 1] = ends
+            proven[shard].set_result(None)
+            key = self._key("store", shard)
+            return await executor.run(
+                store_chunk, plan, self.root, shard, held[shard], key=key, priority=_WRITE
+            )
+
+        results = await self._each_shard(one)
+        counts = await count(num_shards - 1)
+        return results, counts, {"borders": borders, "num_again": len(again)}

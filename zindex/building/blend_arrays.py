@@ -1,0 +1,160 @@
+"""The arrays of a blend as a reader sees them: stored, computed on read, or in memory."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.building.uniform_shuffle import UniformShuffle, permute_all
+from zindex.kernels.bijection import permute_range
+from zindex.kernels.blend import blend_range, blend_range_exhaustive
+from zindex.kernels.locate import locate
+from zindex.plan.blend_plan import BlendPlan, PermutationPlan
+from zindex.plan.keys import blend_keys
+from zindex.store.layout import ArrayLayout
+from zindex.store.open import Store
+from zindex.store.reader import RowReader
+
+AnyArray = npt.NDArray[Any]
+
+
+class BlendArrays(NamedTuple):
+    """What maps a position of a run to a dataset and one of its samples."""
+
+    #: Shape (samples,): positions to dataset ids.
+    dataset_index: RowReader | AnyArray
+    #: Shape (samples,): positions to positions in that dataset.
+    dataset_sample_index: RowReader | AnyArray
+    #: Shape (datasets,), int64: samples that the whole blend draws of each dataset.
+    dataset_count: npt.NDArray[np.int64]
+
+
+class _ComputedColumn(RowReader):
+    """One array of a scalable blend that is not stored."""
+
+    def __init__(self, layout: ArrayLayout, plan: BlendPlan, column: int) -> None:
+        super().__init__(layout)
+        self.plan = plan
+        self.column = column
+
+    def _read(self, start: int, stop: int, out: AnyArray) -> None:
+        out[:] = compute_scalable(self.plan, start, stop)[self.column]
+
+
+def compute_scalable(plan: BlendPlan, start: int, stop: int) -> tuple[AnyArray, AnyArray]:
+    """Return positions ``[start, stop)`` of a keyed scalable blend.
+
+    Returns
+    -------
+    dataset_index, dataset_sample_index
+        Shape (stop - start,) each.
+    """
+    return locate_samples(plan, compute_permutation(plan.permutation, start, stop))
+
+
+def compute_permutation(plan: PermutationPlan, start: int, stop: int) -> AnyArray:
+    """Return positions ``[start, stop)`` of a keyed permutation: also a task by itself.
+
+    Returns
+    -------
+    numbers
+        Shape (stop - start,), uint32 or int64, each in ``[0, plan.num_samples)``.
+    """
+    numbers = np.empty(stop - start, plan.dtype)
+    permute_range(start, plan.num_samples, blend_keys(plan.seed, plan.split), 0, numbers)
+    return numbers
+
+
+def locate_samples(plan: BlendPlan, numbers: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return the datasets and their samples that shuffled numbers of a scalable blend stand for.
+
+    Parameters
+    ----------
+    plan
+        A plan with ``order="scalable"``.
+    numbers
+        Shape (positions,), uint32 or int64: a part of the permutation of the run.
+
+    Returns
+    -------
+    dataset_index, dataset_sample_index
+        Shape (positions,) each.
+    """
+    datasets, samples = empty_blend(plan, len(numbers))
+    locate(numbers, plan.counts, datasets, samples)
+    return datasets, samples
+
+
+def empty_blend(plan: BlendPlan, num_positions: int) -> tuple[AnyArray, AnyArray]:
+    """Return arrays for so many positions of a blend."""
+    return (
+        np.empty(num_positions, plan.dataset_layout.dtype),
+        np.empty(num_positions, plan.sample_layout.dtype),
+    )
+
+
+def draw_greedily(
+    plan: BlendPlan, counts: npt.NDArray[np.int64], start: int, stop: int
+) -> tuple[AnyArray, AnyArray]:
+    """Return positions ``[start, stop)`` of Megatron's blend; ``counts`` goes along from start."""
+    datasets, samples = empty_blend(plan, stop - start)
+    if plan.sizes is None:
+        blend_range(plan.weights, counts, start, datasets, samples)
+    else:
+        blend_range_exhaustive(plan.sizes, counts, start, datasets, samples)
+    return datasets, samples
+
+
+def open_blend_arrays(store: Store) -> BlendArrays:
+    """Return the arrays of a committed blend; only the counts are read before they are used.
+
+    Parameters
+    ----------
+    store
+        A blend store, built with ``store="all"`` or ``"minimal"``.
+    """
+    counts: npt.NDArray[np.int64] = store[schema.DATASET_COUNT.name][:]
+    if schema.DATASET_INDEX.name in store:
+        datasets = store[schema.DATASET_INDEX.name]
+        return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
+    return _computed(_read_plan(store, counts))
+
+
+def _read_plan(store: Store, counts: npt.NDArray[np.int64]) -> BlendPlan:
+    """Return the plan of a committed scalable blend, as far as a reader needs it."""
+    spec = store.spec
+    return BlendPlan(
+        split=spec["split"],
+        weights=store[schema.DATASET_WEIGHT.name][:],
+        sizes=counts if spec["exhaustive"] else None,
+        num_samples=spec["num_samples"],
+        order="scalable",
+        seed=spec["seed"],
+        shuffle=spec["shuffle"],
+        stored="minimal",
+    )
+
+
+def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
+    """Return the arrays of a blend without storing anything.
+
+    With ``stored="minimal"`` they are computed on read, otherwise now, in memory.
+    """
+    if plan.stored == "minimal":
+        return _computed(plan)
+    if plan.order == "scalable" and plan.shuffle == "uniform":
+        numbers = permute_all(UniformShuffle(plan.num_samples, plan.seed, plan.split))
+        return BlendArrays(*locate_samples(plan, numbers), plan.counts)
+    if plan.order == "scalable":
+        return BlendArrays(*compute_scalable(plan, 0, plan.num_samples), plan.counts)
+    counts = np.zeros(plan.num_datasets, np.int64)
+    return BlendArrays(*draw_greedily(plan, counts, 0, plan.num_samples), counts)
+
+
+def _computed(plan: BlendPlan) -> BlendArrays:
+    return BlendArrays(
+        _ComputedColumn(plan.dataset_layout, plan, 0),
+        _ComputedColumn(plan.sample_layout, plan, 1),
+        plan.counts,
+    )

@@ -1,0 +1,263 @@
+"""What a run needs built: the index of every dataset and split, and the blend of every split.
+
+A blend whose size and weights the configuration names is known before any dataset is opened; the
+others follow from the datasets' tokens.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zindex import schema
+from zindex.building.blend import blend_store_plan
+from zindex.building.index import index_store_plan
+from zindex.building.source import LengthSource, open_source
+from zindex.config import RunConfig
+from zindex.errors import PlanError, StoreNotFoundError
+from zindex.plan.blend_plan import BlendPlan, PermutationPlan
+from zindex.plan.blend_sizes import BlendSizes, resolve_blend
+from zindex.plan.epochs import plan_epochs
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.split import SPLIT_NAMES, split_range
+from zindex.store.commit import StorePlan, StoreStatus, read_status
+from zindex.store.open import Store
+
+# Threads that open datasets: most of the time goes into waiting for the file system.
+_NUM_OPENERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedIndex:
+    """One index of a run."""
+
+    dataset: str
+    plan: IndexPlan
+    source: LengthSource
+    #: Samples asked for; None means one epoch.
+    num_requested: int | None
+
+    @property
+    def name(self) -> str:
+        """Dataset and split, for people."""
+        return f"{os.path.basename(self.dataset.rstrip('/'))} {self.plan.split}"
+
+    def store_plan(self, folder: str) -> StorePlan:
+        """Return where the index goes."""
+        return index_store_plan(self.plan, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlend:
+    """The blend of one split of a run."""
+
+    #: Paths of the datasets that it draws from, in the order of their ids.
+    datasets: tuple[str, ...]
+    plan: BlendPlan
+    sizes: BlendSizes
+
+    @property
+    def split(self) -> str:
+        """The split."""
+        return self.plan.split
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return f"blend {self.split}"
+
+    def store_plan(self, folder: str) -> StorePlan:
+        """Return where the blend goes."""
+        return blend_store_plan(self.plan, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything that a run needs built."""
+
+    #: In the order of the datasets.
+    indices: tuple[PlannedIndex, ...]
+    #: In the order of the splits.
+    blends: tuple[PlannedBlend, ...]
+
+    def __iter__(self) -> Iterator[PlannedIndex | PlannedBlend]:
+        return iter((*self.indices, *self.blends))
+
+
+def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
+    """Return every index and every blend that a run needs.
+
+    Without blends, splits that hold no documents are left out unless samples are asked of them.
+
+    Raises
+    ------
+    StoreNotFoundError, SourceError
+        If a dataset is missing or damaged.
+    PlanError
+        If samples are asked of a split without tokens, or more than may be drawn of a dataset.
+    """
+    sources = _open_sources(config, require_bin=require_bin)
+    spans = {
+        split: [split_range(source.facts.num_sequences, bookends) for source in sources]
+        for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True)
+    }
+    tokens = {
+        split: [source.count_tokens(*span) for source, span in zip(sources, rows, strict=True)]
+        for split, rows in spans.items()
+    }
+    blends = _plan_blends(config, tokens)
+    requested = {
+        blend.split: dict(zip(blend.sizes.members, blend.sizes.requested, strict=True))
+        for blend in blends
+    }
+    indices = []
+    for row, (dataset, source) in enumerate(zip(config.members, sources, strict=True)):
+        for split in SPLIT_NAMES:
+            if config.blend_kind is None:
+                num_requested = config.samples_of(dataset, split)
+            else:
+                # A dataset that a blend does not draw from needs no index: 0 samples.
+                num_requested = requested.get(split, {}).get(row, 0)
+            item = _plan_split(
+                config, dataset.path, source, split, spans[split][row], num_requested
+            )
+            if item is not None:
+                indices.append(item)
+    return RunPlan(tuple(indices), blends)
+
+
+def known_blends(config: RunConfig) -> tuple[PlannedBlend, ...]:
+    """Return the blends that the configuration decides by itself."""
+    return _plan_blends(config, None)
+
+
+def known_permutations(config: RunConfig) -> tuple[PermutationPlan, ...]:
+    """Return the permutations of blends whose size is known, though not yet what they hold."""
+    if config.blend_kind is None or config.order != "scalable" or config.store != "all":
+        return ()
+    known = {blend.split for blend in known_blends(config)}
+    return tuple(
+        PermutationPlan(num_samples, config.seed, split, config.shuffle, config.grid)
+        for split, num_samples in config.samples.items()
+        if num_samples and split not in known
+    )
+
+
+def _open_sources(config: RunConfig, *, require_bin: bool) -> list[LengthSource]:
+    """Open all datasets of a run, several at a time."""
+    with ThreadPoolExecutor(_NUM_OPENERS, thread_name_prefix="zindex-open") as pool:
+        paths = [dataset.path for dataset in config.members]
+        return list(pool.map(lambda path: open_source(path, require_bin=require_bin), paths))
+
+
+def _plan_blends(
+    config: RunConfig, tokens: dict[str, list[int]] | None
+) -> tuple[PlannedBlend, ...]:
+    """Return the blends of a run, or without tokens those that need none."""
+    request = config.blend_request
+    if request is None:
+        return ()
+    blends = []
+    for split in SPLIT_NAMES:
+        sizes = resolve_blend(request, split, tokens)
+        if sizes is None or not sizes.members:
+            continue
+        settings: dict[str, Any] = {
+            "split": split,
+            "order": config.order,
+            "seed": config.seed,
+            "shuffle": config.shuffle,
+            "stored": config.store,
+            "grid": config.grid,
+        }
+        if sizes.weights is not None:
+            plan = BlendPlan.weighted(sizes.weights, sizes.num_samples, **settings)
+        else:
+            assert sizes.sizes is not None
+            plan = BlendPlan.exhaustive(sizes.sizes, **settings)
+        datasets = tuple(request.datasets[row] for row in sizes.members)
+        blends.append(PlannedBlend(datasets, plan, sizes))
+    return tuple(blends)
+
+
+def _plan_split(
+    config: RunConfig,
+    path: str,
+    source: LengthSource,
+    split: str,
+    span: tuple[int, int],
+    num_requested: int | None,
+) -> PlannedIndex | None:
+    """Return the plan of one dataset's split, or None if nothing is to be built."""
+    start, stop = span
+    num_tokens = source.count_tokens(start, stop)
+    if num_requested == 0 or (not num_tokens and num_requested is None):
+        return None
+    if not num_tokens:
+        raise PlanError(
+            f"{split} of {path} must hold tokens to give {num_requested} samples, split "
+            f"{config.split!r} gives it documents [{start}, {stop}) of "
+            f"{source.facts.num_sequences}; give it a larger share or set its samples to 0"
+        )
+    extra_token = int(config.add_extra_token_to_sequence)
+    epochs = plan_epochs(
+        num_tokens,
+        num_requested,
+        sequence_length=config.sequence_length,
+        extra_token=extra_token,
+        drop_last=config.drop_last(split),
+    )
+    plan = IndexPlan(
+        source=source.facts,
+        split=split,
+        start=start,
+        stop=stop,
+        epochs=epochs,
+        sequence_length=config.sequence_length,
+        extra_token=extra_token,
+        seed=config.seed,
+        drop_last=config.drop_last(split),
+        order=config.order,
+        stored=config.store,
+        grid=config.grid,
+    )
+    return PlannedIndex(path, plan, source, num_requested)
+
+
+def build_status(item: PlannedIndex | PlannedBlend, folder: str) -> StoreStatus:
+    """Return how far an index or a blend has come."""
+    store_plan = item.store_plan(folder)
+    try:
+        return read_status(store_plan.root)
+    except StoreNotFoundError:
+        return StoreStatus(num_done=0, num_shards=store_plan.num_shards, committed=False)
+
+
+def check_members(store: Store, names: Sequence[str], lengths: Sequence[int], split: str) -> None:
+    """Check that each member of a committed blend has the samples that are drawn of it.
+
+    Parameters
+    ----------
+    store
+        The blend.
+    names, lengths
+        Of each member: what to call it, and its samples.
+    split
+        The split, for the message.
+
+    Raises
+    ------
+    PlanError
+        If a member has too few.
+    """
+    counts = store[schema.DATASET_COUNT.name][:]
+    short = np.flatnonzero(counts > np.asarray(lengths, np.int64))
+    if short.size:
+        first = int(short[0])
+        raise PlanError(
+            f"the {split} blend draws {int(counts[first]):,} samples of {names[first]}, which has "
+            f"{lengths[first]:,}; raise the surplus or lower its weight"
+        )

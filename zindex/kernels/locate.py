@@ -1,0 +1,85 @@
+"""Which dataset a number belongs to, when datasets are laid end to end."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.kernels._jit import jit
+
+IntegerArray = npt.NDArray[np.integer[Any]]
+Int64Array = npt.NDArray[np.int64]
+
+# Entries of the table per dataset, so that hardly any search looks at more than two datasets.
+_ENTRIES_PER_DATASET = 8
+
+
+@jit
+def _fill_table(offsets: Int64Array, shift: int, table: npt.NDArray[np.int32]) -> None:
+    """Write, for every run of ``2**shift`` numbers, the dataset of its first one."""
+    dataset = 0
+    for entry in range(table.size):
+        while offsets[dataset + 1] <= entry << shift:
+            dataset += 1
+        table[entry] = dataset
+
+
+@jit
+def _locate(
+    numbers: IntegerArray,
+    offsets: Int64Array,
+    shift: int,
+    table: npt.NDArray[np.int32],
+    dataset_index: IntegerArray,
+    dataset_sample_index: IntegerArray,
+) -> None:
+    """Write dataset and place of each number."""
+    for k in range(numbers.size):
+        number = np.int64(numbers[k])
+        dataset = table[number >> shift]
+        while offsets[dataset + 1] <= number:
+            dataset += 1
+        dataset_index[k] = dataset
+        dataset_sample_index[k] = number - offsets[dataset]
+
+
+def locate(
+    numbers: IntegerArray,
+    counts: Int64Array,
+    dataset_index: IntegerArray,
+    dataset_sample_index: IntegerArray,
+) -> None:
+    """Write the dataset of each number, and its place in that dataset.
+
+    Parameters
+    ----------
+    numbers
+        Shape (positions,), uint32 or int64; each in ``[0, sum(counts))``.
+    counts
+        Shape (datasets,), int64, samples of each dataset, laid end to end; some may be 0.
+    dataset_index
+        Shape (positions,), int16 or int32; filled.
+    dataset_sample_index
+        Shape (positions,), int32 or int64; filled.
+
+    Notes
+    -----
+    Cost: O(datasets + positions); a few nanoseconds per position.
+
+    Examples
+    --------
+    >>> datasets, samples = np.empty(3, np.int16), np.empty(3, np.int32)
+    >>> locate(np.array([0, 4, 2]), np.array([2, 0, 3]), datasets, samples)
+    >>> datasets.tolist(), samples.tolist()
+    ([0, 2, 2], [0, 2, 0])
+    """
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    total = int(offsets[-1])
+    if not numbers.size:
+        return
+    assert 0 <= int(numbers.min()) <= int(numbers.max()) < total
+    shift = max(0, total.bit_length() - (_ENTRIES_PER_DATASET * len(counts)).bit_length())
+    table = np.empty(((total - 1) >> shift) + 1, np.int32)
+    _fill_table(offsets, shift, table)
+    _locate(numbers, offsets, shift, table, dataset_index, dataset_sample_index)
