@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
-from zindex.building.run import build, plan_run
+from zindex.building.planning import plan_run
+from zindex.building.run import build
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import StoreNotFoundError
-from zindex.report.plan_table import (
-    PlanReport,
-    PlanRow,
-    format_count,
-    format_nbytes,
-    make_report,
-    report_run,
-)
+from zindex.report.plan_table import PlanReport, PlanRow, make_report, report_run
 from zindex.store.commit import StoreStatus
 
 WriteCorpus = Callable[..., str]
@@ -146,35 +140,3 @@ def test_lines_are_aligned_and_fit_a_terminal() -> None:
         "corpora/web.zarr: 20.0 B documents, 15.0 T tokens",
         "corpora/code.zarr: 20.0 B documents, 15.0 T tokens",
     ]
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0"),
-        (999_999, "999,999"),
-        (1_000_000, "1.00 M"),
-        (9_994_999, "9.99 M"),
-        (9_999_999, "10.0 M"),
-        (99_960_000, "100 M"),
-        (999_600_000, "1.00 B"),
-        (3 * 10**15, "3.00 Q"),
-        (5 * 10**18, "5,000 Q"),
-    ],
-)
-def test_counts_for_people(count: int, text: str) -> None:
-    assert format_count(count) == text
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (10_239, "10,239 B"),
-        (10_240, "10.0 KiB"),
-        ((1 << 20) - 1, "1.00 MiB"),
-        (1 << 40, "1.00 TiB"),
-    ],
-)
-def test_sizes_for_people(nbytes: int, text: str) -> None:
-    assert format_nbytes(nbytes) == text

@@ -5,11 +5,14 @@ The sizes come from plans, so a report reads a few small files and writes none.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from typing import Any, Literal
 
-from zindex.building.run import PlannedIndex, index_status, plan_run
+from zindex.building.planning import PlannedBlend, PlannedIndex, RunPlan, build_status, plan_run
 from zindex.config import RunConfig
 from zindex.plan.index_plan import IndexPlan
+from zindex.report.blend_table import BlendReport, largest_rows, make_blend_report
+from zindex.report.formatting import align_columns, format_count, format_nbytes
 from zindex.store.commit import StoreStatus
 from zindex.store.local import free_nbytes, local_path
 
@@ -33,7 +36,6 @@ _HEADERS = (
     "shards",
 )
 _TEXT_COLUMNS = ("split", "last epoch")
-_GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,23 @@ class PlanReport:
     #: Bytes that may still be written there.
     free_nbytes: int
     rows: tuple[PlanRow, ...]
+    blends: tuple[BlendReport, ...] = ()
+
+    @property
+    def items(self) -> tuple[PlanRow | BlendReport, ...]:
+        """Everything to build."""
+        return (*self.rows, *self.blends)
 
     @property
     def missing_nbytes(self) -> int:
         """Bytes that a build would write."""
-        return sum(row.missing_nbytes for row in self.rows)
+        return sum(item.missing_nbytes for item in self.items)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values: its fields, the totals, and ``fits``."""
-        counted = ("num_samples", "nbytes", "missing_nbytes", "num_shards", "num_done")
-        totals = {name: sum(getattr(row, name) for row in self.rows) for name in counted}
+        counted = ("nbytes", "missing_nbytes", "num_shards", "num_done")
+        totals = {name: sum(getattr(item, name) for item in self.items) for name in counted}
+        totals["num_samples"] = sum(row.num_samples for row in self.rows)
         return asdict(self) | {"totals": totals, "fits": self.missing_nbytes <= self.free_nbytes}
 
     def to_text(self) -> str:
@@ -94,7 +103,9 @@ class PlanReport:
             f"order {self.order}, sequence_length {self.sequence_length:,}, seed {self.seed}, "
             f"split {self.split}"
         )
-        return "\n".join([title, "", *_table_lines(self.rows), "", *self._total_lines()])
+        blends = [line for blend in self.blends for line in ("", *blend.to_lines())]
+        lines = [title, "", *_table_lines(self.rows), *blends, "", *self._total_lines()]
+        return "\n".join(lines)
 
     def _total_lines(self) -> list[str]:
         """Return the legend, the totals and whether there is room."""
@@ -102,10 +113,13 @@ class PlanReport:
         lines = [text for kind, text in _LAST_EPOCH_LEGEND.items() if kind in used]
         if lines:
             lines.append("")
-        num_built = sum(row.committed for row in self.rows)
+        num_built = sum(item.committed for item in self.items)
         num_samples = sum(row.num_samples for row in self.rows)
+        plural = "s" if len(self.blends) > 1 else ""
+        blends = f" and {len(self.blends):,} blend{plural}" if self.blends else ""
         lines.append(
-            f"{len(self.rows):,} indices, {num_built:,} of them built; {num_samples:,} samples"
+            f"{len(self.rows):,} indices{blends}, {num_built:,} of them built; "
+            f"{num_samples:,} samples"
         )
         missing, free = format_nbytes(self.missing_nbytes), format_nbytes(self.free_nbytes)
         lines.append(f"{missing} to write, {free} free at {self.index}")
@@ -124,30 +138,27 @@ def report_run(config: RunConfig) -> PlanReport:
     PlanError
         If samples are asked of a split without tokens.
     """
-    planned = plan_run(config)
-    statuses = [index_status(item, config.index) for item in planned]
-    return make_report(config, planned, statuses, free_nbytes(local_path(config.index)))
+    plan = plan_run(config)
+    statuses = [build_status(item, config.index) for item in plan]
+    return make_report(config, plan, statuses, free_nbytes(local_path(config.index)))
 
 
 def make_report(
-    config: RunConfig,
-    planned: Sequence[PlannedIndex],
-    statuses: Sequence[StoreStatus],
-    free: int,
+    config: RunConfig, plan: RunPlan, statuses: Sequence[StoreStatus], free: int
 ) -> PlanReport:
-    """Return the report of planned indices, each with how far it has come.
+    """Return the report of what a run needs.
 
     Parameters
     ----------
     config
         The run.
-    planned
-        Its indices.
-    statuses
-        The status of each of them.
+    plan, statuses
+        Its indices and blends in the order of the plan, and the state of each of them.
     free
         Bytes that may be written below the index folder.
     """
+    num_indices = len(plan.indices)
+    rows = tuple(map(_make_row, plan.indices, statuses[:num_indices]))
     return PlanReport(
         order=config.order,
         seed=config.seed,
@@ -155,7 +166,26 @@ def make_report(
         split=config.split,
         index=str(local_path(config.index)),
         free_nbytes=free,
-        rows=tuple(_make_row(*pair) for pair in zip(planned, statuses, strict=True)),
+        rows=rows,
+        blends=_make_blends(config, plan.blends, statuses[num_indices:], rows),
+    )
+
+
+def _make_blends(
+    config: RunConfig,
+    blends: Sequence[PlannedBlend],
+    statuses: Sequence[StoreStatus],
+    rows: Sequence[PlanRow],
+) -> tuple[BlendReport, ...]:
+    """Return the reports of a run's blends."""
+    if config.blend_kind is None:
+        return ()
+    kind = config.blend_kind
+    datasets = {dataset.path: dataset for dataset in config.members}
+    index_samples = {(row.dataset, row.split): row.num_samples for row in rows}
+    return tuple(
+        make_blend_report(kind, datasets, blend, status, index_samples)
+        for blend, status in zip(blends, statuses, strict=True)
     )
 
 
@@ -193,16 +223,22 @@ def _describe_last_epoch(plan: IndexPlan) -> LastEpoch:
 
 def _table_lines(rows: Sequence[PlanRow]) -> list[str]:
     """Return the header, a line per dataset, and below each its splits in aligned columns."""
-    cells = [_HEADERS, *(_row_cells(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [_join_cells(_HEADERS, widths)]
-    shown = None
-    for row, texts in zip(rows, cells[1:], strict=True):
-        if row.dataset != shown:
-            shown = row.dataset
-            documents, tokens = format_count(row.num_documents), format_count(row.num_tokens)
-            lines.append(f"{row.dataset}: {documents} documents, {tokens} tokens")
-        lines.append(_join_cells(texts, widths))
+    by_dataset = [list(group) for _, group in groupby(rows, key=lambda row: row.dataset)]
+    shown = [by_dataset[i] for i in largest_rows([group[0].num_tokens for group in by_dataset])]
+    cells = [_row_cells(row) for group in shown for row in group]
+    header, *texts = align_columns([_HEADERS, *cells], text_columns=_TEXT_COLUMNS)
+    lines, remaining = [header], iter(texts)
+    for group in shown:
+        documents = format_count(group[0].num_documents)
+        tokens = format_count(group[0].num_tokens)
+        lines.append(f"{group[0].dataset}: {documents} documents, {tokens} tokens")
+        lines += islice(remaining, len(group))
+    if len(shown) < len(by_dataset):
+        num_rows = len(rows) - len(texts)
+        lines.append(
+            f"and {len(by_dataset) - len(shown):,} smaller datasets with {num_rows:,} indices; "
+            "--json lists all"
+        )
     return lines
 
 
@@ -219,47 +255,3 @@ def _row_cells(row: PlanRow) -> tuple[str, ...]:
         format_nbytes(row.missing_nbytes),
         "built" if row.committed else f"{row.num_done}/{row.num_shards}",
     )
-
-
-def _join_cells(texts: Sequence[str], widths: Sequence[int]) -> str:
-    """Return one line: words to the left, numbers to the right."""
-    aligned = [
-        text.ljust(width) if header in _TEXT_COLUMNS else text.rjust(width)
-        for header, text, width in zip(_HEADERS, texts, widths, strict=True)
-    ]
-    return (_GAP + _GAP.join(aligned)).rstrip()
-
-
-def format_count(count: int) -> str:
-    """Return a count for people: exact below a million, three digits above.
-
-    Examples
-    --------
-    >>> format_count(999_999), format_count(1_234_567), format_count(15_000_000_000_000)
-    ('999,999', '1.23 M', '15.0 T')
-    """
-    return _shorten(count, 1000, ("", "K", "M", "B", "T", "Q"), exact_below=1_000_000)
-
-
-def format_nbytes(nbytes: int) -> str:
-    """Return a size for people: exact below 10 KiB, three digits above.
-
-    Examples
-    --------
-    >>> format_nbytes(4000), format_nbytes(3 << 20), format_nbytes(200 << 30)
-    ('4,000 B', '3.00 MiB', '200 GiB')
-    """
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    return _shorten(nbytes, 1024, units, exact_below=10_240)
-
-
-def _shorten(number: int, base: int, units: Sequence[str], *, exact_below: int) -> str:
-    """Return a number in the largest unit in which it is at least 1."""
-    if number < exact_below:
-        return f"{number:,} {units[0]}".rstrip()
-    value, power = float(number), 0
-    while value >= base - 0.5 and power < len(units) - 1:
-        value /= base
-        power += 1
-    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:,.{digits}f} {units[power]}"
