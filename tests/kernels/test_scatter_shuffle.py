@@ -160,6 +160,7 @@ def test_a_shuffle_equals_the_definition(seed, size, dtype):
 def test_a_scatter_equals_the_definition(seed, start, size, num_buckets):
     check_scatter(start, size, num_buckets, make_key(seed))
     check_scatter(start % 2**31, size, num_buckets, make_key(seed), np.uint32)
+    check_scatter(start % 2**31, size, 1, make_key(seed), np.uint32)
 
 
 def test_rejected_draws_are_passed_over_by_both_steps():

@@ -256,6 +256,9 @@ def scatter(
             f"room for integers [{start}, {start + size}) is needed, got shape {out.shape} of "
             f"{out.dtype}; give an array of {size} wide enough elements"
         )
+    if num_buckets == 1:  # no choice, so no draws: what follows would give the same, slowly
+        out[:] = np.arange(start, start + size, dtype=out.dtype)
+        return np.array([size], np.int64)
     buckets = np.empty(size, np.uint16)
     counts = np.zeros(num_buckets, np.int64)
     _draw_buckets(state, np.empty(_NUM_WORDS, np.uint64), buckets, counts)
