@@ -25,7 +25,8 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-TA, TB = 0, 4
+_TARGET_FACTOR = 5.0
+"""Classes wanted active, per cube root of their number: measured, and flat around the best."""
 
 
 class BlendState:
@@ -77,7 +78,7 @@ class BlendState:
 def _make_scratch(table: Float64Array) -> tuple[Any, ...]:
     """Return an empty calendar, empty lanes and the state, as `run_blend` takes them."""
     classes = table.shape[0]
-    target = int(TA + TB * classes ** (1 / 3))
+    target = int(_TARGET_FACTOR * classes ** (1 / 3))
     width = (classes + 63) & ~31
     number = np.zeros(PICKED + 1 + 64, np.int64)
     number[[BLOCK, TARGET, SHIFT]] = -1, target, 5 if classes <= SHORT else 4

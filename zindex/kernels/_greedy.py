@@ -268,8 +268,8 @@ def _run_lanes(
     wide_top, trusted = _fill_values(lanes, value, scale, bits, anchor, position, width, heavy)
     if abs(float(wide_top >> bits)) > 0.5 * scale:
         anchor = -np.inf
-        for lane in range(active):
-            anchor = max(anchor, lanes[0, lane] * float(max(position, 1)) - lanes[1, lane])
+        for k in range(active):
+            anchor = max(anchor, lanes[0, k] * float(max(position, 1)) - lanes[1, k])
         wide_top, trusted = _fill_values(lanes, value, scale, bits, anchor, position, width, heavy)
     # How far a value may be from the error as defined: one unit for each truncation, and roundings.
     noise = 2.0**-50 * (real[HEAVIEST] * float(position + count) + abs(anchor) + 4.0)
