@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
 from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.source import LengthSource
@@ -102,8 +103,6 @@ def needed_index(plan: IndexPlan, source: LengthSource, folder: str) -> Needed:
 
 def needed_blend(plan: BlendPlan, folder: str) -> Needed:
     """Return the need for a blend below a folder."""
-    from zindex.building.blend import blend_store_plan, build_blend
-
     return Needed(
         blend_store_plan(plan, folder),
         plan.num_samples,

@@ -1,0 +1,145 @@
+"""One rank of a run as a process of its own: builds blended splits and says what it got.
+
+``python -m tests.datasets.rank_process SETTINGS``, where SETTINGS is JSON: rank, num_ranks, the
+init_method of the process group, the builder's configuration, and what goes wrong where. Without
+rank and num_ranks it is run by torchrun. Lines of standard output are JSON.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from tests.conftest import FakeTokenizer
+from zindex.building import on_demand
+from zindex.building.executor import SerialExecutor
+from zindex.datasets import ranks
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.errors import SourceError
+
+COLLECTIVES = (
+    "barrier",
+    "monitored_barrier",
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "scatter_object_list",
+)
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def refuse(*args: Any, **settings: Any) -> None:
+    raise AssertionError("a collective was called")
+
+
+def stop_midway(num_tasks: int) -> None:
+    """Let this process stand still, for ever, before a task."""
+    run = SerialExecutor.run
+    left = iter(range(num_tasks))
+
+    async def stand_still(self: Any, *args: Any, **settings: Any) -> Any:
+        if next(left, None) is None:
+            say(midway=True)
+            threading.Event().wait()
+        return await run(self, *args, **settings)
+
+    SerialExecutor.run = stand_still  # type: ignore[method-assign]
+
+
+class Damaged(GPTDataset):
+    """A dataset whose data this process alone finds damaged."""
+
+    @staticmethod
+    def build_low_level_dataset(dataset_path: str, config: Any) -> Any:
+        raise SourceError(f"{dataset_path}.idx must be whole, it is cut short; copy it again")
+
+
+class Interrupted(GPTDataset):
+    """A dataset for which this process alone has no memory."""
+
+    @staticmethod
+    def build_low_level_dataset(dataset_path: str, config: Any) -> Any:
+        raise MemoryError("no memory")
+
+
+def summarize(datasets: list[Any]) -> list[Any]:
+    """Return lengths and digests of every sample of every split."""
+    summary: list[Any] = []
+    for dataset in datasets:
+        if dataset is None:
+            summary.append(None)
+            continue
+        digest = hashlib.sha256()
+        for position in range(len(dataset)):
+            item = dataset[position]
+            digest.update(f"{item.get('dataset_id')} {item['tokens'].tolist()}".encode())
+        summary.append([len(dataset), digest.hexdigest()[:16]])
+    return summary
+
+
+def wait_for_all(store: Any) -> None:
+    """Let no rank go before all have joined the process group, which would fail."""
+    store.add("joined", 1)
+    while store.add("joined", 0) < dist.get_world_size():
+        time.sleep(0.01)
+
+
+def main(settings: dict[str, Any]) -> None:
+    if "rank" in settings:
+        rank, num_ranks = settings["rank"], settings["num_ranks"]
+        dist.init_process_group(
+            "gloo", init_method=settings["init_method"], rank=rank, world_size=num_ranks
+        )
+    else:
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+    wait_for_all(dist.distributed_c10d._get_default_store())
+    for name in COLLECTIVES:
+        setattr(dist, name, refuse)
+    ranks._GRACE = settings.get("grace", ranks._GRACE)
+    on_demand._LISTEN = 0.1
+    if settings.get("stop_on") == rank:
+        stop_midway(settings["stop_after"])
+    cls = (
+        {"damaged": Damaged, "memory": Interrupted}[settings["wrong"]]
+        if (settings.get("wrong_on") == rank)
+        else GPTDataset
+    )
+    cls.__name__ = "GPTDataset"
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=8,
+        tokenizer=FakeTokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        **settings["config"],
+    )
+    absent = settings.get("absent", [])
+    try:
+        datasets = BlendedMegatronDatasetBuilder(
+            cls, settings["sizes"], lambda: rank not in absent, config
+        ).build()
+    except Exception as error:
+        say(rank=rank, kind=type(error).__name__, error=str(error))
+    else:
+        say(rank=rank, datasets=summarize(datasets))
+    # The end of a process group may wait for ranks that are gone.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,198 @@
+"""Many ranks build and open the same blend: no collective, no rank that others cannot do without.
+
+Each rank is a process of its own.
+"""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.datasets.rank_process import summarize
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+ROOT = Path(__file__).parents[2]
+SIZES = [60, 20, None]
+
+
+@pytest.fixture
+def run_config(write_corpus: WriteCorpus, tmp_path: Path) -> dict[str, Any]:
+    """Give the settings of a blend of three datasets of which nothing is built."""
+    lengths = [[3, 5, 2, 7, 9, 4, 6, 30], [20, 1, 8, 14] * 4, [6] * 30]
+    paths = [write_corpus(values, name=f"c{i}") for i, values in enumerate(lengths)]
+    weights = [0.5, 0.2, 0.3]
+    return {
+        "blend_per_split": [[paths, weights], [paths[:2], None], [paths[2:], None]],
+        "path_to_cache": str(tmp_path / "cache"),
+        "index_takeover": 60.0,
+        "index_timeout": 120.0,
+    }
+
+
+def expected(run_config: dict[str, Any], tmp_path: Path) -> list[Any]:
+    """Return what one process alone gets, at another place."""
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=8,
+        tokenizer=FakeTokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        **(run_config | {"path_to_cache": str(tmp_path / "alone")}),
+    )
+    return summarize(BlendedMegatronDatasetBuilder(GPTDataset, SIZES, lambda: True, config).build())
+
+
+class Ranks:
+    """Processes that are killed at the end of a test, whatever happens."""
+
+    def __init__(self, compiled: Path) -> None:
+        self.environment = {"OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(compiled)}
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, settings: dict[str, Any], *launcher: str) -> subprocess.Popen[str]:
+        command = [sys.executable, *launcher, "-m", "tests.datasets.rank_process"]
+        process = subprocess.Popen(
+            [*command, json.dumps(settings | {"sizes": SIZES})],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | self.environment,
+        )
+        self.processes.append(process)
+        return process
+
+    def start_all(self, num_ranks: int, place: str, **settings: Any) -> None:
+        for rank in range(num_ranks):
+            own = {"rank": rank, "num_ranks": num_ranks, "init_method": place}
+            self.start(settings | own)
+
+    def outcome(self, rank: int) -> dict[str, Any]:
+        """Return the last line that a rank says."""
+        process = self.processes[rank]
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        facts: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        return facts
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a place where processes find the kernels that others have compiled."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def ranks(compiled: Path) -> Iterator[Ranks]:
+    made = Ranks(compiled)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+def meeting_place(kind: str, tmp_path: Path) -> str:
+    """Return where ranks meet: a file, or a port that rank 0 serves."""
+    if kind == "file":
+        return f"file://{tmp_path}/meeting"
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+def some(quick: list[tuple[Any, ...]], *options: list[Any]) -> list[Any]:
+    """Return all combinations; those that are not named are slow."""
+    return [
+        pytest.param(*case, marks=[] if case in quick else pytest.mark.slow)
+        for case in itertools.product(*options)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "order"),
+    some([(2, "megatron"), (4, "scalable")], [2, 4], ["megatron", "scalable"]),
+)
+def test_all_ranks_get_the_same(
+    run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, num_ranks: int, order: str
+) -> None:
+    config = run_config | {"order": order}
+    absent = [2] if num_ranks == 4 else []
+    ranks.start_all(num_ranks, f"file://{tmp_path}/meeting", config=config, absent=absent)
+    wanted = expected(config, tmp_path)
+    for rank in range(num_ranks):
+        datasets = [None] * 3 if rank in absent else wanted
+        assert ranks.outcome(rank) == {"rank": rank, "datasets": datasets}
+
+
+def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = ranks.start({"config": run_config}, *launcher)
+    wanted = expected(run_config, tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    said = sorted((json.loads(line) for line in out.splitlines()), key=lambda facts: facts["rank"])
+    assert said == [{"rank": rank, "datasets": wanted} for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop_after"), some([("file", 0), ("tcp", 9)], ["file", "tcp"], [0, 3, 9])
+)
+def test_another_rank_takes_over_from_one_that_is_killed(
+    run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, kind: str, stop_after: int
+) -> None:
+    config = run_config | {"index_takeover": 1.0}
+    place = meeting_place(kind, tmp_path)
+    ranks.start_all(3, place, config=config, stop_on=0, stop_after=stop_after, grace=0.5)
+    builder = ranks.processes[0]
+    assert builder.stdout is not None
+    assert json.loads(builder.stdout.readline()) == {"midway": True}
+    os.kill(builder.pid, signal.SIGKILL)
+    start = time.monotonic()
+    wanted = expected(config, tmp_path)
+    for rank in (1, 2):
+        assert ranks.outcome(rank) == {"rank": rank, "datasets": wanted}
+    assert builder.wait(10) == -signal.SIGKILL
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "wrong_on"),
+    some(
+        [("tcp", "damaged", 0), ("file", "memory", 1)],
+        ["file", "tcp"],
+        ["damaged", "memory"],
+        [0, 1, 2],
+    ),
+)
+def test_a_failure_of_one_rank_is_an_error_on_all(
+    run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, kind: str, wrong_on: int, wrong: str
+) -> None:
+    place = meeting_place(kind, tmp_path)
+    ranks.start_all(3, place, config=run_config, wrong_on=wrong_on, wrong=wrong)
+    start = time.monotonic()
+    first = run_config["blend_per_split"][0][0][0]
+    text = f"{first}.idx must be whole, it is cut short; copy it again"
+    own = told = ("SourceError", text)
+    if wrong == "memory":
+        own, told = ("MemoryError", "no memory"), ("ZindexError", "MemoryError: no memory")
+    for rank in range(3):
+        facts = ranks.outcome(rank)
+        if rank == wrong_on:
+            assert facts == {"rank": rank, "kind": own[0], "error": own[1]}
+        else:
+            heard = {"kind": told[0], "error": f"rank {wrong_on}: {told[1]}"}
+            assert facts == {"rank": rank} | heard
+    assert time.monotonic() - start < 40
