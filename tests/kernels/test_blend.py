@@ -252,7 +252,7 @@ def test_the_python_originals_equal_the_kernels(monkeypatch):
         (make_weights("uniform", 7, 2), zeros(7), 0, np.array([9, 2, 2, 7, 5, 30, 11])),
     ]
     for name in ("_file", "_activate", "_remove", "_choose_bound", "_refile", "_turn_block",
-                 "_find_best", "_fill_values", "_run_lanes"):  # fmt: skip
+                 "_find_best", "_fill_values", "_draw", "_run_lanes"):  # fmt: skip
         monkeypatch.setattr(_greedy, name, getattr(_greedy, name).py_func)
     monkeypatch.setattr(_blend_state, "run_blend", _greedy.run_blend.py_func)
     for weights, counts, start, sizes in cases:

@@ -43,6 +43,8 @@ TURN, SIZE, BASE, LINK = range(4)
 # Entries of the state's integers (the lanes picked in this block follow the last) and reals.
 ACTIVE, BLOCK, RETRY, FAILED, TARGET, SHIFT, PICKED = range(7)
 BOUND, DELTA, ANCHOR, HEAVIEST = range(4)
+# What becomes of a class: its error falls, stays until all members had a turn, or counts no more.
+_COUNTED, _TURNED, _SPENT = range(3)
 
 
 @inline
@@ -253,6 +255,31 @@ def _fill_values(
 
 
 @inline
+def _draw(
+    table: Float64Array, order: Int64Array, members: Int32Array, lanes: Float64Array,
+    group: int, lane: int, dataset: Int32Array, sample: Int64Array, offset: int,
+) -> int:  # fmt: skip
+    """Write the draw of a class, count it, and return what became of the class."""
+    turn = order[group, TURN]
+    count = table[group, COUNT]
+    dataset[offset] = members[order[group, BASE] + turn]
+    sample[offset] = np.int64(count)
+    outcome = _TURNED
+    if turn + 1 < order[group, SIZE]:
+        order[group, TURN] = turn + 1
+    else:
+        order[group, TURN] = 0
+        count = count + 1.0
+        outcome = _COUNTED
+        if count >= table[group, LIMIT]:
+            count = np.inf
+            outcome = _SPENT
+        table[group, COUNT] = count
+        lanes[1, lane] = count
+    return outcome
+
+
+@inline
 def _run_lanes(
     table: Float64Array, order: Int64Array, members: Int32Array, lanes: Float64Array,
     owner: Int64Array, value: IntegerArray, step: IntegerArray, scale: float, bits: int,
@@ -306,27 +333,16 @@ def _run_lanes(
                 value[better] -= one
                 lane = better
                 again = True
-        group = owner[lane]
-        turn = order[group, TURN]
-        drawn = table[group, COUNT]
-        dataset[done] = members[order[group, BASE] + turn]
-        sample[done] = np.int64(drawn)
         number[PICKED + 1 + picked] = lane
         picked += 1
-        if turn + 1 < order[group, SIZE]:
-            order[group, TURN] = turn + 1
+        outcome = _draw(table, order, members, lanes, owner[lane], lane, dataset, sample, done)
+        if outcome == _TURNED:
             value[lane] += one
             following = max(following, value[lane])
-        else:
-            order[group, TURN] = 0
-            drawn = drawn + 1.0
-            if drawn >= table[group, LIMIT]:
-                drawn = np.inf
-                value[lane] = least
-                step[lane] = zero
-                again = True
-            table[group, COUNT] = drawn
-            lanes[1, lane] = drawn
+        elif outcome == _SPENT:
+            value[lane] = least
+            step[lane] = zero
+            again = True
         if again:
             following = least
             for k in range(width):
