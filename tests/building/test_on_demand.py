@@ -305,6 +305,42 @@ def test_an_error_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> N
     assert ended == ["never"]
 
 
+def test_an_error_is_told_to_whoever_adds_more(planned: tuple[Any, Any], tmp_path: Path) -> None:
+    """An hour of opening datasets ends when a build has failed beside it."""
+    plan, source = planned
+
+    async def fail(executor: Any) -> Any:
+        raise PlanError("no")
+
+    def add_many() -> None:
+        with Builds(Rank()) as builds:
+            for seed in range(10_000):
+                needed = needed_index(dataclasses.replace(plan, seed=seed), source, str(tmp_path))
+                builds.add(dataclasses.replace(needed, build=fail), print)
+                time.sleep(0.01)
+            raise AssertionError("nothing was told")
+
+    with pytest.raises(PlanError, match=r"^no$"):
+        add_many()
+
+
+def test_small_builds_run_beside_each_other(planned: tuple[Any, Any], tmp_path: Path) -> None:
+    """Their tasks wait for the disk at the same time, and are named in errors."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    async def meet(executor: Any) -> Any:
+        await executor.run(meeting.wait, key="meet")
+        await executor.run(divmod, 1, 0, key="divide")
+
+    plan, source = planned
+    needs = [
+        needed_index(dataclasses.replace(plan, seed=seed), source, str(tmp_path)) for seed in (1, 2)
+    ]
+    with pytest.raises(ZeroDivisionError) as caught:
+        obtain(Rank(), [dataclasses.replace(needed, build=meet) for needed in needs])
+    assert caught.value.__notes__ == ["in task divide"]
+
+
 def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
     needed = needed_index(*planned, str(tmp_path))
     begun = threading.Event()

@@ -25,6 +25,7 @@ class Numbers:
     def __init__(self, name: str, length: int = 1000, split: Split = Split.train) -> None:
         self.dataset_path = name
         self.length = length
+        self.num_samples: int | None = None
         self.index_split = split
         self.unique_identifiers = {"class": "Numbers", "dataset_path": name}
 
@@ -271,6 +272,16 @@ def test_a_dataset_that_is_too_short(settings: Any, cached: bool, tmp_path: Path
     message = "needs 3 samples of a, which has 2"
     with pytest.raises(PlanError, match=message):
         make_blend([3, 3], None, lengths=[2, 3], **settings)
+
+
+def test_the_surplus_that_would_do() -> None:
+    datasets: Any = [Numbers("a", 500), Numbers("b", 1300)]
+    for dataset, asked in zip(datasets, (500, 1250), strict=True):
+        dataset.num_samples = asked
+    config = make_config(mid_level_dataset_surplus=0.25)
+    message = r"needs 1,350 samples of b, .* raise mid_level_dataset_surplus from 0.25 to 0.351, "
+    with pytest.raises(PlanError, match=message):
+        BlendedDataset(datasets, [1, 3], 1800, config)
 
 
 def test_a_short_dataset_is_found_at_the_first_item_if_deferred(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
@@ -40,6 +40,8 @@ TAKEOVER = 60.0
 
 # Rows below which starting a cluster costs more than the build.
 _SERIAL_ROWS = 1 << 22
+# Threads that build small stores.
+_NUM_THREADS = 16
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 # Seconds between two looks of a builder at the news, and at most between two signs of life.
 _LISTEN, _LONGEST_SILENCE = 0.5, 10.0
@@ -47,6 +49,8 @@ _LISTEN, _LONGEST_SILENCE = 0.5, 10.0
 _NUM_WATCHED = 8
 # A builder that lives but finishes no shard is given up after so many times the usual patience.
 _MAX_IDLE = 10
+
+R = TypeVar("R")
 
 Receive = Callable[[Store], None]
 
@@ -224,10 +228,29 @@ class Builds:
         self._loop.add(needed)
 
 
+class _ThreadExecutor(SerialExecutor):
+    """Runs the tasks of small builds in threads of this process, which mostly wait for the disk."""
+
+    num_threads = _NUM_THREADS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="zindex-task")
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.pool, function, *args)
+        except Exception as error:
+            error.add_note(f"in task {key}")
+            raise
+
+
 class _BuildLoop:
     """An event loop, in a thread of its own, that builds stores as they come.
 
-    Small ones are built in that thread; the executor opens once there is enough to do.
+    Small ones are built in this process; the executor opens once there is enough to do.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -235,7 +258,7 @@ class _BuildLoop:
         self._stores: dict[Path, Store] = {}
         self._building: set[Path] = set()
         self._num_rows = 0
-        self._serial = SerialExecutor()
+        self._threads = _ThreadExecutor()
         self._shared: Executor | None = None
         self._stack = ExitStack()
         self._ready = threading.Event()
@@ -247,6 +270,7 @@ class _BuildLoop:
         try:
             run_builds(self._serve())
         finally:
+            self._threads.pool.shutdown()
             self._stack.close()
 
     async def _serve(self) -> None:
@@ -273,7 +297,7 @@ class _BuildLoop:
         """Return where a store is built: here, while a cluster's start would cost more."""
         self._num_rows += needed.num_rows
         if self._num_rows <= _SERIAL_ROWS:
-            return self._serial
+            return self._threads
         async with self._opening:
             if self._shared is None:
                 # In a thread: a cluster cannot be started from within a running event loop.
@@ -295,9 +319,11 @@ class _BuildLoop:
             await asyncio.to_thread(self.rank.listen)
 
     def add(self, needed: Needed | None) -> None:
-        """Build one more store; None: there are no more."""
-        with suppress(RuntimeError):  # the loop is closed because a build failed; see finish
+        """Build one more store; None: there are no more. Raise what ended the loop, if it ended."""
+        try:
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, needed)
+        except RuntimeError:  # it is closed
+            self._done.result()
 
     def finish(self) -> dict[Path, Store]:
         """Return all stores by their directories once they are built; raise what went wrong."""

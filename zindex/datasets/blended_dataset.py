@@ -4,6 +4,7 @@ The blend is computed by ``zindex.building``; here it is found, or had computed,
 """
 
 import logging
+import math
 import operator
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -268,9 +269,21 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 f"{int(arrays.dataset_count[i]):,} samples of {self._path_of(i)}, which has "
                 f"{int(lengths[i]):,} ({short.size} of {len(lengths)} datasets are too short); "
                 "raise mid_level_dataset_surplus from "
-                f"{self.config.mid_level_dataset_surplus}, lower its weight, or give it more epochs"
+                f"{self.config.mid_level_dataset_surplus}{self._better_surplus(short, arrays)}, "
+                "lower its weight, or give it more epochs"
             )
         self._arrays = arrays
+
+    def _better_surplus(self, short: npt.NDArray[np.intp], arrays: BlendArrays) -> str:
+        """Return the surplus with which datasets would have been long enough, for the message."""
+        needed = 0.0
+        for i in short.tolist():
+            asked = self.datasets[i].num_samples
+            if not asked:
+                return ""
+            target = asked / (1 + self.config.mid_level_dataset_surplus)
+            needed = max(needed, int(arrays.dataset_count[i]) / target - 1)
+        return f" to {(math.ceil(1000 * needed - 1e-6) + 1) / 1000:g}"
 
     def __getstate__(self) -> dict[str, Any]:
         # Arrays in memory are made again where they are needed; stored ones stay where they are.
