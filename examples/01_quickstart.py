@@ -3,8 +3,8 @@
     zindex quickstart            or            python examples/01_quickstart.py
 
 Three small corpora come from Python's own installation: the standard library's source code, its
-docstrings, and the language reference. They are tokenised, converted to Zarr, indexed on a Dask
-cluster of this machine, and a small GPT is trained on all three.
+docstrings, and the language reference. They are tokenised, converted to Zarr, indexed and blended
+on a Dask cluster of this machine, and a small GPT is trained on the blend.
 """
 
 import argparse
@@ -28,17 +28,17 @@ import torch
 import xarray
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import DataLoader
 
 import zindex
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
-from zindex.datasets.utils import Split
-from zindex.plan.split import split_range
 from zindex.report.plan_table import report_run
 
 SEED, SEQUENCE_LENGTH, BATCH_SIZE, SPLIT = 1234, 128, 16, "95,5,0"
-NUM_VALID_BATCHES = 6
+NUM_VALID = 6 * BATCH_SIZE
+WEIGHTS = {"code": 0.5, "docstrings": 0.3, "reference": 0.2}
 EOD = 0  # the token that ends a document
 
 
@@ -171,7 +171,7 @@ def write_corpora(folder: Path, num_files: int | None, vocab_size: int) -> tuple
 
 
 def build_indices(run_file: Path) -> None:
-    """Build every index of a run on a Dask cluster of this machine."""
+    """Build every index and the blends of a run on a Dask cluster of this machine."""
     from distributed import Client, LocalCluster
 
     with (
@@ -180,18 +180,6 @@ def build_indices(run_file: Path) -> None:
     ):
         print(f"   scheduler {cluster.scheduler_address}, 2 worker processes")
         zindex.build(run_file, client, progress=True)
-
-
-def open_datasets(stores: list[str], split: Split, config: GPTDatasetConfig, count: int) -> Any:
-    """Return the first ``count`` samples of a split of every store, in zindex's order."""
-    opened = []
-    bookends = (config.split_matrix or [])[split.value]
-    for path in stores:
-        tokens = GPTDataset.build_low_level_dataset(path, config)
-        documents = range(*split_range(len(tokens), bookends))
-        dataset = GPTDataset(tokens, path, documents, count, split, config)
-        opened.append(Subset(dataset, range(min(count, len(dataset)))))
-    return ConcatDataset(opened)
 
 
 def say(number: int, text: str) -> None:
@@ -204,6 +192,8 @@ def show_progress() -> None:
     if not logger.handlers:
         logger.setLevel(logging.INFO)
         logger.addHandler(logging.StreamHandler())
+    # The builder logs its whole configuration, which stands below.
+    logging.getLogger("zindex.datasets").setLevel(logging.WARNING)
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -242,25 +232,27 @@ def main() -> int:
     stores = [str(s.root) for s in zindex.convert(prefixes, folder / "corpora", progress=True)]
     print(textwrap.indent(str(xarray.open_zarr(stores[0]).drop_attrs()), "   "))
 
-    say(3, "Plan the indices of a run: this computes sizes and writes nothing")
-    num_train = -(-arguments.steps * BATCH_SIZE // len(stores))
-    num_valid = NUM_VALID_BATCHES * BATCH_SIZE // len(stores)
+    say(3, "Plan a run that blends them by weight: this computes sizes and writes nothing")
+    num_train, weights = arguments.steps * BATCH_SIZE, [WEIGHTS[name] for name in names]
     run_file = folder / "run.yaml"
-    datasets = "".join(f"  - {path}\n" for path in stores)
+    datasets = "".join(
+        f"  - {{path: {path}, weight: {weight}}}\n"
+        for path, weight in zip(stores, weights, strict=True)
+    )
     run_file.write_text(
         f"sequence_length: {SEQUENCE_LENGTH}\nseed: {SEED}\nsplit: {SPLIT!r}\nindex: index\n"
-        f"samples: {{train: {num_train}, valid: {num_valid}}}\ndatasets:\n{datasets}"
+        f"samples: {{train: {num_train}, valid: {NUM_VALID}}}\ndatasets:\n{datasets}"
     )
     print(textwrap.indent(report_run(zindex.load_config(run_file)).to_text(), "   "))
 
-    say(4, f"Build them on Dask, as `zindex build {run_file.name}` does")
+    say(4, f"Build it on Dask, as `zindex build {run_file.name}` does")
     build_indices(run_file)
 
-    say(5, "Open them as torch datasets, by the names that Megatron Core uses")
+    say(5, "Open it as torch datasets, by the names that Megatron Core uses")
     config = GPTDatasetConfig(
         random_seed=SEED,
         sequence_length=SEQUENCE_LENGTH,
-        blend=(stores, None),
+        blend=(stores, weights),
         split=SPLIT,
         path_to_cache=str(folder / "index"),
         tokenizer=Tokenizer(vocab_size),
@@ -269,8 +261,10 @@ def main() -> int:
         eod_mask_loss=False,
         create_attention_mask=False,
     )
-    samples = open_datasets(stores, Split.train, config, num_train)
-    held_out = open_datasets(stores, Split.valid, config, num_valid)
+    sizes = (num_train, NUM_VALID, 0)
+    samples, held_out, _ = BlendedMegatronDatasetBuilder(
+        GPTDataset, sizes, lambda: True, config
+    ).build()
     print(f"   {len(samples):,} samples to train on, {len(held_out)} held out")
 
     say(
@@ -279,7 +273,7 @@ def main() -> int:
         f"{math.log(vocab_size):.3f}",
     )
     model = TinyGPT(vocab_size)
-    loader = DataLoader(samples, BATCH_SIZE, shuffle=True, num_workers=2, drop_last=True)
+    loader = DataLoader(samples, BATCH_SIZE, num_workers=2, drop_last=True)
     losses = train(model, loader, arguments.steps)
     with torch.no_grad():
         valid = np.mean([model(batch).item() for batch in DataLoader(held_out, BATCH_SIZE)])

@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from zindex.store.open import open_store
@@ -13,7 +15,7 @@ from zindex.store.open import open_store
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run_quickstart(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_example(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, *arguments],
         capture_output=True,
@@ -24,7 +26,7 @@ def run_quickstart(command: list[str], *arguments: str) -> subprocess.CompletedP
 
 def test_quickstart_ends_in_a_falling_loss(tmp_path: Path) -> None:
     folder = tmp_path / "quickstart"
-    done = run_quickstart(
+    done = run_example(
         [sys.executable, str(EXAMPLES / "01_quickstart.py"), "--folder", str(folder)],
         *("--files", "120", "--steps", "130", "--vocab-size", "512"),
     )
@@ -34,15 +36,16 @@ def test_quickstart_ends_in_a_falling_loss(tmp_path: Path) -> None:
     start, end = map(float, found.groups())
     assert start == pytest.approx(6.238, abs=0.001)  # ln 512
     assert end < 0.8 * start
-    # Three datasets with two splits each were built ahead; the torch datasets opened these.
+    # The blends of two splits and the indices of their three datasets were built ahead; the torch
+    # datasets opened these and built none.
     indices = [open_store(path, kind="index") for path in (folder / "index").iterdir()]
-    assert sorted(store.spec["split"] for store in indices) == ["train"] * 3 + ["valid"] * 3
+    assert sorted(store.spec["split"] for store in indices) == ["train"] * 4 + ["valid"] * 4
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
 
 
 def test_quickstart_says_when_the_loss_does_not_fall(tmp_path: Path) -> None:
-    done = run_quickstart(
+    done = run_example(
         [sys.executable, "-c", "from zindex.cli import main; main()", "quickstart"],
         *(
             "--folder",
@@ -61,9 +64,47 @@ def test_quickstart_says_when_the_loss_does_not_fall(tmp_path: Path) -> None:
 
 def test_quickstart_leaves_other_files_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    done = run_quickstart(
+    done = run_example(
         [sys.executable, str(EXAMPLES / "01_quickstart.py"), "--folder", str(tmp_path)]
     )
     assert done.returncode == 1
     assert done.stderr == f"Error: {tmp_path} holds other files; choose another one with --folder\n"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_blend_keeps_to_the_weights_in_both_orders(tmp_path: Path) -> None:
+    folder = tmp_path / "blend"
+    done = run_example(
+        [sys.executable, str(EXAMPLES / "02_blend.py"), "--folder", str(folder)],
+        *("--files", "30", "--samples", "5000", "--vocab-size", "300"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stderr
+    # Three indices and a blend of each order; the torch datasets opened these and built none.
+    stores = [open_store(path, kind="index") for path in (folder / "index").iterdir()]
+    assert len(stores) == 8
+    blends = {store.spec["algorithm"]: store for store in stores if "dataset_index" in store}
+    farthest = {}
+    for order, store in blends.items():
+        drawn = np.cumsum(store["dataset_index"][:][:, None] == np.arange(3), axis=0)
+        asked = np.outer(np.arange(1, len(drawn) + 1), [0.7, 0.2, 0.1])
+        farthest[order] = np.abs(drawn - asked).max()
+        assert np.abs(drawn - asked)[-1].max() <= 1
+    # Two standard deviations of 5,000 draws of one in ten are at most 30 samples.
+    assert farthest["megatron"] < 1 < 10 < farthest["scalable"] < 150
+    assert "       100      0.7000      0.2000      0.1000" in done.stdout
+    assert f"The same as a picture: {folder}/blend.png" in done.stdout
+    picture = (folder / "blend.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 20_000
+
+
+def test_blend_says_why_there_is_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    example = import_module("02_blend")
+    said = example.show_picture({}, tmp_path / "blend.png")
+    assert said.startswith("The table has no picture (import of matplotlib halted")
+    assert said.endswith("install zindex[quickstart] for one")
