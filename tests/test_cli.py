@@ -125,9 +125,56 @@ def test_build_keeps_what_is_finished(run_file: Path) -> None:
     facts = json.loads(succeed("build", run_file, "--json"))["indices"]
     assert [fact["split"] for fact in facts] == ["train", "valid"]
     assert [fact["num_written"] for fact in facts] == [3, 3]
+    assert json.loads(succeed("build", run_file, "--json"))["blends"] == []
     assert "2 indices, 2 of them built" in succeed("plan", run_file)
     printed = succeed("build", run_file)
     assert f"2 indices are built in {run_file.parent}/index: 0 of 6 shards were written" in printed
+
+
+@pytest.fixture
+def blend_file(tmp_path: Path, write_corpus: WriteCorpus) -> Path:
+    """Write a run that blends two datasets of nine documents of three tokens."""
+    names = [Path(write_corpus([3] * 9, name=name)).name for name in ("web", "code")]
+    path = tmp_path / "blend.yaml"
+    path.write_text(
+        "sequence_length: 4\nsplit: '6,3,0'\nindex: index\nsamples: {train: 5, valid: 0}\n"
+        f"datasets: [{{path: {names[0]}, weight: 0.6}}, {{path: {names[1]}, weight: 0.4}}]\n"
+    )
+    return path
+
+
+def test_build_counts_blends_beside_indices(blend_file: Path) -> None:
+    printed = succeed("build", blend_file, "--json")
+    facts = json.loads(printed)
+    assert [Path(fact["dataset"]).name for fact in facts["indices"]] == ["web", "code"]
+    [blend] = facts["blends"]
+    assert "dataset" not in blend
+    assert (blend["split"], blend["num_samples"], blend["num_datasets"]) == ("train", 5, 2)
+    assert (blend["num_written"], blend["num_shards"]) == (4, 4)
+    assert zindex.open_store(blend["store"]).fingerprint == blend["fingerprint"]
+    printed = succeed("build", blend_file)
+    index = blend_file.parent / "index"
+    assert f"2 indices and 1 blend are built in {index}: 0 of 10 shards were written" in printed
+    assert "2 indices and 1 blend, 3 of them built" in succeed("plan", blend_file)
+
+
+def test_build_of_one_index_is_singular(run_file: Path) -> None:
+    run_file.write_text(run_file.read_text().replace("train: 5", "train: 5, valid: 0"))
+    assert "1 index is built in" in succeed("build", run_file)
+
+
+def test_build_writes_a_timeline(blend_file: Path, tmp_path: Path) -> None:
+    succeed("build", blend_file, "--timeline", tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    stages = {event["cat"] for event in events if event["ph"] == "X"}
+    assert {"open", "blend", "documents"} <= stages
+
+
+@pytest.mark.parametrize("name", ["none/trace.json", "."])
+def test_timeline_is_checked_before_the_build(blend_file: Path, tmp_path: Path, name: str) -> None:
+    line = fail("build", blend_file, "--timeline", tmp_path / name)
+    assert f"may write, got {tmp_path / name}; choose another one" in line
+    assert not (tmp_path / "index").exists()
 
 
 def test_build_on_a_running_scheduler(run_file: Path) -> None:

@@ -153,7 +153,10 @@ def export(store: str, prefix: str, overwrite: bool) -> None:
 @click.argument("run_file", metavar="RUN.yaml")
 @_json_option
 def plan(run_file: str, as_json: bool) -> None:
-    """Show what a run needs and what of it is built, without building."""
+    """Show what a run needs and what of it is built, without building.
+
+    RUN.yaml names the datasets, with weights, tokens or epochs if they are to be blended.
+    """
     from zindex.config import load_config
     from zindex.report.plan_table import report_run
 
@@ -167,18 +170,29 @@ def plan(run_file: str, as_json: bool) -> None:
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
 @_scheduler_option
+@click.option(
+    "--timeline",
+    metavar="FILE",
+    help="Write a trace of all tasks there, for Perfetto or chrome://tracing.",
+)
 @_json_option
-def build(run_file: str, scheduler: str | None, as_json: bool) -> None:
-    """Build every index of a run; what is finished already is kept."""
+def build(run_file: str, scheduler: str | None, timeline: str | None, as_json: bool) -> None:
+    """Build every index and every blend of a run.
+
+    What is finished already is kept, also of a build that was stopped.
+    """
     from zindex.building.run import build as run
     from zindex.config import load_config
 
     start = time.monotonic()
     config = load_config(run_file)
-    results = run(config, scheduler, progress=True)
-    facts = [
-        {
-            "dataset": dataset,
+    if timeline is not None:
+        _check_new_file(timeline)
+    results = run(config, scheduler, progress=True, timeline=timeline)
+    indices: list[dict[str, Any]] = []
+    blends: list[dict[str, Any]] = []
+    for (dataset, split), result in results.items():
+        fact = {
             "split": split,
             "store": str(result.store.root),
             "fingerprint": result.store.fingerprint,
@@ -186,18 +200,39 @@ def build(run_file: str, scheduler: str | None, as_json: bool) -> None:
             "num_shards": result.num_shards,
             "num_written": result.num_written,
         }
-        for (dataset, split), result in results.items()
-    ]
+        if dataset is None:
+            blends.append(fact | {"num_datasets": result.store.spec["num_datasets"]})
+        else:
+            indices.append({"dataset": dataset} | fact)
     seconds = time.monotonic() - start
     if as_json:
-        _print_json({"indices": facts, "seconds": seconds})
+        _print_json({"indices": indices, "blends": blends, "seconds": seconds})
         return
+    counts = [_count(len(indices), "index", "indices")]
+    if blends:
+        counts.append(_count(len(blends), "blend", "blends"))
+    verb = "is" if len(results) == 1 else "are"
     num_written = sum(result.num_written for result in results.values())
     num_shards = sum(result.num_shards for result in results.values())
     click.echo(
-        f"{len(facts)} indices are built in {config.index}: {num_written} of {num_shards} shards "
-        f"were written in {seconds:.1f} s, the others were there"
+        f"{' and '.join(counts)} {verb} built in {config.index}: {num_written} of {num_shards} "
+        f"shards were written in {seconds:.1f} s, the others were there"
     )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    """Return a number and its noun."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _check_new_file(path: str) -> None:
+    """Check before hours of work that a file can be written at their end."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(folder, os.W_OK):
+        raise ConfigError(
+            f"--timeline must be a file in a directory that you may write, got {path}; "
+            "choose another one"
+        )
 
 
 @main.command("export-cache")
