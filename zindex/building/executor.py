@@ -20,6 +20,9 @@ from zindex.errors import ConfigError, ZindexError
 
 R = TypeVar("R")
 
+# A task that writes its shard waits for about as long as it computes.
+_WAITING_THREADS = 2
+
 #: Stands for a result that stays on a worker; an argument of later tasks, and nothing else.
 Held = Any
 
@@ -285,7 +288,8 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
     Parameters
     ----------
     num_threads
-        Threads of its one worker; None means one per core. Kernels release the GIL.
+        Threads of its one worker; None means one per core, and two that wait for the disk
+        meanwhile. Kernels release the GIL.
     """
     import dask
     from dask.system import CPU_COUNT
@@ -302,7 +306,7 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         "cls": _without_pages(Worker),
         "options": {
             "protocol": "inproc://",
-            "nthreads": num_threads or CPU_COUNT,
+            "nthreads": num_threads or CPU_COUNT + _WAITING_THREADS,
             "memory_limit": 0,
         },
     }

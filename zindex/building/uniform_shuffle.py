@@ -20,17 +20,14 @@ import numpy.typing as npt
 
 from zindex.errors import ConfigError, PlanError, VerificationError
 from zindex.kernels import scatter_shuffle as kernels
-from zindex.kernels.scatter_shuffle import KEY_DTYPE, KEY_LENGTH, SCATTER_VERSION
+from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
+from zindex.plan.keys import Stage, shuffle_key
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store import local
 from zindex.store.shard import checksum
 
 Int64Array = npt.NDArray[np.int64]
 Samples = npt.NDArray[np.unsignedinteger]
-
-#: Stages of the keys of both steps, beside those in ``plan.keys``: part of the format.
-SCATTER_STAGE = 4
-BUCKET_STAGE = 5
 
 #: Samples per part while there are at most ``MAX_PARTS`` of them; part of the format.
 MIN_PART_LENGTH = 2**22
@@ -94,11 +91,9 @@ class UniformShuffle:
         start = part * self.part_length
         return start, min(start + self.part_length, self.num_samples)
 
-    def key(self, stage: int, part: int) -> npt.NDArray[np.uint64]:
-        """Return the key of a part (``SCATTER_STAGE``) or of a bucket (``BUCKET_STAGE``)."""
-        spawn_key = (stage, SPLIT_NAMES.index(self.split), part)
-        sequence = np.random.SeedSequence(self.seed, spawn_key=spawn_key)
-        return sequence.generate_state(KEY_LENGTH, KEY_DTYPE).astype(np.uint64, copy=False)
+    def key(self, stage: Stage, part: int) -> npt.NDArray[np.uint64]:
+        """Return the key of a part (``Stage.SCATTER``) or of a bucket (``Stage.BUCKET``)."""
+        return shuffle_key(self.seed, stage, split=self.split, part=part, num_words=KEY_LENGTH)
 
     def part_path(self, folder: Path, part: int) -> Path:
         """Return where the scattered samples of a part are kept."""
@@ -122,7 +117,7 @@ def scatter_part(shuffle: UniformShuffle, folder: Path, part: int) -> Int64Array
     Law: a second call writes nothing and returns the same. Cost: O(part), one read of a footer if
     the file is there; memory of one part and a half. The folder is made when missing.
     """
-    path, salt = shuffle.part_path(folder, part), _salt(shuffle, SCATTER_STAGE, part)
+    path, salt = shuffle.part_path(folder, part), _salt(shuffle, Stage.SCATTER, part)
     start, stop = shuffle.part_bounds(part)
     found = _find_lengths(path, shuffle.num_parts, stop - start, shuffle.dtype, salt)
     if found is not None:
@@ -181,7 +176,7 @@ def shuffle_pieces(shuffle: UniformShuffle, folder: Path, bucket: int, pieces: I
     one bucket.
     """
     size = int(pieces[:, 1].sum())
-    path, salt = shuffle.bucket_path(folder, bucket), _salt(shuffle, BUCKET_STAGE, bucket)
+    path, salt = shuffle.bucket_path(folder, bucket), _salt(shuffle, Stage.BUCKET, bucket)
     blocks = _bucket_blocks(size)
     found = _find_lengths(path, len(blocks), size, shuffle.dtype, salt)
     if found is not None and np.array_equal(found, blocks):
@@ -194,10 +189,10 @@ def shuffle_pieces(shuffle: UniformShuffle, folder: Path, bucket: int, pieces: I
             samples[first : first + length],
             [length],
             before * shuffle.dtype.itemsize + bucket * _CRC_NBYTES,
-            _salt(shuffle, SCATTER_STAGE, part),
+            _salt(shuffle, Stage.SCATTER, part),
         )
         first += length
-    kernels.shuffle(samples, shuffle.key(BUCKET_STAGE, bucket))
+    kernels.shuffle(samples, shuffle.key(Stage.BUCKET, bucket))
     _write(path, samples, blocks, salt)
 
 
@@ -274,7 +269,7 @@ def permute_all(shuffle: UniformShuffle) -> Samples:
         np.concatenate(
             [part[before : before + length] for (part, _), (before, length) in pieces], out=samples
         )
-        kernels.shuffle(samples, shuffle.key(BUCKET_STAGE, bucket))
+        kernels.shuffle(samples, shuffle.key(Stage.BUCKET, bucket))
     return order
 
 
@@ -292,14 +287,15 @@ def _scatter(shuffle: UniformShuffle, part: int) -> tuple[Samples, Int64Array]:
     """Return the samples of a part, by bucket, and their counts."""
     start, stop = shuffle.part_bounds(part)
     samples = np.empty(stop - start, shuffle.dtype)
-    key = shuffle.key(SCATTER_STAGE, part)
+    key = shuffle.key(Stage.SCATTER, part)
     return samples, kernels.scatter(start, stop - start, shuffle.num_parts, key, samples)
 
 
-def _salt(shuffle: UniformShuffle, stage: int, part: int) -> int:
+def _salt(shuffle: UniformShuffle, stage: Stage, part: int) -> int:
     """Return what the checksums of one file are mixed with: a checksum of what it holds."""
-    numbers = (SCATTER_VERSION, shuffle.num_samples, shuffle.part_length, shuffle.seed, stage, part)
-    return checksum(repr((*numbers, shuffle.split)).encode())
+    size = (shuffle.num_samples, shuffle.part_length)
+    names = (SCATTER_VERSION, *size, shuffle.seed, int(stage), part, shuffle.split)
+    return checksum(repr(names).encode())
 
 
 def _bucket_blocks(size: int) -> Int64Array:
@@ -363,7 +359,7 @@ def _read_bucket(
     blocks = _bucket_blocks(size)[first:last]
     samples = np.empty(int(blocks.sum()), shuffle.dtype)
     offset = first * (_BLOCK_LENGTH * shuffle.dtype.itemsize + _CRC_NBYTES)
-    path, salt = shuffle.bucket_path(folder, bucket), _salt(shuffle, BUCKET_STAGE, bucket)
+    path, salt = shuffle.bucket_path(folder, bucket), _salt(shuffle, Stage.BUCKET, bucket)
     _read_blocks(path, samples, blocks.tolist(), offset, salt)
     skipped = first * _BLOCK_LENGTH
     return samples[start - skipped : stop - skipped]

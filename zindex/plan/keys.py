@@ -12,11 +12,13 @@ RoundKeys = npt.NDArray[np.uint64]
 
 
 class Stage(IntEnum):
-    """What a key permutes. The numbers are part of the format."""
+    """What a key is for. The numbers are part of the format."""
 
     DOCUMENT = 1
     SAMPLE = 2
     BLEND = 3
+    SCATTER = 4
+    BUCKET = 5
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -68,6 +70,30 @@ def blend_keys(seed: int, split: str) -> RoundKeys:
     return _draw_keys(seed, int(Stage.BLEND), SPLIT_NAMES.index(split))
 
 
-def _draw_keys(seed: int, *spawn_key: int) -> RoundKeys:
+def shuffle_key(seed: int, stage: Stage, *, split: str, part: int, num_words: int) -> RoundKeys:
+    """Return the key of one part, or one bucket, of the uniform shuffle of a whole run.
+
+    Parameters
+    ----------
+    seed
+        The run's seed, >= 0.
+    stage
+        ``Stage.SCATTER`` or ``Stage.BUCKET``.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+    part
+        Number of the part or the bucket.
+    num_words
+        Words of the key.
+
+    Returns
+    -------
+    key
+        Shape (num_words,), uint64.
+    """
+    return _draw_keys(seed, int(stage), SPLIT_NAMES.index(split), part, num_words=num_words)
+
+
+def _draw_keys(seed: int, *spawn_key: int, num_words: int = NUM_ROUNDS) -> RoundKeys:
     sequence = np.random.SeedSequence(seed, spawn_key=spawn_key)
-    return sequence.generate_state(NUM_ROUNDS, KEY_DTYPE).astype(np.uint64, copy=False)
+    return sequence.generate_state(num_words, KEY_DTYPE).astype(np.uint64, copy=False)
