@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 COMMANDS = {
+    "bench_ahead": ["--datasets", "3", "--documents", "1000", "--samples", "1000", "--runs", "1"],
+    "bench_blend": ["--datasets", "9", "--samples", "1e4", "--runs", "1"],
     "bench_build": ["--documents", "20000", "--runs", "1"],
     "bench_kernels": ["--size", "1e5", "--runs", "1"],
 }

@@ -1,0 +1,119 @@
+"""A permutation that is begun before datasets are opened, against one that is begun after.
+
+``python -m tests.benchmarks.bench_ahead --datasets 200 --documents 1e6 --samples 1e8``
+
+Both build the same run: many ``.idx`` files to validate and digest, an index of each, and a
+scalable blend by epochs, of which only the size is known beforehand. They take turns, each in a
+process of its own that has compiled everything.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.bench_build import SEQUENCE_LENGTH, make_corpus
+
+CONTENDERS = ("after", "ahead")
+
+
+def make_run(folder: Path, num_datasets: int, num_documents: int, num_samples: int) -> Path:
+    """Write the corpora of a run and its YAML file."""
+    folder.mkdir()
+    make_corpus(folder / "corpus-0", num_documents)
+    for number in range(1, num_datasets):
+        for suffix in ("idx", "bin"):
+            shutil.copyfile(folder / f"corpus-0.{suffix}", folder / f"corpus-{number}.{suffix}")
+    run = {
+        "sequence_length": SEQUENCE_LENGTH,
+        "split": "100,0,0",
+        "order": "scalable",
+        "samples": {"train": num_samples},
+        "datasets": [
+            {"path": f"corpus-{number}", "epochs": 1 + number % 3} for number in range(num_datasets)
+        ],
+    }
+    path = folder / "run.yaml"
+    path.write_text(json.dumps(run))
+    return path
+
+
+def run_worker(name: str, path: str, tiny: str) -> None:
+    """Build a run in this process and print its figures as JSON."""
+    import zindex
+    from zindex.building import run as building_run
+
+    if name == "after":
+        building_run.known_permutations = lambda config: ()
+    folder = Path(path).parent
+    shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
+    zindex.build(tiny)
+    start = time.perf_counter()
+    zindex.build(path, timeline=folder / f"{name}.json")
+    seconds = time.perf_counter() - start
+    shutil.rmtree(folder / "index")
+    events = json.loads((folder / f"{name}.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    (opening,) = (span for span in spans if span["cat"] == "open")
+    end = opening["ts"] + opening["dur"]
+    permutation = [span for span in spans if span["cat"] == "permutation"]
+    meanwhile = sum(max(0, min(end, span["ts"] + span["dur"]) - span["ts"]) for span in permutation)
+    figures = {
+        "seconds": seconds,
+        "opening": opening["dur"] / 1e6,
+        "permutation": sum(span["dur"] for span in permutation) / 1e6,
+        "meanwhile": meanwhile / 1e6,
+    }
+    print(json.dumps(figures))
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--datasets", type=int, default=200)
+    parser.add_argument("--documents", type=float, default=1e6)
+    parser.add_argument("--samples", type=float, default=1e8)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--folder", help="where to work; a temporary folder by default")
+    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        run_worker(*arguments.worker)
+        return
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
+    module = __spec__.name if __spec__ else __name__
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        numbers = (arguments.datasets, int(arguments.documents), int(arguments.samples))
+        path = make_run(Path(folder) / "run", *numbers)
+        tiny = make_run(Path(folder) / "tiny", 2, 1000, 1000)
+        for _ in range(arguments.runs):
+            for name in CONTENDERS:
+                command = [sys.executable, "-m", module, "--worker", name, str(path), str(tiny)]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                runs[name].append(json.loads(done.stdout.splitlines()[-1]))
+    result: dict[str, Any] = {
+        name: {key: statistics.median(run[key] for run in results) for key in results[0]}
+        for name, results in runs.items()
+    }
+    print(
+        f"{'permutation begun':20}{'seconds':>10}{'opening':>10}{'shuffling':>11}{'meanwhile':>11}"
+    )
+    for name, row in result.items():
+        print(
+            f"{name:20}{row['seconds']:10.2f}{row['opening']:10.2f}{row['permutation']:11.2f}"
+            f"{row['meanwhile']:11.2f}"
+        )
+    print(f"{result['after']['seconds'] / result['ahead']['seconds']:.2f}x")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
