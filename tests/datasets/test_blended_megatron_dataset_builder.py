@@ -206,6 +206,15 @@ def test_mock() -> None:
     assert len(datasets[0]) >= 10
 
 
+def test_a_class_that_makes_nothing_up() -> None:
+    message = (
+        "without blend and blend_per_split data are made up, which GPTDataset cannot do: "
+        "TypeError: .*; give it data, or take a class such as MockGPTDataset"
+    )
+    with pytest.raises(ConfigError, match=message):
+        build([10, 0, 0])
+
+
 # Which rank, and where.
 
 
@@ -524,6 +533,8 @@ def test_a_size_that_a_class_does_not_reach() -> None:
         ),
         ([1, -2, 0], {}, "size of valid must be a whole number of samples or None, got -2"),
         ([1, 0, 2.5], {}, "size of test must be a whole number of samples or None, got 2.5"),
+        (["7", 0, 0], {}, "size of train must be a whole number of samples or None, got '7'"),
+        ([float("inf"), 0, 0], {}, "size of train must be a whole number of samples or None"),
         (
             [1, None, 2],
             {"blend": (["a", "b"], [1, 2]), "split": "1"},

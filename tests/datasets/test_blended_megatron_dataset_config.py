@@ -46,6 +46,8 @@ def test_blend_per_split_has_no_split_matrix() -> None:
 def test_our_own_settings_keep_megatrons_behaviour() -> None:
     config = make()
     assert (config.order, config.store, config.grid) == ("megatron", "all", ChunkGrid())
+    assert (config.shuffle, config.renormalize_blend_weights) == ("keyed", False)
+    assert (config.index_timeout, config.index_takeover) == (3600, 60)
 
 
 BLENDS = [(["a"], None), None, None]
@@ -79,6 +81,8 @@ BLENDS = [(["a"], None), None, None]
         ),
         ({"fast_cache_load": True}, "fast_cache_load needs path_to_cache, got None"),
         ({"defer_npy_index_mmap": True}, "defer_npy_index_mmap needs path_to_cache, got None"),
+        ({"index_timeout": 0}, "index_timeout must be above 0 seconds, got 0"),
+        ({"index_takeover": float("nan")}, "index_takeover must be above 0 seconds, got nan"),
         (
             {
                 "fast_cache_load": True,

@@ -53,7 +53,7 @@ def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> l
         )
     checked: list[int | None] = []
     for split, size in zip(Split, sizes, strict=True):
-        if size is not None and (isinstance(size, bool) or size != size // 1 or size < 0):
+        if size is not None and not _is_size(size):
             raise ConfigError(
                 f"size of {split.name} must be a whole number of samples or None, got {size!r}"
             )
@@ -66,6 +66,13 @@ def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> l
             )
         checked.append(None if size is None else int(size))
     return checked
+
+
+def _is_size(size: Any) -> bool:
+    """Return whether a value is a whole number of samples, such as 7 or 7.0."""
+    if not isinstance(size, (int, float, np.integer, np.floating)):
+        return False
+    return bool(size >= 0 and size == size // 1)
 
 
 def _blend_of(split: Split, config: BlendedMegatronDatasetConfig) -> Blend | None:

@@ -20,7 +20,7 @@ from zindex.datasets.gpt_index import STORED
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
 from zindex.datasets.ranks import collect, open_meeting
 from zindex.datasets.utils import current_rank, log_single_rank
-from zindex.errors import PlanError, StoreError, ZindexError
+from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.plan.split import split_range
 
 logger = logging.getLogger(__name__)
@@ -288,7 +288,8 @@ def _nothing(request: SplitRequest | None) -> SplitResult:
 
 @contextmanager
 def _explain(cls: Any, config: Any) -> Iterator[None]:
-    """Say what to do where the file system refuses."""
+    """Say what to do where the file system refuses, or a class cannot make up data."""
+    name = getattr(cls, "__name__", cls)
     try:
         yield
     except ZindexError:
@@ -297,7 +298,13 @@ def _explain(cls: Any, config: Any) -> Iterator[None]:
         folder = getattr(config, "path_to_cache", None)
         place = "beside the data" if folder is None else os.fspath(folder)
         raise StoreError(
-            f"{getattr(cls, '__name__', cls)} must be able to read its data and to write its "
-            f"indices {place}, the file system refuses: {error}; set path_to_cache to a directory "
-            "that you may write"
+            f"{name} must be able to read its data and to write its indices {place}, the file "
+            f"system refuses: {error}; set path_to_cache to a directory that you may write"
+        ) from error
+    except Exception as error:
+        if not getattr(config, "mock", False):
+            raise
+        raise ConfigError(
+            f"without blend and blend_per_split data are made up, which {name} cannot do: "
+            f"{type(error).__name__}: {error}; give it data, or take a class such as MockGPTDataset"
         ) from error

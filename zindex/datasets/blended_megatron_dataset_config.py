@@ -59,7 +59,8 @@ class BlendedMegatronDatasetConfig:
     """Threads that open datasets."""
 
     path_to_cache: str | None = None
-    """Directory of the indices; None puts them beside each dataset."""
+    """Directory of the indices. None puts them beside each dataset, and has each process compute
+    blends in memory."""
 
     mmap_bin_files: bool = True
     """Whether a ``.bin`` is read through a mapping, or by position."""
@@ -107,6 +108,9 @@ class BlendedMegatronDatasetConfig:
     def __post_init__(self) -> None:
         """Check the settings against each other and derive the split matrix."""
         self._check_cache()
+        for name in ("index_timeout", "index_takeover"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
         if self.blend_per_split is not None and any(self.blend_per_split):
             self._check_blend_per_split(self.blend_per_split)
             return
