@@ -129,6 +129,7 @@ def test_build_keeps_what_is_finished(run_file: Path) -> None:
     assert "2 indices, 2 of them built" in succeed("plan", run_file)
     printed = succeed("build", run_file)
     assert f"2 indices are built in {run_file.parent}/index: 0 of 6 shards were written" in printed
+    assert printed.endswith("s, the others were there\n")
 
 
 @pytest.fixture
@@ -160,7 +161,10 @@ def test_build_counts_blends_beside_indices(blend_file: Path) -> None:
 
 def test_build_of_one_index_is_singular(run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace("train: 5", "train: 5, valid: 0"))
-    assert "1 index is built in" in succeed("build", run_file)
+    printed = succeed("build", run_file)
+    assert "1 index is built in" in printed
+    assert "3 of 3 shards were written" in printed
+    assert "others" not in printed
 
 
 def test_build_writes_a_timeline(blend_file: Path, tmp_path: Path) -> None:
@@ -274,6 +278,7 @@ def test_errors_leave_no_traceback() -> None:
 
 def test_help() -> None:
     printed = succeed("--help")
+    assert "..." not in printed.partition("Commands:")[2]  # no line is cut off
     commands = ("build", "convert", "export", "export-cache", "plan", "quickstart")
     assert all(f"\n  {command} " in printed for command in commands)
     for command in commands[:-1]:

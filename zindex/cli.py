@@ -141,7 +141,10 @@ def _make_grid(codec: str, chunk_length: int | None, shard_length: int | None) -
 @click.argument("prefix")
 @click.option("--overwrite", is_flag=True, help="Replace an existing pair.")
 def export(store: str, prefix: str, overwrite: bool) -> None:
-    """Write a Zarr corpus back as PREFIX.bin and PREFIX.idx, byte for byte."""
+    """Write a Zarr corpus back as .bin and .idx, byte for byte.
+
+    STORE is the corpus, PREFIX the path of the pair without its suffix.
+    """
     from zindex.building.export import export as run
 
     run(store, prefix, overwrite=overwrite)
@@ -153,9 +156,10 @@ def export(store: str, prefix: str, overwrite: bool) -> None:
 @click.argument("run_file", metavar="RUN.yaml")
 @_json_option
 def plan(run_file: str, as_json: bool) -> None:
-    """Show what a run needs and what of it is built, without building.
+    """Show what a run needs and what of it is built.
 
-    RUN.yaml names the datasets, with weights, tokens or epochs if they are to be blended.
+    This writes nothing. RUN.yaml names the datasets, with weights, tokens or epochs if they are to
+    be blended.
     """
     from zindex.config import load_config
     from zindex.report.plan_table import report_run
@@ -216,7 +220,8 @@ def build(run_file: str, scheduler: str | None, timeline: str | None, as_json: b
     num_shards = sum(result.num_shards for result in results.values())
     click.echo(
         f"{' and '.join(counts)} {verb} built in {config.index}: {num_written} of {num_shards} "
-        f"shards were written in {seconds:.1f} s, the others were there"
+        f"shards were written in {seconds:.1f} s"
+        + (", the others were there" if num_written < num_shards else "")
     )
 
 
@@ -254,7 +259,10 @@ def _check_new_file(path: str) -> None:
 def export_cache(
     run_file: str, tokenizer: str, cache: str | None, dataset_paths: tuple[str, ...]
 ) -> None:
-    """Write built indices as the .npy caches that Megatron Core looks for."""
+    """Write built indices as Megatron Core's .npy caches.
+
+    These are the caches of the datasets; the two arrays of a blend Megatron Core computes itself.
+    """
     from zindex.building.export import export_cache as run
     from zindex.config import load_config
 
@@ -293,7 +301,7 @@ def _parse_dataset_path(text: str) -> tuple[str, str]:
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def quickstart(arguments: tuple[str, ...]) -> None:
-    """Go from text to a falling loss on this machine; see quickstart --help."""
+    """Go from text to a falling loss on this machine."""
     missing = [name for name in ("torch", "xarray") if find_spec(name) is None]
     if missing:
         raise ConfigError(
