@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import zarr
 
 from tests.building.blends import GRID, naive_greedy
 from zindex.building import blend as module
-from zindex.building import permutation
+from zindex.building import permutation, uniform_shuffle
 from zindex.building.blend import blend_store_plan, build_blend, find_blend
 from zindex.building.blend_arrays import compute_blend_arrays, open_blend_arrays
 from zindex.building.executor import (
@@ -19,6 +20,8 @@ from zindex.building.executor import (
 from zindex.building.permutation import Permutation
 from zindex.errors import StoreError, VerificationError
 from zindex.plan.blend_plan import BlendPlan
+from zindex.store import local
+from zindex.store.commit import begin_store
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 
@@ -202,6 +205,79 @@ def test_scratch_files_that_a_faster_builder_removed(tmp_path, monkeypatch):
     assert done.num_written == 0
     expected = compute_blend_arrays(plan)
     assert np.array_equal(open_blend_arrays(done.store).dataset_index[:], expected.dataset_index)
+
+
+def test_scratch_files_that_another_blend_in_the_same_order_removed(tmp_path, monkeypatch):
+    plans = [
+        BlendPlan.weighted(weights, 300, split="train", order="scalable", shuffle="uniform")
+        for weights in ([1, 2, 3], [3, 2, 1])
+    ]
+    read = permutation.read_positions
+
+    def come_second(*args):
+        monkeypatch.setattr(permutation, "read_positions", read)
+        run_builds(build_blend(plans[0], tmp_path, SerialExecutor()))
+        return read(*args)
+
+    monkeypatch.setattr(permutation, "read_positions", come_second)
+    for plan in reversed(plans):
+        done = run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+        expected = compute_blend_arrays(plan)
+        for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
+            assert np.array_equal(ours[:], theirs)
+    assert not list(tmp_path.glob("shuffle-*"))
+
+
+def test_a_scratch_folder_that_is_removed_while_a_file_is_written(tmp_path, monkeypatch):
+    plan = make_plan(order="scalable", shuffle="uniform")
+    publish = local._publish
+
+    def come_second(partial, path):
+        if path.suffix == ".scratch":
+            monkeypatch.setattr(local, "_publish", publish)
+            uniform_shuffle.remove_scratch(path.parent)
+        return publish(partial, path)
+
+    monkeypatch.setattr(local, "_publish", come_second)
+    done = run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+    expected = compute_blend_arrays(plan)
+    assert np.array_equal(open_blend_arrays(done.store).dataset_index[:], expected.dataset_index)
+    assert not list(tmp_path.glob("shuffle-*"))
+
+
+def test_no_scratch_files_outlive_a_builder_that_dies_beside_the_commit(tmp_path, monkeypatch):
+    def die(*args, **settings):
+        raise KeyboardInterrupt
+
+    plan = make_plan(order="scalable", shuffle="uniform")
+    for name in ("commit_store", "open_store"):
+        monkeypatch.setattr(module, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            run_builds(build_blend(plan, tmp_path, SerialExecutor()))
+        monkeypatch.undo()
+        assert not list(tmp_path.glob("shuffle-*"))
+    assert find_blend(plan, tmp_path) is not None
+
+
+@pytest.mark.parametrize("shuffle", ["keyed", "uniform"])
+@pytest.mark.parametrize("shard_length", [8, 64])
+def test_a_permutation_that_is_ahead_on_another_grid(
+    tmp_path, shuffle, shard_length, dask_executor
+):
+    plan = make_plan(order="scalable", shuffle=shuffle)
+    begun = replace(plan, grid=ChunkGrid(chunk_length=4, shard_length=shard_length))
+    begin_store(blend_store_plan(begun, tmp_path))
+
+    async def main():
+        ahead = Permutation(plan.permutation, dask_executor, tmp_path)
+        ahead.start()
+        await asyncio.gather(*ahead._shards.values())
+        return await build_blend(plan, tmp_path, dask_executor, permutation=ahead)
+
+    done = run_builds(main())
+    expected = compute_blend_arrays(plan)
+    for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
+        assert np.array_equal(ours[:], theirs)
 
 
 def test_damage_to_scratch_files_is_an_error(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from typing import Any
 import dask
 import psutil
 import pytest
+from dask.sizeof import sizeof
 
 from zindex.building.executor import (
     DaskExecutor,
     Executor,
     SerialExecutor,
+    _keep,
     _settle,
     embedded_client,
     open_executor,
@@ -141,6 +144,24 @@ def test_cause_is_kept() -> None:
 
 def test_operating_system_errors_are_tried_again(client: Any, tmp_path: Path) -> None:
     assert run(DaskExecutor(client), fail_once, tmp_path / "marker") == "done"
+
+
+def test_held_result_is_made_again_where_its_worker_dies(processes: Any) -> None:
+    executor = DaskExecutor(processes)
+
+    async def main() -> tuple[int, int]:
+        held = await executor.hold(worker_pid, key="hold")
+        first = await executor.run(int, held, key="first")
+        os.kill(first, signal.SIGKILL)
+        return first, await executor.run(int, held, key="second")
+
+    first, second = run_builds(main())
+    assert first != second
+
+
+def test_held_result_weighs_what_it_holds() -> None:
+    held = _keep(bytes, (1000,), "key")
+    assert 1000 < sizeof(held) < 2000
 
 
 def test_our_errors_are_not_tried_again(client: Any, tmp_path: Path) -> None:

@@ -277,6 +277,30 @@ class TestBlends:
         results = zindex.build(config)
         assert open_blend_arrays(results[None, "train"].store).dataset_count.tolist() == [30, 10]
 
+    @pytest.mark.parametrize(
+        ("share", "settings"), [({"epochs": 2.0}, {}), ({}, {"blend": "sizes"})]
+    )
+    def test_a_permutation_that_nothing_needs_leaves_no_files(
+        self,
+        members: list[DatasetConfig],
+        tmp_path: Path,
+        share: dict[str, float],
+        settings: dict[str, Any],
+    ) -> None:
+        # Of the sizes there are fewer samples than are asked for.
+        config = make_config(
+            tmp_path,
+            *(DatasetConfig(member.path, **share) for member in members),
+            samples={"train": 1000},
+            order="scalable",
+            shuffle="uniform",
+            **settings,
+        )
+        for is_built in (False, True):
+            results = zindex.build(config, SERIAL)
+            assert (results[None, "train"].num_written == 0) == is_built
+            assert not list((tmp_path / "index").glob("shuffle-*"))
+
     def test_a_member_that_falls_short_is_named(
         self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

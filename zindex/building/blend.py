@@ -41,6 +41,8 @@ Int64Array = npt.NDArray[np.int64]
 _WARM_UP, _WARM_UP_PER_DATASET = 1 << 14, 16
 # Chunks that wait for the proof of an earlier one, or to be written, for each thread.
 _CHUNKS_PER_THREAD = 3
+# Times that a build begins, while builders of other blends in the same order end before it.
+_NUM_ATTEMPTS = 8
 # Writing comes first: it frees memory.
 _WRITE, _COMPUTE = 3, 0
 
@@ -90,6 +92,25 @@ async def build_blend(
     -----
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
+    for _ in range(_NUM_ATTEMPTS - 1):
+        try:
+            return await _build(plan, folder, executor, advance, permutation)
+        except (VerificationError, FileNotFoundError):
+            if plan.shuffle != "uniform":
+                raise
+            # Another builder that needed the same order was faster, and removed the scratch files.
+            permutation = None
+    return await _build(plan, folder, executor, advance, permutation)
+
+
+async def _build(
+    plan: BlendPlan,
+    folder: str | Path,
+    executor: Executor,
+    advance: Callable[[int], None],
+    permutation: Permutation | None,
+) -> BuildResult:
+    """Build one blend as far as no other builder interferes."""
     store_plan = blend_store_plan(plan, folder)
     found = find_index(store_plan)
     if found is not None:
@@ -97,7 +118,10 @@ async def build_blend(
         return BuildResult(found, num_written=0, num_shards=found.num_shards)
     store_plan = await asyncio.to_thread(begin_store, store_plan)
     plan = replace(plan, grid=store_plan.grid or plan.grid)
-    if permutation is None or permutation.plan != plan.permutation:
+    if permutation is not None and permutation.plan != plan.permutation:
+        await permutation.close()
+        permutation = None
+    if permutation is None:
         permutation = Permutation(plan.permutation, executor, folder)
     tasks = _BlendTasks(plan, store_plan, executor, advance)
     facts: dict[str, Any] = {"num_samples": plan.num_samples, "num_datasets": plan.num_datasets}
@@ -108,18 +132,13 @@ async def build_blend(
         else:
             results, counts, certificate = await tasks.greedy()
             facts["certificate"] = certificate
-    except VerificationError:
-        # Another builder that was faster has removed the scratch files.
-        found = find_index(store_plan)
-        if found is None:
-            raise
-        return BuildResult(found, num_written=0, num_shards=found.num_shards)
     finally:
         await permutation.close()
     results += await asyncio.to_thread(tasks.store_datasets, counts)
+    # Before the commit, for a builder that dies between the two never comes back to them.
+    await permutation.remove_scratch()
     receipts = [result.receipt for result in results]
     await asyncio.to_thread(commit_store, store_plan, receipts, facts)
-    await permutation.remove_scratch()
     return BuildResult(
         open_store(store_plan.root, kind="index", expected=store_plan.fingerprint),
         num_written=sum(result.written for result in results),

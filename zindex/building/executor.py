@@ -175,6 +175,12 @@ class _Kept:
     value: Any
     spans: list[Span]
 
+    def __sizeof__(self) -> int:
+        """Return the bytes of the value too: Dask weighs by them what to move and what to spill."""
+        from dask.sizeof import sizeof
+
+        return object.__sizeof__(self) + int(sizeof(self.value))
+
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> _Done:
     """Run a task on a worker; our own errors are results, so that Dask does not try them again."""

@@ -152,7 +152,9 @@ class _Run:
                 await asyncio.to_thread(self._plan_run)
             assert self.plan is not None
             begun = {_key(blend) for blend in early}
-            for item in self._missing(self.plan):
+            missing = self._missing(self.plan)
+            await _keep_wanted(ahead, missing)
+            for item in missing:
                 if _key(item) not in begun:
                     group.create_task(self._build_one(item, executor, ahead))
 
@@ -171,6 +173,17 @@ class _Run:
                 begun = ahead.get(item.split)
                 done = await build_blend(item.plan, folder, executor, advance, permutation=begun)
         self.finished[_key(item)] = done
+
+
+async def _keep_wanted(
+    ahead: dict[str, Permutation], missing: list[PlannedIndex | PlannedBlend]
+) -> None:
+    """Give up the permutations that turn out to order no blend that is missing."""
+    wanted = {item.plan.permutation.name for item in missing if isinstance(item, PlannedBlend)}
+    for split, permutation in list(ahead.items()):
+        if permutation.plan.name not in wanted:
+            await ahead.pop(split).close()
+            await permutation.remove_scratch()
 
 
 def _key(item: PlannedIndex | PlannedBlend) -> ResultKey:

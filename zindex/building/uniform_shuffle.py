@@ -378,7 +378,8 @@ def _read_blocks(path: Path, samples: Samples, lengths: list[int], offset: int, 
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise VerificationError(
-            f"{path} must hold samples of a shuffle, it is missing; build again"
+            f"{path} must hold samples of a shuffle, it is missing; build again, with an index "
+            "folder that all workers share"
         ) from error
     try:
         whole = _fill(descriptor, views, offset)

@@ -54,7 +54,7 @@ class PermutationPlan:
 
     @property
     def name(self) -> str:
-        """What tells it from others, for the names of tasks."""
+        """What tells its order from others, however it is cut; for names of tasks and files."""
         return f"{self.split}-{self.num_samples}-{self.seed}"
 
 
