@@ -40,8 +40,8 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """Samples of several datasets in one order.
 
     With ``order="megatron"`` the order equals Megatron Core's: each position draws from the
-    dataset that is furthest behind its weight. The scalable order draws exact counts, shuffled. In
-    both, the samples of one dataset come in that dataset's own order.
+    dataset that is furthest behind its weight, and the samples of one dataset come in that
+    dataset's own order. The scalable order draws exact counts, all of them shuffled together.
 
     With ``config.path_to_cache`` the index of the blend is a store there, found or built like a
     GPT index; without, each process computes it in memory. With ``config.defer_npy_index_mmap``

@@ -71,7 +71,7 @@ class BlendedMegatronDatasetBuilder:
         self.config = config
         self._sizes = check_sizes(sizes, config)
         log_single_rank(
-            logger, logging.INFO, "%s splits of sizes %s from %s", cls.__name__, sizes, config
+            logger, logging.DEBUG, "%s splits of sizes %s from %s", cls.__name__, sizes, config
         )
 
     def build(self) -> list[SplitResult]:

@@ -1,0 +1,112 @@
+"""The torch datasets of a run, as its YAML file describes them."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from zindex.building.on_demand import Builds, Rank
+from zindex.building.planning import PlannedBlend, PlannedIndex, plan_run
+from zindex.config import RunConfig, as_config
+from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.ranks import collect, open_meeting
+from zindex.datasets.utils import Split, current_rank
+
+
+def open_run(
+    config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
+    tokenizer: Any,
+    **settings: Any,
+) -> dict[str, BlendedDataset | list[GPTDataset]]:
+    """Return the datasets that a run describes; what ``zindex build`` has not built is built.
+
+    Under ``torch.distributed`` every rank calls this. Rank 0 builds what is missing, the others
+    look for the commits, and nobody waits at a barrier.
+
+    Parameters
+    ----------
+    config
+        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+    tokenizer
+        The tokenizer: its special tokens, its vocabulary size and its identity are used.
+    settings
+        Further settings of ``GPTDatasetConfig``; masks and positions are as in plain text unless
+        they say otherwise.
+
+    Returns
+    -------
+    datasets
+        By split: the blend, or, in a run without blends, the datasets in the run's order.
+
+    Raises
+    ------
+    ZindexError
+        If data are missing, damaged or too small, or another rank failed.
+    """
+    config = as_config(config)
+    plan = plan_run(config)
+    gpt_config = _make_config(config, tokenizer, settings)
+    with open_meeting() as meeting:
+        timeout, takeover = gpt_config.index_timeout, gpt_config.index_takeover
+        with Builds(Rank(current_rank(), timeout, takeover, meeting.listen)) as builds:
+            with collect(builds):
+                members = _open_members(plan.indices, gpt_config)
+                blends = {
+                    item.split: _open_blend(item, members, gpt_config) for item in plan.blends
+                }
+            builds.finish()
+    if config.blend_kind is not None:
+        return dict(blends)
+    datasets: dict[str, list[GPTDataset]] = {}
+    for item in plan.indices:
+        datasets.setdefault(item.plan.split, []).append(members[item.dataset, item.plan.split])
+    return dict(datasets)
+
+
+def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) -> GPTDatasetConfig:
+    """Return the torch side's configuration of a run."""
+    plain = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
+    return GPTDatasetConfig(
+        random_seed=config.seed,
+        sequence_length=config.sequence_length,
+        blend=([dataset.path for dataset in config.members], None),
+        split=config.split,
+        path_to_cache=config.index,
+        tokenizer=tokenizer,
+        mid_level_dataset_surplus=config.surplus,
+        add_extra_token_to_sequence=config.add_extra_token_to_sequence,
+        drop_last_partial_validation_sequence=config.drop_last_partial_validation_sequence,
+        order=config.order,
+        store=config.store,
+        shuffle=config.shuffle,
+        grid=config.grid,
+        **(plain | settings),
+    )
+
+
+def _open_members(
+    items: tuple[PlannedIndex, ...], config: GPTDatasetConfig
+) -> dict[tuple[str, str], GPTDataset]:
+    """Return the dataset of every index, by path and split."""
+    tokens: dict[str, Any] = {}
+    members = {}
+    for item in items:
+        path, plan = item.dataset, item.plan
+        if path not in tokens:
+            tokens[path] = GPTDataset.build_low_level_dataset(path, config)
+        documents, split = range(plan.start, plan.stop), Split[plan.split]
+        members[path, plan.split] = GPTDataset(
+            tokens[path], path, documents, item.num_requested, split, config
+        )
+    return members
+
+
+def _open_blend(
+    item: PlannedBlend, members: dict[tuple[str, str], GPTDataset], config: GPTDatasetConfig
+) -> BlendedDataset:
+    """Return the blend of one split over its members."""
+    datasets = [members[path, item.split] for path in item.datasets]
+    if item.sizes.weights is None:
+        assert item.sizes.sizes is not None
+        return BlendedDataset(datasets, item.sizes.sizes, None, config)
+    return BlendedDataset(datasets, item.sizes.weights, item.sizes.num_samples, config)
