@@ -177,11 +177,31 @@ def test_our_errors_are_not_tried_again(client: Any, tmp_path: Path) -> None:
     assert calls.read_text() == "called\n"
 
 
-def test_second_build_looks_at_the_disk_again(client: Any, tmp_path: Path) -> None:
-    first, second = DaskExecutor(client), DaskExecutor(client)
-    assert run(first, os.listdir, tmp_path, key="same") == []
-    (tmp_path / "shard").write_text("")
-    assert run(second, os.listdir, tmp_path, key="same") == ["shard"]
+def test_task_of_the_same_key_looks_at_the_disk_again(client: Any, tmp_path: Path) -> None:
+    executor = DaskExecutor(client)
+
+    async def list_twice() -> list[list[str]]:
+        held = [await executor.hold(os.listdir, tmp_path, key="same")]
+        (tmp_path / "shard").write_text("")
+        held.append(await executor.hold(os.listdir, tmp_path, key="same"))
+        return [await executor.run(list, names, key="show") for names in held]
+
+    assert run_builds(list_twice()) == [[], ["shard"]]
+
+
+def test_second_attempt_does_not_meet_the_error_of_the_first(client: Any, tmp_path: Path) -> None:
+    executor, place = DaskExecutor(client), tmp_path / "place"
+
+    async def list_twice() -> list[str]:
+        try:
+            await executor.hold(os.listdir, place, key="same")
+        except FileNotFoundError as error:
+            place.mkdir()
+            return [str(error), *await executor.run(os.listdir, place, key="same")]
+        raise AssertionError
+
+    (message,) = run_builds(list_twice())
+    assert message.endswith(f"'{place}'")
 
 
 def test_late_task_of_a_failed_build_is_let_go(

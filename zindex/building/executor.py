@@ -93,8 +93,6 @@ class DaskExecutor:
             )
         self.client = client
         self.timeline = timeline or Timeline()
-        # A later build of the same plan must look at the disk again, not at Dask's memory.
-        self.run_id = uuid.uuid4().hex[:8]
 
     @cached_property
     def num_threads(self) -> int:
@@ -129,7 +127,9 @@ class DaskExecutor:
         key: str,
         priority: int,
     ) -> Any:
-        name = f"{key}-{self.run_id}"
+        # Of two tasks of one name Dask runs the first only. Yet tasks of one key may differ: those
+        # of a second attempt, which must look at the disk, or of another grid.
+        name = f"{key}-{uuid.uuid4().hex[:12]}"
         return self.client.submit(
             call, function, args, key, key=name, priority=priority, retries=2, pure=False
         )

@@ -5,7 +5,6 @@ datasets are still being opened; the shards of a blend then take theirs as it is
 """
 
 import asyncio
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,8 +57,6 @@ class Permutation:
         self.plan = plan
         self.executor = executor
         self.scratch = local_path(folder) / f"shuffle-{plan.name}"
-        # Another permutation of the same order may be on another grid, and end before this one.
-        self._task_name = f"{plan.name}-{uuid.uuid4().hex[:8]}"
         self._uniform = UniformShuffle(plan.num_samples, plan.seed, plan.split)
         self._scattered: asyncio.Task[Int64Array] | None = None
         self._buckets: dict[int, asyncio.Task[None]] = {}
@@ -97,7 +94,7 @@ class Permutation:
 
     async def _compute(self, shard: int) -> Held:
         start, stop = self.plan.layout.shard_bounds(shard)
-        name = f"permutation-{self._task_name}-{shard}"
+        name = f"permutation-{self.plan.name}-{shard}"
         if self.plan.shuffle == "keyed":
             return await self._hold(name, compute_permutation, self.plan, start, stop)
         counts = await self._scatter()
@@ -118,13 +115,13 @@ class Permutation:
         return np.stack(await asyncio.gather(*map(self._scatter_part, parts)))
 
     async def _scatter_part(self, part: int) -> Int64Array:
-        return await self._run(f"scatter-{self._task_name}-{part}", scatter_part, part)
+        return await self._run(f"scatter-{self.plan.name}-{part}", scatter_part, part)
 
     async def _bucket(self, bucket: int, counts: Int64Array) -> None:
         """Shuffle one bucket, once however many shards need it."""
         if bucket not in self._buckets:
             pieces = locate_pieces(counts, bucket)
-            name = f"bucket-{self._task_name}-{bucket}"
+            name = f"bucket-{self.plan.name}-{bucket}"
             self._buckets[bucket] = asyncio.create_task(
                 self._run(name, shuffle_pieces, bucket, pieces)
             )
