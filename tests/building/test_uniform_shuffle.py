@@ -30,7 +30,6 @@ from zindex.building.uniform_shuffle import (
     read_positions,
     remove_scratch,
     scatter_part,
-    shuffle_bucket,
     shuffle_pieces,
     start_buckets,
 )
@@ -55,7 +54,7 @@ def write_all(order: UniformShuffle, folder: Path) -> np.ndarray[Any, np.dtype[n
     """Run every task and return where buckets begin."""
     counts = scatter_all(order, folder)
     for bucket in range(order.num_parts):
-        shuffle_bucket(order, folder, bucket, counts)
+        shuffle_pieces(order, folder, bucket, locate_pieces(counts, bucket))
     return start_buckets(counts)
 
 
@@ -255,7 +254,7 @@ def test_tasks_may_run_in_any_order_and_twice(
     backwards = [scatter_part(SMALL, tmp_path / "b", part) for part in (3, 2, 1, 0)][::-1]
     assert np.array_equal(counts, backwards)
     for bucket in range(4):
-        shuffle_bucket(SMALL, tmp_path / "a", bucket, counts)
+        shuffle_pieces(SMALL, tmp_path / "a", bucket, locate_pieces(counts, bucket))
         shuffle_pieces(SMALL, tmp_path / "b", 3 - bucket, locate_pieces(counts, 3 - bucket))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert len(contents(tmp_path / "a")) == 8
@@ -371,13 +370,13 @@ def test_missing_and_short_files_are_named(tmp_path: Path) -> None:
         read_positions(SMALL, tmp_path, starts, int(starts[2]), int(starts[2]) + 1)
     SMALL.part_path(tmp_path, 1).unlink()
     with pytest.raises(VerificationError, match=r"part-0001.scratch must hold .* it is missing"):
-        shuffle_bucket(SMALL, tmp_path, 0, counts)
+        shuffle_pieces(SMALL, tmp_path, 0, locate_pieces(counts, 0))
     SMALL.part_path(tmp_path, 1).write_bytes(b"12345")
     with pytest.raises(
         VerificationError,
         match=rf"part-0001.scratch must hold {counts[1, 0] * 4} bytes .* byte 0 on, it is shorter",
     ):
-        shuffle_bucket(SMALL, tmp_path, 0, counts)
+        shuffle_pieces(SMALL, tmp_path, 0, locate_pieces(counts, 0))
 
 
 def test_reads_that_the_system_cuts_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

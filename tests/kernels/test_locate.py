@@ -34,6 +34,17 @@ def test_far_numbers_and_a_dataset_a_thousandth_of_the_others():
     assert samples.tolist() == [0, 0, 0, 6, 0, 10**15 - 1]
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
+def test_a_few_numbers_are_found_without_a_table(dtype, monkeypatch):
+    counts = np.array([0, 3, 0, 0, 5, 1, 0, 0, 0])
+    expected = naive_locate(np.arange(9), counts)
+    monkeypatch.setattr("zindex.kernels.locate._fill_table", None)
+    for number, *pair in zip(range(9), *expected, strict=True):
+        dataset, sample = np.empty(1, np.int16), np.empty(1, np.int32)
+        locate(np.array([number], dtype), counts, dataset, sample)
+        assert [*dataset, *sample] == pair
+
+
 def test_no_numbers():
     empty = np.empty(0, np.int32)
     locate(empty, np.array([0, 0]), np.empty(0, np.int16), empty)

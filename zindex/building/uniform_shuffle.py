@@ -146,13 +146,6 @@ def locate_pieces(part_counts: Int64Array, bucket: int) -> Int64Array:
     return np.stack([before, part_counts[:, bucket]], axis=1)
 
 
-def shuffle_bucket(
-    shuffle: UniformShuffle, folder: Path, bucket: int, part_counts: Int64Array
-) -> None:
-    """Task: `shuffle_pieces` of the pieces that ``part_counts`` tell of: `locate_pieces`."""
-    shuffle_pieces(shuffle, folder, bucket, locate_pieces(part_counts, bucket))
-
-
 def shuffle_pieces(shuffle: UniformShuffle, folder: Path, bucket: int, pieces: Int64Array) -> None:
     """Task: gather and shuffle one bucket, given only what concerns it.
 

@@ -54,7 +54,7 @@ def locate(
     Parameters
     ----------
     numbers
-        Shape (positions,), uint32 or int64; each in ``[0, sum(counts))``.
+        Shape (positions,), uint32, int64 or uint64; each in ``[0, sum(counts))``.
     counts
         Shape (datasets,), int64, samples of each dataset, laid end to end; some may be 0.
     dataset_index
@@ -79,6 +79,12 @@ def locate(
     if not numbers.size:
         return
     assert 0 <= int(numbers.min()) <= int(numbers.max()) < total
+    if _ENTRIES_PER_DATASET * numbers.size < len(counts):  # too few to pay for a table
+        sought = numbers.astype(np.int64, copy=False)
+        datasets = np.searchsorted(offsets, sought, side="right") - 1
+        dataset_index[:] = datasets
+        dataset_sample_index[:] = sought - offsets[datasets]
+        return
     shift = max(0, total.bit_length() - (_ENTRIES_PER_DATASET * len(counts)).bit_length())
     table = np.empty(((total - 1) >> shift) + 1, np.int32)
     _fill_table(offsets, shift, table)
