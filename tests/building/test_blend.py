@@ -116,6 +116,39 @@ class StoppingExecutor(SerialExecutor):
         return await super().run(function, *args, key=key, priority=priority)
 
 
+class GrowingExecutor(SerialExecutor):
+    """Has one thread until a task has run, then four."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun, self.most, self.num_done = set(), 0, 0
+
+    @property
+    def num_threads(self):
+        return 4 if self.num_done else 1
+
+    async def run(self, function, *args, key, priority=0):
+        shard = key.rpartition("-")[2]
+        self.begun.add(shard)
+        self.most = max(self.most, len(self.begun))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        if not self.num_done:
+            assert self.most == 3
+        if function in (module.store_chunk, module.store_scalable_shard):
+            self.begun.remove(shard)
+            self.num_done += 1
+        return await super().run(function, *args, key=key, priority=priority)
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_workers_that_join_late_get_work(tmp_path, order):
+    executor = GrowingExecutor()
+    done = run_builds(build_blend(make_plan(order=order), tmp_path, executor))
+    assert done.num_written == done.num_shards
+    assert executor.most == 12
+
+
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_a_build_that_died_goes_on(tmp_path, kind, order):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -157,6 +158,17 @@ def test_held_result_is_made_again_where_its_worker_dies(processes: Any) -> None
 
     first, second = run_builds(main())
     assert first != second
+
+
+def test_threads_of_late_workers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: dict[str, int] = {}
+    executor = DaskExecutor(SimpleNamespace(asynchronous=False, nthreads=lambda: workers))
+    assert executor.num_threads == 1
+    workers |= {"a": 4, "b": 3}
+    assert executor.num_threads == 1
+    now = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert executor.num_threads == 7
 
 
 def test_held_result_weighs_what_it_holds() -> None:

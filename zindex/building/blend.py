@@ -274,14 +274,22 @@ class _BlendTasks:
 
     async def _each_shard(self, one: Callable[[int], Any]) -> list[ShardResult]:
         """Run a coroutine for every shard, a bounded number of them at a time, in order."""
-        window = asyncio.Semaphore(_CHUNKS_PER_THREAD * self.executor.num_threads)
+        window, size = asyncio.Semaphore(0), 0
+
+        def widen() -> None:
+            """Let more shards in where workers have joined."""
+            nonlocal size
+            for size in range(size + 1, _CHUNKS_PER_THREAD * self.executor.num_threads + 1):
+                window.release()
 
         async def bounded(shard: int) -> list[ShardResult]:
             async with window:
                 results: list[ShardResult] = await one(shard)
+            widen()
             self.advance(len(results))
             return results
 
+        widen()
         by_shard = await run_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
         return [result for results in by_shard for result in results]
 

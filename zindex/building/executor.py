@@ -1,18 +1,20 @@
 """Where tasks run: inline, or on a Dask cluster.
 
 Builds are coroutines that await tasks; an executor decides where a task runs. A task is a module
-level function of small arguments that writes its own shards and returns receipts, never arrays.
+level function of small arguments that writes its own shards and returns receipts or counts. An
+array that a later task needs is held where it was made.
 """
 
 import asyncio
 import logging
+import math
 import sys
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from zindex.building.timeline import Span, Timeline, measure
@@ -22,6 +24,8 @@ R = TypeVar("R")
 
 # A task that writes its shard waits for about as long as it computes.
 _WAITING_THREADS = 2
+# Seconds after which the threads of a cluster are counted anew: workers may join late.
+_COUNT_SECONDS = 2.0
 
 #: Stands for a result that stays on a worker; an argument of later tasks, and nothing else.
 Held = Any
@@ -93,12 +97,16 @@ class DaskExecutor:
             )
         self.client = client
         self.timeline = timeline or Timeline()
+        self._num_threads, self._next_count = 1, -math.inf
 
-    @cached_property
+    @property
     def num_threads(self) -> int:
-        """Tasks that run at a time on the workers that were there at first."""
-        num_threads: int = sum(self.client.nthreads().values())
-        return max(1, num_threads)
+        """Tasks that run at a time on the workers that are there, or were a moment ago."""
+        now = time.monotonic()
+        if now >= self._next_count:
+            self._num_threads = max(1, sum(self.client.nthreads().values()))
+            self._next_count = now + _COUNT_SECONDS
+        return self._num_threads
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
