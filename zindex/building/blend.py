@@ -279,8 +279,10 @@ class _BlendTasks:
         def widen() -> None:
             """Let more shards in where workers have joined."""
             nonlocal size
-            for size in range(size + 1, _CHUNKS_PER_THREAD * self.executor.num_threads + 1):
+            wanted = _CHUNKS_PER_THREAD * self.executor.num_threads
+            while size < wanted:
                 window.release()
+                size += 1
 
         async def bounded(shard: int) -> list[ShardResult]:
             async with window:
