@@ -7,17 +7,16 @@ import numpy.typing as npt
 
 from zindex.kernels._greedy import (
     BASE,
-    BLOCK,
-    COUNT,
-    INVERSE,
+    CEILING,
+    FLOOR,
     LIMIT,
-    PICKED,
-    SHIFT,
-    SHORT,
+    MEMBERS,
+    OFFSET,
     SIZE,
+    START,
     TARGET,
     TURN,
-    WEIGHT,
+    WIDTH,
     run_blend,
 )
 
@@ -25,12 +24,12 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-_TARGET_FACTOR = 5.0
-"""Classes wanted active, per cube root of their number: measured, and flat around the best."""
+_RATIO = 10.0
+"""Most lanes that a level chooses from, per lane that it wants: measured, and flat around it."""
 
 
 class BlendState:
-    """One blend on its way: its classes, their calendar, their lanes."""
+    """One blend on its way: its classes, their levels, their counts."""
 
     def __init__(self, weights: Float64Array, counts: Int64Array, sizes: Int64Array | None) -> None:
         keys = weights if sizes is None else sizes
@@ -49,50 +48,49 @@ class BlendState:
         self.counts, self.members = counts, members.astype(np.int32)
         self.group = np.cumsum(starts) - 1
         self.place = np.arange(members.size) - first[self.group]
-        count = np.minimum.reduceat(drawn, first)
-        self.order = np.zeros((first.size, 4), np.int64)
-        self.order[:, TURN] = np.add.reduceat(drawn - count[self.group], first)
-        self.order[:, SIZE] = np.diff(first, append=members.size)
-        self.order[:, BASE] = first
-        limit = np.inf if sizes is None else sizes[members[first]]
-        self.table = np.empty((first.size, 4))
-        self.table[:, WEIGHT] = weights[members[first]]
-        self.table[:, INVERSE] = 1.0 / self.table[:, WEIGHT]
-        self.table[:, LIMIT] = limit
-        self.table[:, COUNT] = np.where(count < limit, count, np.inf)
-        self.scratch: tuple[Any, ...] = _make_scratch(self.table)
+        self.taken = np.minimum.reduceat(drawn, first)
+        self.classes = np.zeros((first.size, 4), np.int64)
+        self.classes[:, TURN] = np.add.reduceat(drawn - self.taken[self.group], first)
+        self.classes[:, MEMBERS] = np.diff(first, append=members.size)
+        self.classes[:, BASE] = first
+        self.classes[:, LIMIT] = 2**62 if sizes is None else sizes[members[first]]
+        limit = self.classes[:, LIMIT]
+        name = self.members[first + self.classes[:, TURN]]
+        plain = np.where(self.classes[:, MEMBERS] == 1, limit - 1, -1)
+        count = np.where(self.taken < limit, self.taken, np.inf)
+        self.arrays = (
+            *_make_levels(weights[members[first]], count), self.classes, self.members, name,
+            self.taken, plain,
+        )  # fmt: skip
 
     def run(self, start: int, dataset: Int32Array, sample: Int64Array) -> None:
         """Draw for as many positions as there are outputs, from ``start`` on."""
-        arrays: tuple[Any, ...] = (self.table, self.order, self.members, *self.scratch)
-        arrays = (*arrays, start, dataset, sample)
+        arrays: tuple[Any, ...] = (*self.arrays, start, dataset, sample)
         run_blend(*arrays)
 
     def finish(self) -> None:
         """Write the counts back."""
-        count, limit = self.table[:, COUNT], self.table[:, LIMIT]
-        count = np.where(count < np.inf, count, limit).astype(np.int64)
-        self.counts[self.members] = count[self.group] + (self.place < self.order[self.group, TURN])
+        self.counts[self.members] = self.taken[self.group] + (
+            self.place < self.classes[self.group, TURN]
+        )
 
 
-def _make_scratch(table: Float64Array) -> tuple[Any, ...]:
-    """Return an empty calendar, empty lanes and the state, as `run_blend` takes them."""
-    classes = table.shape[0]
-    target = int(_TARGET_FACTOR * classes ** (1 / 3))
-    width = (classes + 63) & ~31
-    number = np.zeros(PICKED + 1 + 64, np.int64)
-    number[[BLOCK, TARGET, SHIFT]] = -1, target, 5 if classes <= SHORT else 4
-    lanes = np.zeros((2, width))
-    lanes[1] = np.inf
-    return (
-        np.full(max(64, 1 << (classes // 4).bit_length()), -1, np.int64),
-        np.empty(classes),
-        lanes,
-        np.zeros(width, np.int64),
-        np.zeros(SHORT, np.int32),
-        np.zeros(SHORT, np.int32),
-        np.zeros(width, np.int64),
-        np.zeros(width, np.int64),
-        number,
-        np.array([0.0, target / classes, 0.0, table[:, WEIGHT].max()]),
-    )
+def _make_levels(weights: Float64Array, counts: Float64Array) -> tuple[Any, ...]:
+    """Return the lanes of the first level, room for those of others, levels and their lines."""
+    size = weights.size
+    depth = int(np.ceil(max(np.log(size / WIDTH), 0.0) / np.log(_RATIO)))
+    ratio = (size / WIDTH) ** (1 / max(depth, 1))
+    targets = [int(WIDTH * ratio**k) for k in range(depth - 1, -1, -1)]
+    # Lanes are loaded some at a time, from the last of a level on past its end.
+    rooms = [-(-lanes // WIDTH) * WIDTH + WIDTH for lanes in (size, *targets)]
+    levels = np.zeros((depth + 1, 5), np.int64)
+    levels[:, OFFSET] = np.cumsum([0, *rooms[:-1]])
+    levels[0, [SIZE, START]] = size, -1
+    levels[1:, TARGET] = targets
+    lines = np.zeros((depth + 1, 5))
+    lines[0, [FLOOR, CEILING]] = -np.inf
+    room = sum(rooms)
+    weight, count = np.zeros(room), np.full(room, np.inf)
+    weight[:size], count[:size] = weights, counts
+    late, parent, group = np.empty(rooms[0]), np.zeros(room, np.int64), np.arange(room)
+    return weight, count, late, parent, group, levels, lines

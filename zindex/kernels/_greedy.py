@@ -1,11 +1,16 @@
-"""The kernels of the greedy blend: classes of datasets, their calendar, the lanes of the active.
+"""The kernels of the greedy blend: windows of positions, and the few lanes that can win in them.
 
-Datasets of one weight form a class that takes turns. Only classes whose error may reach a bound are
-active and have a lane; all others are filed in a calendar under the block of positions in which
-their error reaches it. Inside a block the errors of lanes are fixed point numbers of 32 or 64 bits
-with the lane in their low bits, so that a maximum names its lane. The approximation never decides:
-where another lane is as near as it may err, or the best falls below the bound, the errors are
-evaluated as `blend` defines them. What is public, and all checks, are in `blend`.
+Datasets of one weight form a class that takes turns; a class has a lane: its weight and count.
+While nothing is drawn errors only rise, so that who has the largest errors at the end of a window
+of positions is drawn in it, with few exceptions. A level is such a window with these lanes. The
+first level has all lanes; each further one has a shorter window and takes its lanes from the level
+before, until they are few enough to stay in registers, where draws are made.
+
+Errors are linear in the position, up to rounding. All lanes that a level leaves out lie below a
+line, from the largest of their errors at the first position to the largest at the last, raised by
+all that rounding may add. A draw whose error, rounded as `blend` defines it, lies above the line is
+therefore the draw of all datasets. Where the best lies on the line or below, the level is closed
+and its window starts anew from the level before; nothing else depends on how lanes are chosen.
 """
 
 from typing import Any
@@ -14,385 +19,303 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.kernels._jit import inline, jit
+from zindex.kernels._lanes import (
+    count_bits,
+    draw_largest,
+    find_bit,
+    find_errors,
+    find_largest,
+    find_reaching,
+    load_lanes,
+    raise_lanes,
+    set_lane,
+    store_lanes,
+)
 from zindex.kernels._lend import lend
 
-IntegerArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 Float64Array = npt.NDArray[np.float64]
 
-SHORT = 128
-"""Lanes that 32-bit errors have room for; as many classes are always active."""
+WIDTH = 32
+"""Lanes of the last level, which stay in registers: measured, as are all numbers here."""
 
-_SHORT_CLASSES = 4096
-"""Above this many classes, 32 bits no longer tell neighbouring errors apart."""
+CHUNK = 32
+"""Lanes handled at once when a level is opened."""
 
-_SHORT_SCALE, _SHORT_BITS = 2.0**22, 7
-_LONG_SCALE, _LONG_BITS = 2.0**38, 21
-"""Units of one sample in an error, and the low bits that hold the lane."""
+NO_LANES = np.full(CHUNK, -np.inf)
+"""Lanes below all others."""
 
-_REACH = 2.0
-"""Errors of lanes are cut off this far from the anchor, the largest error."""
+_ATTEMPTS = 48
+"""Bounds tried before a level takes fewer lanes than it wants."""
 
-_PATIENCE = 32
-"""Blocks between two attempts to raise the bound."""
+_LOWEST = -1.7e308
+"""Below all errors but that of a class without samples left, which is minus infinity."""
 
-# Columns of the table of classes, and of how their members take turns.
-WEIGHT, INVERSE, COUNT, LIMIT = range(4)
-TURN, SIZE, BASE, LINK = range(4)
-# Entries of the state's integers (the lanes picked in this block follow the last) and reals.
-ACTIVE, BLOCK, RETRY, FAILED, TARGET, SHIFT, PICKED = range(7)
-BOUND, DELTA, ANCHOR, HEAVIEST = range(4)
-# What becomes of a class: its error falls, stays until all members had a turn, or counts no more.
-_COUNTED, _TURNED, _SPENT = range(3)
+# Columns of levels: where their lanes start and how many they are, their window, lanes wanted.
+OFFSET, SIZE, START, STOP, TARGET = range(5)
+# Columns of their lines: error at a position, rise per position, that position, never above this;
+# and the bound that chose the lanes.
+FLOOR, RISE, ORIGIN, CEILING, GUESS = range(5)
+# Columns of classes: how many have had their turn, members, the first of them, samples of each.
+TURN, MEMBERS, BASE, LIMIT = range(4)
 
 
 @inline
-def _file(
-    table: Float64Array, order: Int64Array, head: Int64Array, number: Int64Array,
-    bound: float, group: int, block: int,
-) -> None:  # fmt: skip
-    """File a class that stays below the bound in a block under a later one, never too late."""
-    count = table[group, COUNT]
-    if count == np.inf:
-        return
-    inverse = table[group, INVERSE]
-    slack = (count + abs(bound)) * inverse * 2.0**-48 + 1.0
-    shift = number[SHIFT]
-    last = block + head.size - 1
-    release = min(max((count + bound) * inverse - slack, 0.0), float(last << shift))
-    bucket = min(max(np.int64(release) >> shift, block + 1), last) & (head.size - 1)
-    order[group, LINK] = head[bucket]
-    head[bucket] = group
-
-
-@inline
-def _activate(
-    table: Float64Array, lanes: Float64Array, owner: Int64Array, short_step: Int32Array,
-    long_step: Int64Array, number: Int64Array, group: int,
-) -> None:  # fmt: skip
-    """Give a class a lane."""
-    lane = number[ACTIVE]
-    weight = table[group, WEIGHT]
-    owner[lane] = group
-    lanes[0, lane] = weight
-    lanes[1, lane] = table[group, COUNT]
-    long_step[lane] = np.int64(weight * _LONG_SCALE) << _LONG_BITS
-    if lane < SHORT:
-        short_step[lane] = np.int32(np.int64(weight * _SHORT_SCALE) << _SHORT_BITS)
-    number[ACTIVE] = lane + 1
-
-
-@inline
-def _remove(
-    lanes: Float64Array, owner: Int64Array, short_step: Int32Array, long_step: Int64Array,
-    number: Int64Array, lane: int,
-) -> None:  # fmt: skip
-    """Give a lane to the class in the last one, which becomes one that never wins."""
-    number[ACTIVE] -= 1
-    last = number[ACTIVE]
-    owner[lane] = owner[last]
-    lanes[0, lane] = lanes[0, last]
-    lanes[1, lane] = lanes[1, last]
-    long_step[lane] = long_step[last]
-    if lane < SHORT:
-        weight = lanes[0, last]
-        short_step[lane] = np.int32(np.int64(weight * _SHORT_SCALE) << _SHORT_BITS)
-    if last < SHORT:
-        short_step[last] = 0
-    long_step[last] = 0
-    lanes[0, last] = 0.0
-    lanes[1, last] = np.inf
+def _find_line(lines: Float64Array, depth: int, now: float) -> float:
+    """Return what no lane left out reaches."""
+    line: float = lines[depth, FLOOR] + lines[depth, RISE] * (now - lines[depth, ORIGIN])
+    ceiling: float = lines[depth, CEILING]
+    return min(line, ceiling)
 
 
 @inline
 def _choose_bound(
-    error: Float64Array, number: Int64Array, real: Float64Array, size: int, top: float
-) -> None:
-    """Set the bound so that about as many errors as wanted reach it."""
-    target = number[TARGET]
-    for _ in range(10):
-        bound = top - real[DELTA]
-        real[BOUND] = bound
+    late: Float64Array, size: int, target: int, guess: float, largest: float
+) -> float:
+    """Return a bound that nearly as many errors reach as are wanted, and never more."""
+    low, high, bound = -np.inf, np.inf, guess
+    above: Any = size
+    below: Any = 0
+    goal = target - (target >> 3)
+    enough = target - (target >> 2)
+    seed: Any = size
+    for attempt in range(_ATTEMPTS):
         reached: Any = 0
-        for k in range(size):
-            reached += np.int64(error[k] >= bound)
-        if reached > target + (target >> 2):
-            real[DELTA] = max(real[DELTA] * max(0.25, target / reached), 1e-7)
-        elif reached < target - (target >> 2) and reached < size:
-            real[DELTA] *= min(4.0, target / max(reached, 1))
+        for k in range(0, size, CHUNK):
+            reached += count_bits(find_reaching(load_lanes(late, k, CHUNK), bound))
+        if reached > target:
+            low, above = bound, reached
         else:
-            break
-
-
-@jit
-def _refile(
-    table: Float64Array, order: Int64Array, head: Int64Array, error: Float64Array,
-    lanes: Float64Array, owner: Int64Array, short_step: Int32Array, long_step: Int64Array,
-    number: Int64Array, real: Float64Array, position: int,
-) -> None:  # fmt: skip
-    """Choose a bound below the largest error at a position and file every class anew."""
-    block = position >> number[SHIFT]
-    now = float(max(position, 1))
-    last = float(((block + 1) << number[SHIFT]) - 1)
-    while number[ACTIVE] > 0:
-        _remove(lanes, owner, short_step, long_step, number, number[ACTIVE] - 1)
-    head[:] = -1
-    number[PICKED] = 0
-    number[BLOCK] = block
-    classes = table.shape[0]
-    top = -np.inf
-    unspent: Any = 0
-    for k in range(classes):
-        error[k] = table[k, WEIGHT] * last - table[k, COUNT]
-        top = max(top, table[k, WEIGHT] * now - table[k, COUNT])
-        unspent += np.int64(table[k, COUNT] != np.inf)
-    real[ANCHOR] = top
-    if unspent <= SHORT:
-        real[BOUND] = -np.inf
-        number[RETRY] = 2**62
-    else:
-        _choose_bound(error, number, real, classes, top)
-        number[RETRY] = block + _PATIENCE
-    for k in range(classes):
-        if error[k] == -np.inf:
-            continue
-        if error[k] >= real[BOUND]:
-            _activate(table, lanes, owner, short_step, long_step, number, k)
-        else:
-            _file(table, order, head, number, real[BOUND], k, block)
-
-
-@inline
-def _turn_block(
-    table: Float64Array, order: Int64Array, head: Int64Array, error: Float64Array,
-    lanes: Float64Array, owner: Int64Array, short_step: Int32Array, long_step: Int64Array,
-    number: Int64Array, real: Float64Array, position: int,
-) -> None:  # fmt: skip
-    """Enter a block: file the classes picked in the last one, release those due in this one."""
-    block = position >> number[SHIFT]
-    last = float(((block + 1) << number[SHIFT]) - 1)
-    bound = real[BOUND]
-    number[BLOCK] = block
-    for k in range(number[PICKED]):
-        lane = number[PICKED + 1 + k]
-        if lane < number[ACTIVE]:
-            reach = lanes[0, lane] * last - lanes[1, lane]
-            if reach < bound or reach == -np.inf:
-                _file(table, order, head, number, bound, owner[lane], block)
-                _remove(lanes, owner, short_step, long_step, number, lane)
-    number[PICKED] = 0
-    bucket = block & (head.size - 1)
-    group = head[bucket]
-    head[bucket] = -1
-    while group >= 0:
-        following = order[group, LINK]
-        if table[group, WEIGHT] * last - table[group, COUNT] >= bound:
-            _activate(table, lanes, owner, short_step, long_step, number, group)
-        else:
-            _file(table, order, head, number, bound, group, block)
-        group = following
-    if number[ACTIVE] <= 2 * number[TARGET] or block < number[RETRY]:
-        return
-    # Too many are active: raise the bound. Where errors lie too close together for that, it takes
-    # some time until another attempt can succeed.
-    active = number[ACTIVE]
-    now = float(max(position, 1))
-    top = -np.inf
-    for lane in range(active):
-        error[lane] = lanes[0, lane] * last - lanes[1, lane]
-        top = max(top, lanes[0, lane] * now - lanes[1, lane])
-    _choose_bound(error, number, real, active, top)
-    number[RETRY] = block + _PATIENCE
-    real[BOUND] = max(real[BOUND], bound)
-    for lane in range(active - 1, -1, -1):
-        if error[lane] < real[BOUND]:
-            _file(table, order, head, number, real[BOUND], owner[lane], block)
-            _remove(lanes, owner, short_step, long_step, number, lane)
-
-
-@jit
-def _find_best(
-    order: Int64Array, members: Int32Array, lanes: Float64Array, owner: Int64Array,
-    number: Int64Array, bound: float, position: int,
-) -> int:  # fmt: skip
-    """Return the lane to draw from as defined, or -1 if a class without a lane may be better."""
-    now = float(max(position, 1))
-    best = -np.inf
-    found = -1
-    lowest: Any = 0
-    for lane in range(number[ACTIVE]):
-        error = lanes[0, lane] * now - lanes[1, lane]
-        if error >= best and error != -np.inf:
-            group = owner[lane]
-            member = np.int64(members[order[group, BASE] + order[group, TURN]])
-            if error > best or member < lowest:
-                best, found, lowest = error, lane, member
-    return found if best >= bound else -1
-
-
-@inline
-def _fill_values(
-    lanes: Float64Array, value: IntegerArray, scale: float, bits: int, anchor: float,
-    position: int, width: int, heavy: float,
-) -> tuple[Any, bool]:  # fmt: skip
-    """Write the errors of lanes at a position; return the largest and whether all may be trusted.
-
-    A lane cut off at the lower end must not be heavy enough to come back within the block.
-    """
-    now = float(max(position, 1))
-    cut: Any = np.int64(0)
-    top: Any = np.int64(-(2**62))
-    for lane in range(width):
-        error = (lanes[0, lane] * now - lanes[1, lane]) - anchor
-        cut += np.int64((error < -_REACH) & (lanes[0, lane] > heavy))
-        error = error if error > -_REACH else -_REACH
-        error = error if error < _REACH else _REACH
-        units = (np.int64(error * scale) << bits) | lane
-        value[lane] = units
-        top = max(top, units)
-    return top, bool(cut == 0)
-
-
-@inline
-def _draw(
-    table: Float64Array, order: Int64Array, members: Int32Array, lanes: Float64Array,
-    group: int, lane: int, dataset: Int32Array, sample: Int64Array, offset: int,
-) -> int:  # fmt: skip
-    """Write the draw of a class, count it, and return what became of the class."""
-    turn = order[group, TURN]
-    count = table[group, COUNT]
-    dataset[offset] = members[order[group, BASE] + turn]
-    sample[offset] = np.int64(count)
-    outcome = _TURNED
-    if turn + 1 < order[group, SIZE]:
-        order[group, TURN] = turn + 1
-    else:
-        order[group, TURN] = 0
-        count = count + 1.0
-        outcome = _COUNTED
-        if count >= table[group, LIMIT]:
-            count = np.inf
-            outcome = _SPENT
-        table[group, COUNT] = count
-        lanes[1, lane] = count
-    return outcome
-
-
-@inline
-def _run_lanes(
-    table: Float64Array, order: Int64Array, members: Int32Array, lanes: Float64Array,
-    owner: Int64Array, value: IntegerArray, step: IntegerArray, scale: float, bits: int,
-    number: Int64Array, real: Float64Array, position: int, dataset: Int32Array, sample: Int64Array,
-) -> int:  # fmt: skip
-    """Draw for up to as many positions of one block as there are outputs; return for how many."""
-    kind = value.dtype.type
-    count = dataset.size
-    active = number[ACTIVE]
-    width = (active + 31) & ~31
-    heavy = 0.5 / float(1 << number[SHIFT])
-    bound, anchor = real[BOUND], real[ANCHOR]
-    wide_top, trusted = _fill_values(lanes, value, scale, bits, anchor, position, width, heavy)
-    if abs(float(wide_top >> bits)) > 0.5 * scale:
-        anchor = -np.inf
-        for k in range(active):
-            anchor = max(anchor, lanes[0, k] * float(max(position, 1)) - lanes[1, k])
-        wide_top, trusted = _fill_values(lanes, value, scale, bits, anchor, position, width, heavy)
-    # How far a value may be from the error as defined: one unit for each truncation, and roundings.
-    noise = 2.0**-50 * (real[HEAVIEST] * float(position + count) + abs(anchor) + 4.0)
-    units = np.int64(min(noise, 0.5) * scale) + count + 3
-    lowest = min(max(bound - anchor, -1.0), 1.0) if trusted else 1.5
-    floor = kind((np.int64(lowest * scale) + units) << bits)
-    ceiling = kind(np.int64(scale) << bits)
-    tolerance = kind((2 * units) << bits)
-    one, least = ceiling, kind(-3 * (np.int64(scale) << bits))
-    mask = kind((1 << bits) - 1)
-    zero, unit = kind(0), kind(1)
-    top = kind(wide_top)
-    picked = number[PICKED]
-    done = 0
-    while done < count and top <= ceiling:
-        lane: Any = np.int64(top & mask)
-        near_top = kind(top - tolerance)
-        near = zero
-        following = least
-        for k in range(width):
-            error = value[k]
-            near = kind(near + (unit if error > near_top else zero))
-            error = kind(kind(error - (one if error == top else zero)) + step[k])
-            value[k] = error
-            following = max(following, error)
-        again = False
-        if near > 1 or top < floor:
-            better = _find_best(order, members, lanes, owner, number, bound, position + done)
-            if better < 0:
-                number[FAILED] = 1
+            high, below = bound, reached
+            if reached >= enough:
                 break
-            if better != lane:
-                value[lane] += one
-                value[better] -= one
-                lane = better
-                again = True
-        number[PICKED + 1 + picked] = lane
-        picked += 1
-        outcome = _draw(table, order, members, lanes, owner[lane], lane, dataset, sample, done)
-        if outcome == _TURNED:
-            value[lane] += one
-            following = max(following, value[lane])
-        elif outcome == _SPENT:
-            value[lane] = least
-            step[lane] = zero
-            again = True
-        if again:
-            following = least
-            for k in range(width):
-                following = max(following, value[k])
-        top = following
+        # Interpolate and, where errors lie too unevenly for that, take the error of some lane.
+        upper = min(high, largest)
+        if low == -np.inf:
+            bound = largest - (largest - upper) * (goal / max(below, 1))
+        else:
+            bound = low + (upper - low) * ((above - goal) / (above - below))
+        if attempt & 1 or not low < bound < high:
+            for _ in range(8):
+                seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+                bound = late[(seed * size) >> 31]
+                if low < bound < high:
+                    break
+        if not low < bound < high:
+            bound = 0.5 * (low + upper)
+            if not low < bound < high:
+                break
+    return high
+
+
+@inline
+def _draw_line(
+    lines: Float64Array, depth: int, first: float, last: float,
+    floor: float, ceiling: float, heaviest: float,
+) -> None:  # fmt: skip
+    """Draw the line of a level above the lanes that it leaves out, and those left out before."""
+    before = depth - 1
+    outer = lines[before, FLOOR] + lines[before, RISE] * (first - lines[before, ORIGIN])
+    outer_last = outer + lines[before, RISE] * (last - first)
+    lines[depth, CEILING] = max(ceiling, min(lines[before, CEILING], outer_last))
+    if floor > -np.inf:
+        # Four times what product and difference may be off, at both ends and in between.
+        slack = 2.0**-50 * (heaviest * last + abs(floor) + abs(ceiling)) + 1e-300
+        outer = max(outer, floor + slack)
+        outer_last = max(outer_last, ceiling + slack)
+    lines[depth, FLOOR] = outer
+    lines[depth, ORIGIN] = first
+    lines[depth, RISE] = 0.0
+    if last > first and outer > -np.inf:
+        lines[depth, RISE] = (outer_last - outer) / (last - first)
+
+
+@inline
+def _open(
+    weight: Float64Array, count: Float64Array, late: Float64Array, parent: Int64Array,
+    group: Int64Array, levels: Int64Array, lines: Float64Array, depth: int, position: int,
+) -> bool:  # fmt: skip
+    """Open a level at a position, unless the level before has no certain draw there."""
+    here, there, size = levels[depth - 1, OFFSET], levels[depth, OFFSET], levels[depth - 1, SIZE]
+    target = levels[depth, TARGET]
+    stop = min(levels[depth - 1, STOP], position + target - (target >> 2))
+    first, last = float(max(position, 1)), float(max(stop - 1, 1))
+    none = load_lanes(NO_LANES, 0, CHUNK)
+    floors, ceilings, heavy = none, none, none
+    for k in range(0, size, CHUNK):
+        some, given = load_lanes(weight, here + k, CHUNK), load_lanes(count, here + k, CHUNK)
+        end = find_errors(some, given, last)
+        floors = raise_lanes(floors, find_errors(some, given, first), 0)
+        ceilings = raise_lanes(ceilings, end, 0)
+        store_lanes(late, k, end)
+    if find_largest(floors) <= _find_line(lines, depth - 1, first):
+        return False
+    bound = _LOWEST
+    if size > target:
+        largest = find_largest(ceilings)
+        bound = _choose_bound(late, size, target, lines[depth, GUESS], largest)
+    lines[depth, GUESS] = bound
+    floors, ceilings = none, none
+    kept: Any = 0
+    for k in range(0, size, CHUNK):
+        some, given = load_lanes(weight, here + k, CHUNK), load_lanes(count, here + k, CHUNK)
+        end = load_lanes(late, k, CHUNK)
+        bits = find_reaching(end, bound)
+        floors = raise_lanes(floors, find_errors(some, given, first), bits)
+        ceilings = raise_lanes(ceilings, end, bits)
+        heavy = raise_lanes(heavy, some, bits)
+        while bits:
+            parent[np.uint64(there + kept)] = here + k + find_bit(bits)
+            bits &= bits - 1
+            kept += 1
+    for k in range(there, there + kept):
+        lane, source = np.uint64(k), np.uint64(parent[np.uint64(k)])
+        weight[lane], count[lane], group[lane] = weight[source], count[source], group[source]
+    for k in range(there + kept, there + max((kept + CHUNK - 1) & -CHUNK, WIDTH)):
+        weight[k] = 0.0
+        count[k] = np.inf
+    levels[depth, SIZE], levels[depth, START], levels[depth, STOP] = kept, position, stop
+    _draw_line(
+        lines, depth, first, last, find_largest(floors), find_largest(ceilings), find_largest(heavy)
+    )
+    return True
+
+
+@inline
+def _close(count: Float64Array, parent: Int64Array, levels: Int64Array, depth: int) -> int:
+    """Give the counts of a level back to the level before, and return that."""
+    here = levels[depth, OFFSET]
+    for k in range(here, here + levels[depth, SIZE]):
+        lane = np.uint64(k)
+        count[np.uint64(parent[lane])] = count[lane]
+    return depth - 1
+
+
+@inline
+def _turn(
+    classes: Int64Array, members: Int32Array, name: Int32Array, taken: Int64Array, which: int
+) -> float:
+    """End the turn of a member of a class; return the count that its error falls to."""
+    turn = classes[which, TURN] + 1
+    if turn == classes[which, MEMBERS]:
+        turn = 0
+        taken[which] += 1
+    classes[which, TURN] = turn
+    name[which] = members[classes[which, BASE] + turn]
+    return float(taken[which]) if taken[which] < classes[which, LIMIT] else np.inf
+
+
+@inline
+def _draw_one(
+    weight: Float64Array, count: Float64Array, group: Int64Array, levels: Int64Array,
+    lines: Float64Array, classes: Int64Array, members: Int32Array, name: Int32Array,
+    taken: Int64Array, depth: int, position: int, dataset: Int32Array, sample: Int64Array,
+    done: int,
+) -> bool:  # fmt: skip
+    """Draw for one position from all lanes of a level, unless a lane left out may be better."""
+    now = float(max(position, 1))
+    here = levels[depth, OFFSET]
+    best = -np.inf
+    found: Any = -1
+    lowest: Any = 0
+    for k in range(here, here + levels[depth, SIZE]):
+        error = weight[k] * now - count[k]
+        if error >= best and error > -np.inf:
+            member = name[group[k]]
+            if error > best or member < lowest:
+                best, found, lowest = error, k, member
+    if best <= _find_line(lines, depth, now):
+        return False
+    which = group[found]
+    dataset[done] = lowest
+    sample[done] = taken[which]
+    count[found] = _turn(classes, members, name, taken, which)
+    return True
+
+
+@inline
+def _draw_window(
+    weight: Float64Array, count: Float64Array, group: Int64Array, levels: Int64Array,
+    lines: Float64Array, classes: Int64Array, members: Int32Array, name: Int32Array,
+    taken: Int64Array, plain: Int64Array, depth: int, position: int, dataset: Int32Array,
+    sample: Int64Array, done: int,
+) -> int:  # fmt: skip
+    """Draw from the lanes of the last level while draws are certain; return how many are done."""
+    here, stop = levels[depth, OFFSET], levels[depth, STOP]
+    floor, rise = lines[depth, FLOOR], lines[depth, RISE]
+    origin, ceiling = lines[depth, ORIGIN], lines[depth, CEILING]
+    some, given = load_lanes(weight, here, WIDTH), load_lanes(count, here, WIDTH)
+    error = find_errors(some, given, float(max(position, 1)))
+    while position < stop:
+        after = float(position + 1)
+        top, bits, next_error, next_given = draw_largest(error, some, given, after)
+        if top <= min(ceiling, floor + rise * (float(max(position, 1)) - origin)):
+            break
+        lane = find_bit(bits)
+        tied = bits & (bits - 1)
+        equal = tied
+        while equal:
+            other = find_bit(equal)
+            equal &= equal - 1
+            if name[group[here + other]] < name[group[here + lane]]:
+                lane = other
+        which = group[here + lane]
+        number = taken[which]
+        dataset[done] = name[which]
+        sample[done] = number
+        if number < plain[which] and tied == 0:
+            taken[which] = number + 1
+            error, given = next_error, next_given
+        else:
+            given = set_lane(given, lane, _turn(classes, members, name, taken, which))
+            error = find_errors(some, given, after)
+        position += 1
         done += 1
-    real[ANCHOR] = anchor + float(top >> bits) / scale
-    number[PICKED] = picked
+    store_lanes(count, here, given)
     return done
 
 
 @jit
 def run_blend(
-    table: Float64Array, order: Int64Array, members: Int32Array, head: Int64Array,
-    error: Float64Array, lanes: Float64Array, owner: Int64Array, short_value: Int32Array,
-    short_step: Int32Array, long_value: Int64Array, long_step: Int64Array, number: Int64Array,
-    real: Float64Array, start: int, dataset: Int32Array, sample: Int64Array,
+    weight: Float64Array, count: Float64Array, late: Float64Array, parent: Int64Array,
+    group: Int64Array, levels: Int64Array, lines: Float64Array, classes: Int64Array,
+    members: Int32Array, name: Int32Array, taken: Int64Array, plain: Int64Array,
+    start: int, dataset: Int32Array, sample: Int64Array,
 ) -> None:  # fmt: skip
     """Draw for as many positions as there are outputs, from ``start`` on."""
-    table, order, members, head = lend(table), lend(order), lend(members), lend(head)
-    error, lanes, owner = lend(error), lend(lanes), lend(owner)
-    short_value, short_step = lend(short_value), lend(short_step)
-    long_value, long_step = lend(long_value), lend(long_step)
-    number, real, dataset, sample = lend(number), lend(real), lend(dataset), lend(sample)
-    done = 0
-    count = dataset.size
-    shift = number[SHIFT]
-    while done < count:
+    weight, count, late, parent = lend(weight), lend(count), lend(late), lend(parent)
+    group, levels, lines, classes = lend(group), lend(levels), lend(lines), lend(classes)
+    members, name, taken, plain = lend(members), lend(name), lend(taken), lend(plain)
+    dataset, sample = lend(dataset), lend(sample)
+    deepest = levels.shape[0] - 1
+    depth: Any = 0
+    done: Any = 0
+    levels[0, STOP] = start + dataset.size
+    while done < dataset.size:
         position = start + done
-        block = position >> shift
-        if number[FAILED] or number[ACTIVE] == 0:
-            number[FAILED] = 0
-            _refile(
-                table, order, head, error, lanes, owner, short_step, long_step, number, real,
-                position,
+        while depth > 0 and position >= levels[depth, STOP]:
+            depth = _close(count, parent, levels, depth)
+        if depth < deepest and _open(
+            weight, count, late, parent, group, levels, lines, depth + 1, position
+        ):
+            depth += 1
+            continue
+        if depth == deepest:
+            done = _draw_window(
+                weight, count, group, levels, lines, classes, members, name, taken, plain, depth,
+                position, dataset, sample, done,
             )  # fmt: skip
-        elif block != number[BLOCK]:
-            _turn_block(
-                table, order, head, error, lanes, owner, short_step, long_step, number, real,
-                position,
-            )  # fmt: skip
-        # Positions 0 and 1 have the same factor, so errors stand still between them.
-        stop = done + 1 if position == 0 else min(count, ((block + 1) << shift) - start)
-        if number[ACTIVE] <= SHORT and table.shape[0] <= _SHORT_CLASSES:
-            done += _run_lanes(
-                table, order, members, lanes, owner, short_value, short_step, _SHORT_SCALE,
-                _SHORT_BITS, number, real, position, dataset[done:stop], sample[done:stop],
-            )  # fmt: skip
-        else:
-            done += _run_lanes(
-                table, order, members, lanes, owner, long_value, long_step, _LONG_SCALE,
-                _LONG_BITS, number, real, position, dataset[done:stop], sample[done:stop],
-            )  # fmt: skip
+        # This level has no certain draw left. One that never had any would be opened as it was.
+        stuck = levels[depth, START] == start + done
+        if depth > 0:
+            depth = _close(count, parent, levels, depth)
+        if stuck:
+            while not _draw_one(
+                weight, count, group, levels, lines, classes, members, name, taken, depth,
+                position, dataset, sample, done,
+            ):  # fmt: skip
+                depth = _close(count, parent, levels, depth)
+            done += 1
+    while depth > 0:
+        depth = _close(count, parent, levels, depth)

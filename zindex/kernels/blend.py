@@ -59,8 +59,9 @@ def blend_range(
     Notes
     -----
     Law: the draws do not depend on how positions are cut into ranges; counts grow by the
-    ``bincount`` of ``dataset_index``. Cost: O(positions), tens of nanoseconds each up to 10**4
-    datasets; less than a scan of all datasets in any case. Memory: about 100 bytes per dataset.
+    ``bincount`` of ``dataset_index``. Cost: tens of nanoseconds per position up to 10**4 datasets;
+    the errors of many datasets may coincide so that a position takes a scan of them. Memory: about
+    150 bytes per dataset.
     Source: Megatron Core ``datasets/helpers.cpp``, ``build_blending_indices``.
 
     Examples
