@@ -301,6 +301,15 @@ class TestBlends:
             assert (results[None, "train"].num_written == 0) == is_built
             assert not list((tmp_path / "index").glob("shuffle-*"))
 
+    def test_a_build_that_failed_leaves_its_timeline(
+        self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
+        monkeypatch.setattr(planning, "open_source", lambda path, **settings: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            zindex.build(config, timeline=tmp_path / "trace.json")
+        assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
+
     def test_a_member_that_falls_short_is_named(
         self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -9,6 +9,7 @@ not meet this is computed again from the true counts, and only proven chunks are
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from zindex.store.local import local_path
 from zindex.store.open import Store, open_store
 from zindex.store.reader import ArrayReader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
+
+logger = logging.getLogger(__name__)
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -130,8 +133,8 @@ async def _build(
             counts = plan.counts
             results = await tasks.scalable(permutation) if plan.stored == "all" else []
         else:
-            results, counts, certificate = await tasks.greedy()
-            facts["certificate"] = certificate
+            results, counts, borders = await tasks.greedy()
+            facts["certificate"] = {"borders": borders}
     finally:
         await permutation.close()
     results += await asyncio.to_thread(tasks.store_datasets, counts)
@@ -316,7 +319,7 @@ class _BlendTasks:
         assert int(plan.counts.sum()) == plan.num_samples
         return await self._each_shard(one)
 
-    async def greedy(self) -> tuple[list[ShardResult], Int64Array, dict[str, Any]]:
+    async def greedy(self) -> tuple[list[ShardResult], Int64Array, list[str]]:
         """Store every chunk once the one before it proves it right.
 
         Returns
@@ -325,16 +328,16 @@ class _BlendTasks:
             The receipts of all shards.
         counts
             Shape (datasets,), int64: samples drawn of each dataset.
-        certificate
+        borders
             Digests of the counts at every border of chunks, as both sides found them.
         """
         plan, executor = self.plan, self.executor
         num_shards = plan.dataset_layout.num_shards
         if not num_shards:
-            return [], np.zeros(plan.num_datasets, np.int64), {"borders": [], "num_again": 0}
+            return [], np.zeros(plan.num_datasets, np.int64), []
         proven = [asyncio.get_running_loop().create_future() for _ in range(num_shards)]
         held: dict[int, Held] = {}
-        borders, again = [""] * (num_shards + 1), []
+        borders = [""] * (num_shards + 1)
 
         async def compute(shard: int, counts: Int64Array | None) -> ChunkEnds:
             stage = "blend" if counts is None else "again"
@@ -358,7 +361,7 @@ class _BlendTasks:
             if shard:
                 await proven[shard - 1]
                 if ends.start != borders[shard]:
-                    again.append(shard)
+                    logger.info("%s: shard %d is computed again", self.root.name, shard)
                     ends = await compute(shard, await count(shard - 1))
                 del held[shard - 1]
             borders[shard], borders[shard + 1] = ends
@@ -370,4 +373,4 @@ class _BlendTasks:
 
         results = await self._each_shard(one)
         counts = await count(num_shards - 1)
-        return results, counts, {"borders": borders, "num_again": len(again)}
+        return results, counts, borders

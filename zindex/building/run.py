@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zindex.building.blend import build_blend
 from zindex.building.executor import Executor, open_executor, run_builds
@@ -23,6 +23,9 @@ from zindex.building.progress import Progress, open_progress
 from zindex.building.timeline import Timeline
 from zindex.config import RunConfig, as_config
 from zindex.plan.blend_plan import PermutationPlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Dataset and split; None in the place of a dataset stands for the blend.
 ResultKey = tuple[str | None, str]
@@ -70,11 +73,13 @@ def build(
     """
     config = as_config(config)
     record = Timeline()
-    with open_progress(progress) as shown:
-        run = _Run(config, shown, record)
-        run.build(client)
-    if timeline is not None:
-        record.write(timeline)
+    try:
+        with open_progress(progress) as shown:
+            run = _Run(config, shown, record)
+            run.build(client)
+    finally:
+        if timeline is not None:
+            record.write(timeline)
     return run.results()
 
 
@@ -142,7 +147,7 @@ class _Run:
         """Build what is known, open the datasets meanwhile, and build the rest."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             for blend in early:
-                group.create_task(self._build_one(blend, executor, {}))
+                group.create_task(self._build_one([blend], executor, {}))
             ahead = {}
             for plan in permutations:
                 ahead[plan.split] = Permutation(plan, executor, self.config.index)
@@ -154,25 +159,29 @@ class _Run:
             begun = {_key(blend) for blend in early}
             missing = self._missing(self.plan)
             await _keep_wanted(ahead, missing)
+            # Datasets of the same lengths share an index, which is built once.
+            by_root: dict[Path, list[PlannedIndex | PlannedBlend]] = {}
             for item in missing:
                 if _key(item) not in begun:
-                    group.create_task(self._build_one(item, executor, ahead))
+                    by_root.setdefault(item.store_plan(self.config.index).root, []).append(item)
+            for same in by_root.values():
+                group.create_task(self._build_one(same, executor, ahead))
 
     async def _build_one(
         self,
-        item: PlannedIndex | PlannedBlend,
+        same: list[PlannedIndex | PlannedBlend],
         executor: Executor,
         ahead: dict[str, Permutation],
     ) -> None:
-        """Build one index or blend and keep its result."""
-        folder = self.config.index
+        """Build one index or blend and keep its result, for all that it stands for."""
+        item, folder = same[0], self.config.index
         with self.progress.step(item.name, item.store_plan(folder).num_shards) as advance:
             if isinstance(item, PlannedIndex):
                 done = await build_index(item.plan, item.source, folder, executor, advance)
             else:
                 begun = ahead.get(item.split)
                 done = await build_blend(item.plan, folder, executor, advance, permutation=begun)
-        self.finished[_key(item)] = done
+        self.finished |= {_key(other): done for other in same}
 
 
 async def _keep_wanted(
