@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.building.blends import GRID, naive_greedy
+from zindex.building import blend_arrays
 from zindex.building.blend import build_blend
 from zindex.building.blend_arrays import (
     compute_blend_arrays,
@@ -53,7 +54,8 @@ def test_counts_are_within_one_of_the_weights():
         assert abs(Fraction(weight) / total * 12_345 - int(count)) < 1
 
 
-def test_a_keyed_blend_is_its_permutation():
+def test_a_keyed_blend_is_its_permutation(monkeypatch):
+    monkeypatch.setattr(blend_arrays, "_BLOCK", 33)
     plan = make_plan(order="scalable")
     numbers = compute_permutation(plan.permutation, 0, 100)
     arrays = compute_blend_arrays(plan)

@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.blend_arrays import AnyArray, draw_greedily, locate_samples
+from zindex.building.blend_arrays import (
+    AnyArray,
+    compute_scalable,
+    draw_greedily,
+    locate_samples,
+)
 from zindex.building.executor import Executor, Held, run_together
 from zindex.building.index import BuildResult, find_index
 from zindex.building.permutation import Permutation
@@ -238,10 +243,13 @@ def find_scalable_shard(plan: BlendPlan, root: Path, shard: int) -> list[ShardRe
 
 
 def store_scalable_shard(
-    plan: BlendPlan, root: Path, shard: int, numbers: AnyArray
+    plan: BlendPlan, root: Path, shard: int, numbers: AnyArray | None
 ) -> list[ShardResult]:
-    """Task: one shard of a scalable blend, from its part of the permutation."""
-    datasets, samples = locate_samples(plan, numbers)
+    """Task: one shard of a scalable blend, from its part of the permutation or both at once."""
+    if numbers is None:
+        datasets, samples = compute_scalable(plan, *plan.dataset_layout.shard_bounds(shard))
+    else:
+        datasets, samples = locate_samples(plan, numbers)
     return [
         store_shard(root, plan.dataset_layout, shard, lambda: datasets),
         store_shard(root, plan.sample_layout, shard, lambda: samples),

@@ -18,6 +18,9 @@ from zindex.store.reader import RowReader
 
 AnyArray = npt.NDArray[Any]
 
+# Positions of a keyed blend that are computed at a time: 1 MiB of the permutation.
+_BLOCK = 1 << 18
+
 
 class BlendArrays(NamedTuple):
     """What maps a position of a run to a dataset and one of its samples."""
@@ -50,7 +53,14 @@ def compute_scalable(plan: BlendPlan, start: int, stop: int) -> tuple[AnyArray, 
     dataset_index, dataset_sample_index
         Shape (stop - start,) each.
     """
-    return locate_samples(plan, compute_permutation(plan.permutation, start, stop))
+    datasets, samples = empty_blend(plan, stop - start)
+    # The permutation of one block stays in the cache; looking datasets up begins with a table.
+    step = max(_BLOCK, 16 * plan.num_datasets)
+    for first in range(start, stop, step):
+        numbers = compute_permutation(plan.permutation, first, min(first + step, stop))
+        block = slice(first - start, first - start + len(numbers))
+        locate(numbers, plan.counts, datasets[block], samples[block])
+    return datasets, samples
 
 
 def compute_permutation(plan: PermutationPlan, start: int, stop: int) -> AnyArray:

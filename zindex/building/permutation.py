@@ -50,7 +50,7 @@ class Permutation:
     Notes
     -----
     The first shards are submitted by `start`, as many as may wait in memory; the others when they
-    are asked for. A shard is handed out once.
+    are asked for, or, if keyed, by the task itself that needs them. A shard is handed out once.
     """
 
     def __init__(self, plan: PermutationPlan, executor: Executor, folder: str | Path) -> None:
@@ -69,10 +69,12 @@ class Permutation:
         for shard in range(min(layout.num_shards, max(1, _AHEAD_NBYTES // nbytes))):
             self._shards[shard] = asyncio.create_task(self._compute(shard))
 
-    async def take(self, shard: int) -> Held:
-        """Return one shard, as a later task takes it."""
+    async def take(self, shard: int) -> Held | None:
+        """Return one shard, as a later task takes it; None: that task is to compute it."""
         task = self._shards.pop(shard, None)
-        return await (self._compute(shard) if task is None else task)
+        if task is not None:
+            return await task
+        return None if self.plan.shuffle == "keyed" else await self._compute(shard)
 
     async def close(self) -> None:
         """Let go of the shards that nobody took."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import PlanError
-from zindex.kernels._jit import inline, jit
+from zindex.kernels._jit import jit
 
 IntegerArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
@@ -57,32 +57,58 @@ def _choose_network(size: int, keys: UInt64Array) -> tuple[np.uint32, np.uint32,
     return np.uint32(high), np.uint32(low), keys if size < _SMALL_SIZE else keys[:_LARGE_ROUNDS]
 
 
-@inline
-def _scatter(half: np.uint32, key: np.uint64, radix: np.uint32) -> np.uint32:
-    """Return the round function: a keyed murmur3 finaliser, scaled to ``[0, radix)``."""
-    word = np.uint32(half ^ np.uint32(key))
-    word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(16))) * np.uint32(0x85EBCA6B))
-    word = np.uint32(word + np.uint32(key >> np.uint64(32)))
-    word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(13))) * np.uint32(0xC2B2AE35))
-    word = np.uint32(word ^ np.uint32(word >> np.uint32(16)))
-    return np.uint32((np.uint64(word) * np.uint64(radix)) >> np.uint64(32))
+@jit
+def _scatter(
+    source: UInt32Array, key: np.uint64, radix: np.uint32, words: UInt32Array, pairs: UInt64Array
+) -> None:
+    """Write the round function, a keyed murmur3 finaliser scaled to ``[0, radix)``, to ``words``.
+
+    ``pairs`` looks at the same memory. Scaling two words at a time keeps the vectors as wide as
+    those of the other steps: a loop over single words, widened, takes 1.4 times as long.
+    """
+    low_key, high_key = np.uint32(key), np.uint32(key >> np.uint64(32))
+    for k in range(source.size):
+        word = np.uint32(source[k] ^ low_key)
+        word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+        word = np.uint32(word + high_key)
+        word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+        words[k] = np.uint32(word ^ np.uint32(word >> np.uint32(16)))
+    scale, low, high = np.uint64(radix), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
+    for k in range((source.size + 1) // 2):
+        pair = pairs[k]
+        first = np.uint64((pair & low) * scale) >> np.uint64(32)
+        pairs[k] = first | (np.uint64((pair >> np.uint64(32)) * scale) & high)
 
 
 @jit
-def _add_round(target: UInt32Array, source: UInt32Array, key: np.uint64, radix: np.uint32) -> None:
+def _add_round(
+    target: UInt32Array,
+    source: UInt32Array,
+    key: np.uint64,
+    radix: np.uint32,
+    words: UInt32Array,
+    pairs: UInt64Array,
+) -> None:
     """Add the round function of ``source`` to ``target`` modulo ``radix``."""
+    _scatter(source, key, radix, words, pairs)
     for k in range(target.size):
-        total = np.uint32(target[k] + _scatter(source[k], key, radix))
+        total = np.uint32(target[k] + words[k])
         target[k] = min(total, np.uint32(total - radix))
 
 
 @jit
 def _subtract_round(
-    target: UInt32Array, source: UInt32Array, key: np.uint64, radix: np.uint32
+    target: UInt32Array,
+    source: UInt32Array,
+    key: np.uint64,
+    radix: np.uint32,
+    words: UInt32Array,
+    pairs: UInt64Array,
 ) -> None:
     """Subtract the round function of ``source`` from ``target`` modulo ``radix``."""
+    _scatter(source, key, radix, words, pairs)
     for k in range(target.size):
-        rest = np.uint32(target[k] - _scatter(source[k], key, radix))
+        rest = np.uint32(target[k] - words[k])
         target[k] = min(rest, np.uint32(rest + radix))
 
 
@@ -96,14 +122,17 @@ def _evaluate(
     backwards: bool,
 ) -> None:
     """Replace pairs of halves by their images (or, backwards, by their origins)."""
+    # One pair more than there are words if their number is odd.
+    pairs = np.empty((high.size + 1) // 2, np.uint64)
+    words = pairs.view(np.uint32)
     if backwards:
         for k in range(keys.size - 1, 0, -2):
-            _subtract_round(low, high, keys[k], low_radix)
-            _subtract_round(high, low, keys[k - 1], high_radix)
+            _subtract_round(low, high, keys[k], low_radix, words, pairs)
+            _subtract_round(high, low, keys[k - 1], high_radix, words, pairs)
     else:
         for k in range(0, keys.size, 2):
-            _add_round(high, low, keys[k], high_radix)
-            _add_round(low, high, keys[k + 1], low_radix)
+            _add_round(high, low, keys[k], high_radix, words, pairs)
+            _add_round(low, high, keys[k + 1], low_radix, words, pairs)
 
 
 @jit

@@ -78,7 +78,8 @@ def locate(
     total = int(offsets[-1])
     if not numbers.size:
         return
-    assert 0 <= int(numbers.min()) <= int(numbers.max()) < total
+    assert int(numbers.max()) < total
+    assert numbers.dtype.kind == "u" or int(numbers.min()) >= 0
     if _ENTRIES_PER_DATASET * numbers.size < len(counts):  # too few to pay for a table
         sought = numbers.astype(np.int64, copy=False)
         datasets = np.searchsorted(offsets, sought, side="right") - 1
