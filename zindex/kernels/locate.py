@@ -10,8 +10,9 @@ from zindex.kernels._jit import jit
 IntegerArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 
-# Entries of the table per dataset, so that hardly any search looks at more than two datasets.
-_ENTRIES_PER_DATASET = 8
+# Entries of the table per dataset, so that hardly any search looks at more than one; fewer where
+# the table would leave the cache.
+_ENTRIES_PER_DATASET, _FEWER_ENTRIES, _MAX_ENTRIES = 32, 8, 1 << 20
 
 
 @jit
@@ -80,13 +81,16 @@ def locate(
         return
     assert int(numbers.max()) < total
     assert numbers.dtype.kind == "u" or int(numbers.min()) >= 0
-    if _ENTRIES_PER_DATASET * numbers.size < len(counts):  # too few to pay for a table
+    if _FEWER_ENTRIES * numbers.size < len(counts):  # too few to pay for a table
         sought = numbers.astype(np.int64, copy=False)
         datasets = np.searchsorted(offsets, sought, side="right") - 1
         dataset_index[:] = datasets
         dataset_sample_index[:] = sought - offsets[datasets]
         return
-    shift = max(0, total.bit_length() - (_ENTRIES_PER_DATASET * len(counts)).bit_length())
+    num_entries = min(
+        _ENTRIES_PER_DATASET * len(counts), max(_FEWER_ENTRIES * len(counts), _MAX_ENTRIES)
+    )
+    shift = max(0, total.bit_length() - num_entries.bit_length())
     table = np.empty(((total - 1) >> shift) + 1, np.int32)
     _fill_table(offsets, shift, table)
     _locate(numbers, offsets, shift, table, dataset_index, dataset_sample_index)
