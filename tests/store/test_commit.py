@@ -72,8 +72,8 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     order: list[str] = []
     real = local.write_once
 
-    def write_once(path: Path, buffers: Any, *, replace: bool = False) -> bool:
-        done = real(path, buffers, replace=replace)
+    def write_once(path: Path, buffers: Any, **settings: bool) -> bool:
+        done = real(path, buffers, **settings)
         if done:
             order.append(str(path))
         return done

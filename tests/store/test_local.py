@@ -65,6 +65,25 @@ def test_write_once_creates_and_then_keeps(tmp_path: Path) -> None:
     assert names(path.parent) == ["file"]
 
 
+def test_a_large_file_that_is_not_to_be_cached_holds_the_same(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 8192
+    assert write_once(tmp_path / "file", [content, memoryview(b"end")], cached=False)
+    assert read_file(tmp_path / "file") == content + b"end"
+
+
+def test_no_reserved_blocks_and_no_advice_are_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.posix_fadvise", refuse)
+    monkeypatch.setattr("zindex.store.local._fallocate", None)
+    content = bytes(2 << 20)
+    assert write_once(tmp_path / "file", [content], cached=False)
+    assert (tmp_path / "file").read_bytes() == content
+
+
 def test_write_once_replaces_on_demand(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert write_once(path, [b"damaged"])

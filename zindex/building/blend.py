@@ -228,9 +228,16 @@ def count_chunk(chunk: GreedyChunk) -> Int64Array:
 
 def store_chunk(plan: BlendPlan, root: Path, shard: int, chunk: GreedyChunk) -> list[ShardResult]:
     """Task: write one proven chunk."""
+    return _store(plan, root, shard, chunk.dataset_index, chunk.dataset_sample_index)
+
+
+def _store(
+    plan: BlendPlan, root: Path, shard: int, datasets: AnyArray, samples: AnyArray
+) -> list[ShardResult]:
+    """Write one shard of both arrays; no build reads them again."""
     return [
-        store_shard(root, plan.dataset_layout, shard, lambda: chunk.dataset_index),
-        store_shard(root, plan.sample_layout, shard, lambda: chunk.dataset_sample_index),
+        store_shard(root, plan.dataset_layout, shard, lambda: datasets, cached=False),
+        store_shard(root, plan.sample_layout, shard, lambda: samples, cached=False),
     ]
 
 
@@ -250,10 +257,7 @@ def store_scalable_shard(
         datasets, samples = compute_scalable(plan, *plan.dataset_layout.shard_bounds(shard))
     else:
         datasets, samples = locate_samples(plan, numbers)
-    return [
-        store_shard(root, plan.dataset_layout, shard, lambda: datasets),
-        store_shard(root, plan.sample_layout, shard, lambda: samples),
-    ]
+    return _store(plan, root, shard, datasets, samples)
 
 
 def _digest(counts: Int64Array) -> str:

@@ -28,32 +28,43 @@ class ShardResult:
 
 
 def store_shard(
-    root: Path, layout: ArrayLayout, shard: int, compute: Callable[[], npt.NDArray[np.generic]]
+    root: Path,
+    layout: ArrayLayout,
+    shard: int,
+    compute: Callable[[], npt.NDArray[np.generic]],
+    *,
+    cached: bool = True,
 ) -> ShardResult:
     """Return the receipt of a shard, computing and writing it only if no valid one is there.
 
-    A shard that is there but damaged is replaced by its one right content.
+    A shard that is there but damaged is replaced by its one right content. ``cached`` is as of
+    `local.write_once`.
     """
     found = find_receipt(root, layout, shard)
     if found is not None:
         return ShardResult(found, written=False)
-    return write_shard(root, layout, shard, compute())
+    return write_shard(root, layout, shard, compute(), cached=cached)
 
 
 def write_shard(
-    root: Path, layout: ArrayLayout, shard: int, values: npt.NDArray[np.generic]
+    root: Path,
+    layout: ArrayLayout,
+    shard: int,
+    values: npt.NDArray[np.generic],
+    *,
+    cached: bool = True,
 ) -> ShardResult:
     """Write one shard, or put right what is there; see ``encode_shard`` for ``values``."""
     buffers, receipt = encode_shard(layout, shard, values)
     path = root / layout.shard_key(shard)
-    if local.write_once(path, buffers):
+    if local.write_once(path, buffers, cached=cached):
         return ShardResult(receipt, written=True)
     found = find_receipt(root, layout, shard)
     # Another version of a compressor makes other bytes of the same values: those of the writer who
     # came first stay, for their receipt may be on its way into a commit.
     if found is not None and (found == receipt or layout.codec != "none"):
         return ShardResult(found, written=False)
-    local.write_once(path, buffers, replace=True)
+    local.write_once(path, buffers, replace=True, cached=cached)
     return ShardResult(receipt, written=True)
 
 
