@@ -83,7 +83,7 @@ class Ranks:
     def outcome(self, rank: int) -> dict[str, Any]:
         """Return the last line that a rank says."""
         process = self.processes[rank]
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
         facts: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return facts
@@ -137,14 +137,15 @@ def test_all_ranks_get_the_same(
         assert ranks.outcome(rank) == {"rank": rank, "datasets": datasets}
 
 
-def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, num_ranks: int) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
     process = ranks.start({"config": run_config}, *launcher)
     wanted = expected(run_config, tmp_path)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     said = sorted((json.loads(line) for line in out.splitlines()), key=lambda facts: facts["rank"])
-    assert said == [{"rank": rank, "datasets": wanted} for rank in range(2)]
+    assert said == [{"rank": rank, "datasets": wanted} for rank in range(num_ranks)]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_another_rank_takes_over_from_one_that_is_killed(
     for rank in (1, 2):
         assert ranks.outcome(rank) == {"rank": rank, "datasets": wanted}
     assert builder.wait(10) == -signal.SIGKILL
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 120
 
 
 @pytest.mark.parametrize(
