@@ -9,8 +9,8 @@ import torch
 from zindex.datasets.utils import (
     Split,
     compile_helpers,
+    current_rank,
     get_blend_from_list,
-    is_building_rank,
     log_single_rank,
     normalize,
 )
@@ -67,11 +67,11 @@ def test_log_on_one_rank(
 ) -> None:
     logger = logging.getLogger("zindex.test")
     log_single_rank(logger, logging.WARNING, "alone %d", 1)
-    assert is_building_rank()
+    assert current_rank() == 0
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
     log_single_rank(logger, logging.WARNING, "together %d", 2, rank=rank)
-    assert not is_building_rank()
+    assert current_rank() == 3
     assert [record.getMessage() for record in caplog.records] == [
         "alone 1",
         *(["together 2"] if logged else []),

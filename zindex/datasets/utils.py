@@ -15,7 +15,6 @@ __all__ = [
     "compile_helpers",
     "current_rank",
     "get_blend_from_list",
-    "is_building_rank",
     "log_single_rank",
     "normalize",
 ]
@@ -106,11 +105,6 @@ def current_rank() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     return 0
-
-
-def is_building_rank() -> bool:
-    """Return whether this process builds what is missing: rank 0, or a process of its own."""
-    return current_rank() == 0
 
 
 def log_single_rank(logger: logging.Logger, *args: Any, rank: int = 0, **kwargs: Any) -> None:
