@@ -7,8 +7,11 @@
     ├── SourceError (ValueError)               a .bin/.idx pair is not what it must be
     ├── PlanError (ValueError)                 the numbers asked for cannot be had from the data
     ├── StoreError                             a store holds something that zindex did not write
-    │   └── StoreNotFoundError (FileNotFoundError)
-    │       └── NotReadyError                  begun but not committed yet: k of n shards
+    │   ├── StoreNotFoundError (FileNotFoundError)
+    │   │   └── NotReadyError                  begun but not committed yet: k of n shards
+    │   ├── StoreUnavailableError (OSError)    an object store does not answer, or refuses
+    │   └── ForkedStoreError (RuntimeError)    an object store was used before this fork
+    ├── StateMismatchError (ValueError)        a loader state belongs to another run
     ├── FingerprintMismatchError               same place, other content
     └── VerificationError                      bytes on disk fail their checksum, or are missing
 
@@ -68,6 +71,21 @@ class NotReadyError(StoreNotFoundError):
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(NotReadyError, num_done=self.num_done, num_shards=self.num_shards)
         return make, self.args, self.__dict__
+
+
+class StoreUnavailableError(StoreError, OSError):
+    """An object store does not answer, or refuses: the network, the address or the credentials."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+class ForkedStoreError(StoreError, RuntimeError):
+    """A client of an object store was used before this process was forked, and cannot go on."""
+
+
+class StateMismatchError(ZindexError, ValueError):
+    """The state of a loader belongs to another run, or to another version of zindex."""
 
 
 class FingerprintMismatchError(ZindexError):

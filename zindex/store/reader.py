@@ -7,8 +7,9 @@ its crc32c the first time that a process touches it. Readers hold no file across
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -230,9 +231,97 @@ class RowReader:
         self._read(start, stop, out)
         return out
 
+    def read_spans(
+        self,
+        starts: npt.NDArray[np.int64],
+        stops: npt.NDArray[np.int64],
+        out: npt.NDArray[Any] | None = None,
+        places: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return the rows of many spans, one span after the other.
+
+        Parameters
+        ----------
+        starts, stops
+            Shape (spans,), int64, rows: span i is ``[starts[i], stops[i])``; spans may overlap and
+            come in any order.
+        out
+            Shape (rows, ...), C order, in this dtype or, for one column, int64; where to put them.
+        places
+            Shape (spans,), int64: the row of ``out`` at which each span goes; one after the other
+            if left out. Rows of ``out`` that no span covers stay as they are.
+
+        Raises
+        ------
+        IndexError
+            If a span is outside the array.
+        VerificationError
+            If a shard is missing or a chunk fails its checksum.
+        """
+        lengths = stops - starts
+        if places is None:
+            places = np.cumsum(lengths) - lengths
+        if out is None:
+            out = np.empty((int(lengths.sum()), *self.shape[1:]), self.dtype)
+        for start, stop, place in zip(
+            starts.tolist(), stops.tolist(), places.tolist(), strict=True
+        ):
+            out[place : place + stop - start] = self.read(start, stop)
+        return out
+
+    def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return rows by number: shape (len(rows), ...), in this dtype."""
+        return self.read_spans(rows, rows + 1)
+
     def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with rows that are known to exist."""
         raise NotImplementedError
+
+
+class Spans(NamedTuple):
+    """What is wanted of one array; see `RowReader.read_spans`."""
+
+    reader: RowReader | npt.NDArray[Any]
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    out: npt.NDArray[Any] | None = None
+    places: npt.NDArray[np.int64] | None = None
+
+
+def read_many(wanted: Sequence[Spans]) -> list[npt.NDArray[Any]]:
+    """Return spans of many arrays in one round: one kernel call, or requests side by side.
+
+    Parameters
+    ----------
+    wanted
+        What is wanted of each array. An array in memory stands for itself.
+
+    Returns
+    -------
+    rows
+        For each of ``wanted`` what `RowReader.read_spans` returns.
+    """
+    return [read_array_spans(*spans) for spans in wanted]
+
+
+def read_array_spans(
+    reader: RowReader | npt.NDArray[Any],
+    starts: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+    out: npt.NDArray[Any] | None = None,
+    places: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[Any]:
+    """Return the rows of many spans of a reader, or of an array in memory."""
+    if isinstance(reader, RowReader):
+        return reader.read_spans(starts, stops, out, places)
+    lengths = stops - starts
+    if places is None:
+        places = np.cumsum(lengths) - lengths
+    if out is None:
+        out = np.empty((int(lengths.sum()), *reader.shape[1:]), reader.dtype)
+    for start, stop, place in zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True):
+        out[place : place + stop - start] = reader[start:stop]
+    return out
 
 
 class ArrayReader(RowReader):

@@ -1,0 +1,1 @@
+"""From torch datasets to batches: samplers, collation, the loader and its state."""
