@@ -126,10 +126,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
             f"{plan.root} must be empty or a zindex store, it holds other files; "
             "choose another place"
         )
-    content = plan.to_json()
-    content["plan_sha256"] = fingerprint(content)
-    if not local.write_once(path, [canonical_json(content).encode()]):
-        stored = _read_plan(plan.root)
+    if not local.write_once(path, [plan_file(plan)]):
+        stored = read_plan(plan.root)
         if stored["fingerprint"] != plan.fingerprint:
             raise FingerprintMismatchError(
                 f"{plan.root} holds fingerprint {stored['fingerprint'][:16]}, the build wants "
@@ -149,6 +147,13 @@ def begin_store(plan: StorePlan) -> StorePlan:
             "make room or choose another place"
         )
     return plan
+
+
+def plan_file(plan: StorePlan) -> bytes:
+    """Return the content of a store's ``plan.json``, which carries its own digest."""
+    content = plan.to_json()
+    content["plan_sha256"] = fingerprint(content)
+    return canonical_json(content).encode()
 
 
 def commit_store(
@@ -172,6 +177,30 @@ def commit_store(
     FingerprintMismatchError
         If another commit with other content is already there.
     """
+    files = commit_files(plan, receipts, attributes)
+    for layout in plan.layouts:
+        for folder in _shard_folders(plan.root, layout):
+            local.sync_directory(folder)
+    root = files.pop(ROOT_KEY)
+    for key, content in files.items():
+        _create_same(plan.root / key, content)
+        local.sync_directory((plan.root / key).parent)
+    local.sync_directory(plan.root)
+    _create_same(plan.root / ROOT_KEY, root)
+    local.sync_directory(plan.root)
+    local.sync_directory(plan.root.parent)
+
+
+def commit_files(
+    plan: StorePlan, receipts: Iterable[Receipt], attributes: dict[str, Any] | None = None
+) -> dict[str, bytes]:
+    """Return the content of every file of a commit by its key; parameters as of `commit_store`.
+
+    Raises
+    ------
+    VerificationError
+        If a shard has no receipt.
+    """
     by_shard = {(receipt.array, receipt.shard): receipt for receipt in receipts}
     manifest: dict[str, list[list[int]]] = {}
     for layout in plan.layouts:
@@ -184,12 +213,12 @@ def commit_store(
                     "finished; build again"
                 )
             rows.append([receipt.nbytes, receipt.crc32c])
-        for folder in _shard_folders(plan.root, layout):
-            local.sync_directory(folder)
-    manifest_text = canonical_json(manifest).encode()
+    files = {MANIFEST_KEY: canonical_json(manifest).encode()}
     metadata = {layout.name: layout.zarr_metadata() for layout in plan.layouts}
+    for name, fields in metadata.items():
+        files[f"{name}/{ROOT_KEY}"] = canonical_json(fields).encode()
     facts = plan.to_json() | (attributes or {})
-    facts["manifest_sha256"] = hashlib.sha256(manifest_text).hexdigest()
+    facts["manifest_sha256"] = hashlib.sha256(files[MANIFEST_KEY]).hexdigest()
     root = {
         "zarr_format": 3,
         "node_type": "group",
@@ -201,15 +230,8 @@ def commit_store(
         },
     }
     facts["root_sha256"] = fingerprint(root)
-    _create_same(plan.root / MANIFEST_KEY, manifest_text)
-    for name, fields in metadata.items():
-        _create_same(plan.root / name / ROOT_KEY, canonical_json(fields).encode())
-        local.sync_directory(plan.root / name)
-    local.sync_directory((plan.root / MANIFEST_KEY).parent)
-    local.sync_directory(plan.root)
-    _create_same(plan.root / ROOT_KEY, canonical_json(root).encode())
-    local.sync_directory(plan.root)
-    local.sync_directory(plan.root.parent)
+    files[ROOT_KEY] = canonical_json(root).encode()
+    return files
 
 
 def _shard_folders(root: Path, layout: ArrayLayout) -> set[Path]:
@@ -262,8 +284,16 @@ def read_root(root: Path) -> dict[str, Any]:
     return facts
 
 
-def _read_plan(root: Path) -> dict[str, Any]:
-    """Return the content of ``plan.json``."""
+def read_plan(root: Path) -> dict[str, Any]:
+    """Return the content of ``plan.json``.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is none.
+    StoreError, VerificationError
+        If it is of a later format, or damaged.
+    """
     path = root / PLAN_KEY
     stored = parse_json(local.read_file(path), str(path))
     _check_digest(stored.pop("plan_sha256", None), stored, path)
@@ -301,7 +331,7 @@ def read_status(root: Path) -> StoreStatus:
         If its plan is of a later format, or damaged.
     """
     try:
-        plan = _read_plan(root)
+        plan = read_plan(root)
     except StoreNotFoundError:
         raise StoreNotFoundError(f"no zindex store at {root}; check the path or build it") from None
     layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
