@@ -11,9 +11,10 @@ from tests.store.stores import DTYPES, GRID, ONE, build_arrays, count_up
 from zindex import schema
 from zindex.errors import SourceError, StoreError, VerificationError
 from zindex.store.commit import StorePlan, begin_store, commit_store
+from zindex.store.flat_file import FlatFile
 from zindex.store.open import Store, open_store
 from zindex.store.reader import ArrayReader
-from zindex.store.tokens import LINK, LinkedTokens, open_tokens
+from zindex.store.tokens import LINK, open_tokens
 
 
 def link_tokens(root: Path, dtype: str, link: Any) -> Store:
@@ -33,7 +34,7 @@ def test_stored_and_linked_tokens_are_the_same(tmp_path: Path, dtype: str) -> No
     stored = open_tokens(open_store(tmp_path / "stored"))
     linked = open_tokens(link_tokens(tmp_path / "linked", dtype, link))
     assert isinstance(stored, ArrayReader)
-    assert isinstance(linked, LinkedTokens)
+    assert isinstance(linked, FlatFile)
     for start in range(21):
         for stop in range(start, 21):
             for reader in (stored, linked):

@@ -11,7 +11,8 @@ from zindex import schema
 from zindex.building.source import count_tokens
 from zindex.errors import ConfigError
 from zindex.store.open import Store, open_store
-from zindex.store.tokens import TokenReader, open_tokens
+from zindex.store.reader import RowReader
+from zindex.store.tokens import open_tokens
 
 
 class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
@@ -42,7 +43,7 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
         self.path_prefix = path_prefix
         self.multimodal = multimodal
         self.store: Store = open_store(path_prefix, kind="tokens")
-        self._tokens: TokenReader = open_tokens(self.store)
+        self._tokens: RowReader = open_tokens(self.store)
         if multimodal:
             self._check_modes()
 

@@ -9,7 +9,7 @@ from zindex.errors import FingerprintMismatchError, StoreError
 from zindex.store.commit import read_root
 from zindex.store.layout import ArrayLayout
 from zindex.store.local import local_path
-from zindex.store.reader import ArrayReader, forget_open_shards
+from zindex.store.reader import ArrayReader, Verify, check_verify, forget_open_shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Store:
     #: All of ``attributes.zindex``.
     attributes: dict[str, Any]
     layouts: dict[str, ArrayLayout]
+    #: When readers check an inner chunk against its crc32c.
+    verify: Verify = "first"
 
     @property
     def num_shards(self) -> int:
@@ -37,11 +39,16 @@ class Store:
         """Return the reader of an array."""
         if name not in self.layouts:
             raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
-        return ArrayReader(self.root, self.layouts[name], self.attributes["manifest_sha256"])
+        version = self.attributes["manifest_sha256"]
+        return ArrayReader(self.root, self.layouts[name], version, self.verify)
 
 
 def open_store(
-    url: str | os.PathLike[str], *, kind: str | None = None, expected: str | None = None
+    url: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    expected: str | None = None,
+    verify: Verify = "first",
 ) -> Store:
     """Open a committed store; one file is read.
 
@@ -53,9 +60,14 @@ def open_store(
         ``"tokens"`` or ``"index"``; None accepts both.
     expected
         Fingerprint that the content must have; None accepts any.
+    verify
+        When an inner chunk is checked against its crc32c: ``"first"``, at its first touch in a
+        process; ``"always"``, at every read; ``"never"``.
 
     Raises
     ------
+    ConfigError
+        If ``verify`` is none of these.
     NotReadyError
         If it was begun but is not committed.
     StoreNotFoundError
@@ -67,6 +79,7 @@ def open_store(
     VerificationError
         If its metadata are damaged.
     """
+    check_verify(verify)
     root = local_path(url)
     facts = read_root(root)
     if kind is not None and facts["kind"] != kind:
@@ -85,4 +98,5 @@ def open_store(
         spec=facts["spec"],
         attributes=facts,
         layouts={layout.name: layout for layout in layouts},
+        verify=verify,
     )

@@ -9,12 +9,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.errors import VerificationError
+from zindex.errors import ConfigError, VerificationError
 from zindex.store.layout import ArrayLayout
 from zindex.store.shard import (
     REMEDY,
@@ -25,8 +25,17 @@ from zindex.store.shard import (
     index_nbytes,
 )
 
+#: When an inner chunk is checked: at its first touch in a process, at every read, or never.
+Verify = Literal["first", "always", "never"]
+
 _MAX_OPEN_SHARDS = 256
 _MAX_IOVEC = 512
+
+
+def check_verify(verify: str) -> None:
+    """Refuse a choice of `Verify` that there is not."""
+    if verify not in get_args(Verify):
+        raise ConfigError(f"verify must be 'first', 'always' or 'never', got {verify!r}")
 
 
 class _ShardFile:
@@ -277,6 +286,14 @@ class RowReader:
         """Fill ``out`` with rows that are known to exist."""
         raise NotImplementedError
 
+    @staticmethod
+    def read_round(wanted: Sequence["Spans"]) -> list[npt.NDArray[Any]]:
+        """Return the spans of several arrays of this class: what `read_many` calls, class by class.
+
+        Classes that read many arrays better at once than one after the other have their own.
+        """
+        return [read_array_spans(*spans) for spans in wanted]
+
 
 class Spans(NamedTuple):
     """What is wanted of one array; see `RowReader.read_spans`."""
@@ -301,7 +318,15 @@ def read_many(wanted: Sequence[Spans]) -> list[npt.NDArray[Any]]:
     rows
         For each of ``wanted`` what `RowReader.read_spans` returns.
     """
-    return [read_array_spans(*spans) for spans in wanted]
+    rounds: dict[Any, list[int]] = {}
+    for number, spans in enumerate(wanted):
+        reader = spans.reader
+        way = reader.read_round if isinstance(reader, RowReader) else RowReader.read_round
+        rounds.setdefault(way, []).append(number)
+    results: dict[int, npt.NDArray[Any]] = {}
+    for way, numbers in rounds.items():
+        results.update(zip(numbers, way([wanted[number] for number in numbers]), strict=True))
+    return [results[number] for number in range(len(wanted))]
 
 
 def read_array_spans(
@@ -336,12 +361,17 @@ class ArrayReader(RowReader):
     version
         Tells the stores apart that lie at this place one after another: their shards are never
         taken for each other, in whichever process they were opened.
+    verify
+        When an inner chunk is checked.
     """
 
-    def __init__(self, root: Path, layout: ArrayLayout, version: str = "") -> None:
+    def __init__(
+        self, root: Path, layout: ArrayLayout, version: str = "", verify: Verify = "first"
+    ) -> None:
         super().__init__(layout)
         self.root = root
         self.version = version
+        self.verify: Verify = verify
 
     def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         layout = self.layout

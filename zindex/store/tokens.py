@@ -1,51 +1,18 @@
 """The tokens of a corpus by position: from the Zarr array, or from a linked ``.bin``."""
 
 import os
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
 from zindex.errors import SourceError, StoreError
-from zindex.formats.bin_reader import BinFile
+from zindex.store.flat_file import FlatFile
 from zindex.store.open import Store
+from zindex.store.reader import RowReader
 
 #: Key of ``attributes.zindex`` under which a linked store names its ``.bin``.
 LINK = "bin"
 
 
-class TokenReader(Protocol):
-    """Reads spans of tokens."""
-
-    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return tokens ``[start, stop)`` in the corpus's dtype."""
-        ...
-
-
-class LinkedTokens:
-    """Tokens that stay in a ``.bin`` file.
-
-    Parameters
-    ----------
-    path
-        The ``.bin`` file.
-    nbytes
-        Size that it must have.
-    dtype
-        Token dtype.
-    """
-
-    def __init__(self, path: str, nbytes: int, dtype: str) -> None:
-        self.file = BinFile(path, nbytes)
-        self.dtype = np.dtype(dtype)
-
-    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return tokens ``[start, stop)``."""
-        return self.file.read(self.dtype, stop - start, start * self.dtype.itemsize)
-
-
-def open_tokens(store: Store) -> TokenReader:
+def open_tokens(store: Store) -> RowReader:
     """Return the reader of a token store's tokens, wherever they lie.
 
     Raises
@@ -68,4 +35,4 @@ def open_tokens(store: Store) -> TokenReader:
             f"{path} must have {nbytes:,} bytes, as when it was linked to {store.root}, {found}; "
             "restore it, or convert the corpus again at another place"
         )
-    return LinkedTokens(path, nbytes, store.spec["token_dtype"])
+    return FlatFile(path, nbytes, store.spec["token_dtype"])
