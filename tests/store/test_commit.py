@@ -415,7 +415,7 @@ def test_a_group_of_someone_else_is_refused(root: Path) -> None:
 def test_root_metadata_without_the_right_digest_is_refused(root: Path, content: str) -> None:
     root.mkdir()
     (root / "zarr.json").write_text(content)
-    with pytest.raises(VerificationError, match=r"zarr.json fails its digest; remove the store"):
+    with pytest.raises(VerificationError, match=r"zarr.json fails its digest; `zindex verify`"):
         open_store(root)
 
 

@@ -98,5 +98,5 @@ def test_a_missing_shard_is_found_when_it_is_read(plan: StorePlan) -> None:
     (plan.root / "one" / "c" / "1").unlink()
     array = open_store(plan.root)["one"]
     assert array[5] == 5
-    with pytest.raises(VerificationError, match=r"my store/one/c/1 is missing; remove the store"):
+    with pytest.raises(VerificationError, match=r"my store/one/c/1 is missing; `zindex verify`"):
         array[6]

@@ -345,7 +345,7 @@ def test_the_error_names_chunk_and_shard(damaged: Damaged) -> None:
     changed = bytearray(damaged.files["one/c/0"])
     changed[len(changed) - 36 - 1] ^= 1  # the checksum of the second chunk
     message = damaged.check("one/c/0", bytes(changed))
-    assert message.startswith("chunk 1 of shard one/c/0 fails its checksum; remove the store")
+    assert message.startswith("chunk 1 of shard one/c/0 fails its checksum; `zindex verify`")
 
 
 def test_a_chunk_that_the_index_puts_elsewhere_is_read_from_there(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_shard_that_shrinks_under_its_reader_is_an_error_and_no_signal(tmp_pat
     array = open_store(tmp_path)["one"]
     assert array[0] == 0
     os.truncate(tmp_path / "one" / "c" / "0", 20)
-    message = "shard one/c/0 must hold 16 bytes at 16, it ends after 4; remove the store"
+    message = "shard one/c/0 must hold 16 bytes at 16, it ends after 4; `zindex verify`"
     with pytest.raises(VerificationError, match=re.escape(message)):
         array.read(3, 6)
     os.truncate(tmp_path / "one" / "c" / "0", 0)

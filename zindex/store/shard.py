@@ -17,7 +17,7 @@ Buffer = bytes | memoryview
 _CRC_NBYTES = 4
 _MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 #: What cures damaged bytes: a committed store is complete for every build.
-REMEDY = "remove the store and build it again"
+REMEDY = "`zindex verify` names all that is damaged, `zindex repair` rebuilds just that"
 
 
 @dataclass(frozen=True, slots=True)
