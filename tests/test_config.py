@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from zindex import config
 from zindex.config import DatasetConfig, RunConfig, as_config, load_config
 from zindex.errors import ConfigError
+from zindex.formats import yaml_file
 from zindex.plan.blend_sizes import BlendRequest
 from zindex.store.layout import ChunkGrid
 
@@ -300,7 +300,7 @@ def test_a_few_aliases_are_welcome(tmp_path: Path) -> None:
         {"train": 5},
         {"train": 5, "valid": 1},
     ]
-    assert config._MAX_ALIASES >= 3
+    assert yaml_file._MAX_ALIASES >= 3
 
 
 def test_a_dataset_named_twice_is_refused() -> None:

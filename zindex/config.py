@@ -40,9 +40,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import yaml
-
 from zindex.errors import ConfigError
+from zindex.formats.yaml_file import read_yaml
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.blend_sizes import BlendKind, BlendRequest
 from zindex.plan.index_plan import Order, Stored
@@ -59,8 +58,6 @@ from zindex.store.layout import ChunkGrid
 SampleCounts = dict[str, int | None]
 ShareKind = Literal["weight", "tokens", "epochs"]
 
-_MAX_NBYTES = 4 << 20
-_MAX_ALIASES = 20
 # Shows wrong values in short: aliases can make a value that no memory could print.
 _show = reprlib.Repr()
 _show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
@@ -254,38 +251,7 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
     ConfigError
         If the file is missing, is no YAML mapping, or holds a setting that is not known.
     """
-    file = Path(path)
-    try:
-        with open(file, "rb") as stream:
-            content = stream.read(_MAX_NBYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"a run needs its YAML file, cannot read {file}: {error}") from error
-    if len(content) > _MAX_NBYTES:
-        raise ConfigError(f"{file} must be YAML of at most {_MAX_NBYTES} bytes; check the path")
-    try:
-        values = yaml.load(content, _Loader)
-    except RecursionError as error:
-        raise ConfigError(f"{file} must hold YAML that is nested less deeply") from error
-    # Values that do not fit their tags, such as !!int "", come out as errors of many kinds.
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{file} must hold YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{file} must hold a mapping of settings, got {type(values).__name__}")
-    return RunConfig.from_json(values, folder=str(file.parent))
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe, with few aliases: a file of a hundred bytes could stand for gigabytes."""
-
-    num_aliases = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Count an alias before it is followed."""
-        if self.check_event(yaml.AliasEvent):
-            self.num_aliases += 1
-            if self.num_aliases > _MAX_ALIASES:
-                raise yaml.YAMLError(f"it may have at most {_MAX_ALIASES} aliases")
-        return super().compose_node(parent, index)
+    return RunConfig.from_json(read_yaml(path), folder=str(Path(path).parent))
 
 
 def as_config(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> RunConfig:
