@@ -440,7 +440,7 @@ def test_a_plan_without_the_right_digest_is_refused(root: Path, content: str) ->
     (root / "_zindex").mkdir(parents=True)
     (root / "_zindex" / "plan.json").write_text(content)
     for use in (open_store, read_status, lambda root: begin_store(plan_arrays(root, ARRAYS))):
-        with pytest.raises(VerificationError, match=r"plan.json fails its digest; remove the sto"):
+        with pytest.raises(VerificationError, match=r"plan.json fails its digest; `zindex verify`"):
             use(root)
 
 
