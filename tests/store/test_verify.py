@@ -1,0 +1,188 @@
+"""Every byte of a store is checked, and what is wrong is named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.store.stores import GRID, ONE, TWO, all_files, build_arrays, count_up, plan_arrays
+from zindex.errors import StoreError, StoreNotFoundError
+from zindex.store.commit import begin_store
+from zindex.store.layout import ChunkGrid
+from zindex.store.shard_files import store_shard
+from zindex.store.verify import Damage, StoreReport, verify_store
+
+ARRAYS = {ONE: count_up(20), TWO: count_up(9, num_columns=2)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def damaged(report: StoreReport) -> dict[str, str]:
+    return {damage.key: damage.problem for damage in report.damages}
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_sound_store_is_sound(root: Path, codec: str) -> None:
+    plan = build_arrays(root, ARRAYS, ChunkGrid(3, 6, codec))
+    advanced: list[int] = []
+    report = verify_store(root, advance=advanced.append)
+    assert report.is_sound
+    assert not report.notes
+    assert report.kind == "index"
+    assert report.fingerprint == plan.fingerprint
+    assert report.num_shards == plan.num_shards
+    shards = [path for path in root.rglob("c/**/*") if path.is_file()]
+    assert report.nbytes == sum(path.stat().st_size for path in shards)
+    assert 0 < sum(advanced) < report.nbytes  # without the shard indices
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_flipped_bit_of_any_byte_is_found_and_its_file_named(root: Path, codec: str) -> None:
+    build_arrays(root, {ONE: count_up(11), TWO: count_up(4, num_columns=2)}, ChunkGrid(3, 6, codec))
+    rng = np.random.default_rng(5)
+    for key, content in all_files(root).items():
+        is_json = key.endswith(".json")
+        for position in range(0, len(content), 7 if is_json else 1):
+            changed = bytearray(content)
+            changed[position] ^= 1 << int(rng.integers(8))
+            (root / key).write_bytes(changed)
+            report = verify_store(root)
+            assert [damage.key for damage in report.damages] == [key], position
+            assert (report.damages[0].shard is None) == is_json
+        (root / key).write_bytes(content)
+    assert verify_store(root).is_sound
+
+
+def test_a_missing_file_is_named(root: Path) -> None:
+    build_arrays(root, ARRAYS)
+    for key, content in all_files(root).items():
+        (root / key).unlink()
+        assert damaged(verify_store(root)) == {
+            key: "is missing: the store is not committed" if key == "zarr.json" else "is missing"
+        }
+        (root / key).write_bytes(content)
+
+
+def test_another_size_is_named(root: Path) -> None:
+    build_arrays(root, ARRAYS)
+    shard = root / "one" / "c" / "2"
+    content = shard.read_bytes()
+    nbytes = len(content)
+    for changed in (content[:-1], content + b"\0", b""):
+        shard.write_bytes(changed)
+        problem = f"has {len(changed)} bytes, {nbytes} were committed"
+        assert damaged(verify_store(root)) == {"one/c/2": problem}
+
+
+def test_swapped_shards_are_named_with_what_they_hold(root: Path) -> None:
+    """Each of them is right by its own checksums."""
+    build_arrays(root, ARRAYS)
+    first, second = root / "one" / "c" / "0", root / "one" / "c" / "1"
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    assert damaged(verify_store(root)) == {"one/c/1": "holds what was committed as one/c/0"}
+    first.write_bytes(contents[1])
+    assert damaged(verify_store(root)) == {
+        "one/c/0": "holds what was committed as one/c/1",
+        "one/c/1": "holds what was committed as one/c/0",
+    }
+
+
+def test_a_shard_of_other_values_is_named(root: Path, tmp_path: Path) -> None:
+    build_arrays(root, ARRAYS)
+    build_arrays(tmp_path / "other", {ONE: count_up(20) + 1, TWO: ARRAYS[TWO]})
+    shutil.copy(tmp_path / "other" / "one" / "c" / "1", root / "one" / "c" / "1")
+    assert damaged(verify_store(root)) == {"one/c/1": "holds other values than were committed"}
+
+
+def test_the_damaged_chunks_are_counted(root: Path) -> None:
+    build_arrays(root, {ONE: count_up(60)}, ChunkGrid(3, 60))
+    shard = root / "one" / "c" / "0"
+    content = bytearray(shard.read_bytes())
+    for chunk in (4, 7, 19):
+        content[16 * chunk] ^= 1
+    shard.write_bytes(content)
+    assert damaged(verify_store(root)) == {
+        "one/c/0": "chunk 4 of shard one/c/0 fails its checksum, as do 2 others"
+    }
+
+
+def test_what_is_no_part_of_the_store_is_noted(root: Path) -> None:
+    build_arrays(root, ARRAYS)
+    (root / "one" / "c" / "1.abc.partial").write_bytes(b"half")
+    (root / "one" / "c" / "99").write_bytes(b"")
+    (root / "README").write_text("mine")
+    report = verify_store(root)
+    assert report.is_sound
+    assert report.notes == (
+        "README is no part of the store",
+        "one/c/1.abc.partial is what a stopped build left; it can be removed",
+        "one/c/99 is no part of the store",
+    )
+
+
+def test_an_unfinished_store_misses_its_commit_only(root: Path) -> None:
+    plan = begin_store(plan_arrays(root, ARRAYS))
+    (layout, _) = plan.layouts
+    for shard in (0, 2):
+        start, stop = layout.shard_bounds(shard)
+        store_shard(root, layout, shard, lambda i=start, j=stop: ARRAYS[ONE][i:j])
+    report = verify_store(root)
+    assert damaged(report) == {"zarr.json": "is missing: the store is not committed"}
+    assert report.notes == (f"2 of {plan.num_shards} shards are there",)
+    shard_file = root / "one" / "c" / "2"
+    shard_file.write_bytes(b"\1" + shard_file.read_bytes()[1:])
+    assert set(damaged(verify_store(root))) == {"zarr.json", "one/c/2"}
+
+
+def test_root_and_plan_damaged_together_leave_nothing_to_go_by(root: Path) -> None:
+    build_arrays(root, ARRAYS)
+    for name in ("zarr.json", "_zindex/plan.json"):
+        (root / name).write_bytes(b"{}")
+    report = verify_store(root)
+    assert damaged(report) == {
+        "zarr.json": "does not hold the metadata of a zindex store",
+        "_zindex/plan.json": "fails its digest",
+    }
+    assert report.kind is None
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match="no zindex store at"):
+        verify_store(tmp_path)
+    (tmp_path / "zarr.json").write_text('{"attributes": {}}')
+    with pytest.raises(StoreError, match="must be a store written by zindex"):
+        verify_store(tmp_path)
+
+
+def test_a_later_format_is_no_damage(root: Path) -> None:
+    build_arrays(root, ARRAYS)
+    from zindex.store.identity import canonical_json, fingerprint
+
+    content = json.loads((root / "zarr.json").read_bytes())
+    facts = content["attributes"]["zindex"]
+    facts["format_version"] = 99
+    del facts["root_sha256"]
+    facts["root_sha256"] = fingerprint(content)
+    (root / "zarr.json").write_text(canonical_json(content))
+    plan = json.loads((root / "_zindex/plan.json").read_bytes())
+    del plan["plan_sha256"]
+    plan["format_version"] = 99
+    plan["plan_sha256"] = fingerprint(plan)
+    (root / "_zindex/plan.json").write_text(canonical_json(plan))
+    with pytest.raises(StoreError, match="has format version 99"):
+        verify_store(root)
+
+
+def test_a_report_is_json(root: Path) -> None:
+    build_arrays(root, ARRAYS, GRID)
+    (root / "one" / "c" / "0").unlink()
+    report = verify_store(f"file://{root}")
+    values = json.loads(json.dumps(report.to_json()))
+    assert values["damaged"] == [{"key": "one/c/0", "problem": "is missing", "is_shard": True}]
+    assert report.damages == (Damage("one/c/0", "is missing", ("one", 0)),)
