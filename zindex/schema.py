@@ -55,6 +55,27 @@ SHUFFLE_INDEX = ArraySpec(
     "shuffle_index", ("sample",), "sample id", "Sample that stands at each shuffled position."
 )
 
+PART_INDEX = ArraySpec(
+    "part_index",
+    ("part", "field"),
+    "document id, tokens",
+    "Parts of packed samples, sample after sample: document, and token offset in that document.",
+    num_columns=2,
+)
+SAMPLE_OFFSET = ArraySpec(
+    "sample_offset",
+    ("sample_bound",),
+    "parts",
+    "Part at which each packed sample starts; the last entry is the number of parts.",
+)
+PARTITION_OFFSET = ArraySpec(
+    "partition_offset",
+    ("partition_bound", "field"),
+    "sample, part, token",
+    "Sample, part and token at which each run of documents that is packed by itself starts.",
+    num_columns=3,
+)
+
 DATASET_INDEX = ArraySpec(
     "dataset_index", ("sample",), "dataset id", "Dataset that each position of the run draws from."
 )
@@ -69,4 +90,17 @@ DATASET_WEIGHT = ArraySpec(
 )
 DATASET_COUNT = ArraySpec(
     "dataset_count", ("dataset",), "samples", "Samples that the whole run draws of each dataset."
+)
+
+USED_WORD = ArraySpec(
+    "used_word",
+    ("word",),
+    "64 bits",
+    "Samples that an edited run has used, a bit for each, the lowest first; source after source.",
+)
+UNUSED_COUNT = ArraySpec(
+    "unused_count",
+    ("block",),
+    "samples",
+    "Unused samples of its source before each block of 64 words.",
 )
