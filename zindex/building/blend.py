@@ -35,10 +35,10 @@ from zindex.kernels.blend import (
     guess_counts_exhaustive,
 )
 from zindex.plan.blend_plan import BlendPlan
+from zindex.store import files
 from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.local import local_path
-from zindex.store.open import Store, open_store
-from zindex.store.reader import ArrayReader
+from zindex.store.objects import Place, PlaceLike, place_of
+from zindex.store.open import Store, open_array, open_store
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 logger = logging.getLogger(__name__)
@@ -55,22 +55,22 @@ _NUM_ATTEMPTS = 8
 _WRITE, _COMPUTE = 3, 0
 
 
-def blend_store_plan(plan: BlendPlan, folder: str | Path) -> StorePlan:
+def blend_store_plan(plan: BlendPlan, folder: PlaceLike) -> StorePlan:
     """Return the store that a blend goes to: a directory named by split and fingerprint."""
     spec = plan.spec | {"store": plan.stored}
     nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
     name = f"blend-{plan.split}-{nameless.fingerprint[:32]}"
-    return replace(nameless, root=local_path(folder) / name)
+    return replace(nameless, root=place_of(folder) / name)
 
 
-def find_blend(plan: BlendPlan, folder: str | Path) -> Store | None:
+def find_blend(plan: BlendPlan, folder: PlaceLike) -> Store | None:
     """Return the committed blend of a plan, or None while it is not finished."""
     return find_index(blend_store_plan(plan, folder))
 
 
 async def build_blend(
     plan: BlendPlan,
-    folder: str | Path,
+    folder: PlaceLike,
     executor: Executor,
     advance: Callable[[int], None] = lambda num_shards: None,
     *,
@@ -113,7 +113,7 @@ async def build_blend(
 
 async def _build(
     plan: BlendPlan,
-    folder: str | Path,
+    folder: PlaceLike,
     executor: Executor,
     advance: Callable[[int], None],
     permutation: Permutation | None,
@@ -173,7 +173,7 @@ class ChunkEnds(NamedTuple):
 
 
 def compute_chunk(
-    plan: BlendPlan, root: Path, shard: int, counts: Int64Array | None = None
+    plan: BlendPlan, root: Place, shard: int, counts: Int64Array | None = None
 ) -> GreedyChunk:
     """Task: one shard of a greedy blend, from given counts or from a guess a warm-up before."""
     start, stop = plan.dataset_layout.shard_bounds(shard)
@@ -198,7 +198,7 @@ def _warm_up(plan: BlendPlan, start: int) -> Int64Array:
 
 
 def _read_chunk(
-    plan: BlendPlan, root: Path, shard: int, counts: Int64Array
+    plan: BlendPlan, root: Place, shard: int, counts: Int64Array
 ) -> tuple[AnyArray, AnyArray] | None:
     """Return a shard that is on disk, hence proven before, and move the counts to its end.
 
@@ -208,7 +208,7 @@ def _read_chunk(
     if any(find_receipt(root, layout, shard) is None for layout in layouts):
         return None
     bounds = plan.dataset_layout.shard_bounds(shard)
-    datasets, samples = (ArrayReader(root, layout).read(*bounds) for layout in layouts)
+    datasets, samples = (open_array(root, layout).read(*bounds) for layout in layouts)
     drawn, first = np.unique(datasets, return_index=True)
     if not np.array_equal(samples[first], counts[drawn]):
         return None
@@ -226,13 +226,13 @@ def count_chunk(chunk: GreedyChunk) -> Int64Array:
     return chunk.stop_counts
 
 
-def store_chunk(plan: BlendPlan, root: Path, shard: int, chunk: GreedyChunk) -> list[ShardResult]:
+def store_chunk(plan: BlendPlan, root: Place, shard: int, chunk: GreedyChunk) -> list[ShardResult]:
     """Task: write one proven chunk."""
     return _store(plan, root, shard, chunk.dataset_index, chunk.dataset_sample_index)
 
 
 def _store(
-    plan: BlendPlan, root: Path, shard: int, datasets: AnyArray, samples: AnyArray
+    plan: BlendPlan, root: Place, shard: int, datasets: AnyArray, samples: AnyArray
 ) -> list[ShardResult]:
     """Write one shard of both arrays; no build reads them again."""
     return [
@@ -241,7 +241,7 @@ def _store(
     ]
 
 
-def find_scalable_shard(plan: BlendPlan, root: Path, shard: int) -> list[ShardResult]:
+def find_scalable_shard(plan: BlendPlan, root: Place, shard: int) -> list[ShardResult]:
     """Task: the receipts of a shard that is there already; none if any is missing."""
     layouts = (plan.dataset_layout, plan.sample_layout)
     receipts = [find_receipt(root, layout, shard) for layout in layouts]
@@ -250,7 +250,7 @@ def find_scalable_shard(plan: BlendPlan, root: Path, shard: int) -> list[ShardRe
 
 
 def store_scalable_shard(
-    plan: BlendPlan, root: Path, shard: int, numbers: AnyArray | None
+    plan: BlendPlan, root: Place, shard: int, numbers: AnyArray | None
 ) -> list[ShardResult]:
     """Task: one shard of a scalable blend, from its part of the permutation or both at once."""
     if numbers is None:
@@ -274,7 +274,7 @@ class _BlendTasks:
     advance: Callable[[int], None]
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Place:
         return self.store_plan.root
 
     def _key(self, stage: str, shard: int) -> str:
@@ -313,7 +313,7 @@ class _BlendTasks:
     async def scalable(self, permutation: Permutation) -> list[ShardResult]:
         """Store every shard as soon as its part of the permutation is there."""
         plan, run = self.plan, self.executor.run
-        is_new = not (self.root / plan.dataset_layout.name).exists()
+        is_new = not files.list_names(self.root / plan.dataset_layout.name)
 
         async def one(shard: int) -> list[ShardResult]:
             if not is_new:

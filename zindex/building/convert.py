@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from zindex.formats.bin_reader import BinFile
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.local import local_path
+from zindex.store.objects import Place, PlaceLike, place_of
 from zindex.store.open import Store, open_store
 from zindex.store.shard_files import ShardResult, store_shard
 from zindex.store.tokens import LINK, open_tokens
@@ -49,7 +49,7 @@ class Corpus:
 
 def convert(
     prefix: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    store_url: str | os.PathLike[str],
+    store_url: PlaceLike,
     *,
     client: Any = None,
     link: bool = False,
@@ -96,16 +96,16 @@ def convert(
     Law: ``zindex.export`` gives back the same bytes. Memory: one shard per thread.
     """
     # Workers may run in another directory.
-    prefixes = [os.path.abspath(path) for path in expand_prefixes(prefix)]
+    prefixes = [str(local_path(path, "a .bin/.idx pair")) for path in expand_prefixes(prefix)]
     corpora = [Corpus(path, read_index(path, multimodal=multimodal)) for path in prefixes]
-    root = local_path(store_url)
+    root = place_of(store_url)
     is_one = isinstance(prefix, (str, os.PathLike)) and not _is_glob(os.fspath(prefix))
     roots = [root] if is_one else _name_stores(prefixes, root)
 
     async def main(executor: Executor) -> list[Store]:
         with open_progress(progress) as shown:
 
-            async def one(corpus: Corpus, root: Path) -> Store:
+            async def one(corpus: Corpus, root: Place) -> Store:
                 plan = await _plan_store(corpus, root, link, grid, executor)
                 with shown.step(os.path.basename(corpus.prefix), plan.num_shards) as advance:
                     return await _convert_corpus(corpus, plan, executor, advance)
@@ -147,7 +147,7 @@ def _is_glob(path: str) -> bool:
     return glob.has_magic(path) and not os.path.exists(f"{path}.idx")
 
 
-def _name_stores(prefixes: Sequence[str], root: Path) -> list[Path]:
+def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
     """Return where each of several corpora goes."""
     roots = [root / f"{os.path.basename(prefix)}.zarr" for prefix in prefixes]
     for i, path in enumerate(roots):
@@ -160,7 +160,7 @@ def _name_stores(prefixes: Sequence[str], root: Path) -> list[Path]:
 
 
 async def _plan_store(
-    corpus: Corpus, root: Path, link: bool, grid: ChunkGrid | None, executor: Executor
+    corpus: Corpus, root: Place, link: bool, grid: ChunkGrid | None, executor: Executor
 ) -> StorePlan:
     """Return the plan of a corpus's store; its digests are computed by tasks."""
     index = corpus.index
@@ -235,7 +235,7 @@ async def _convert_corpus(
     return open_store(plan.root, kind="tokens", expected=plan.fingerprint)
 
 
-def store_corpus_shard(corpus: Corpus, root: Path, layout: ArrayLayout, shard: int) -> ShardResult:
+def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:
     """Task: one shard of one array of a corpus."""
     start, stop = layout.shard_bounds(shard)
     return store_shard(root, layout, shard, lambda: _read_rows(corpus, layout.name, start, stop))

@@ -5,7 +5,6 @@ prefix sum of those numbers is all that the sample index needs to know of the ot
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,10 @@ from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.kernels.mersenne import seed_state
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
-from zindex.store import local
+from zindex.store import files
 from zindex.store.identity import canonical_json, parse_json
-from zindex.store.reader import ArrayReader
+from zindex.store.objects import Place
+from zindex.store.open import open_array
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 #: Where the state of Megatron's generator after the documents is kept for a resumed build.
@@ -69,16 +69,16 @@ def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.
 
 
 def read_documents(
-    plan: IndexPlan, root: Path, start: int, stop: int
+    plan: IndexPlan, root: Place, start: int, stop: int
 ) -> npt.NDArray[np.signedinteger]:
     """Return rows ``[start, stop)`` of the document index, from its shards or computed."""
     if plan.stored == "minimal":
         return compute_documents(plan, start, stop)
-    return ArrayReader(root, plan.document_layout).read(start, stop)
+    return open_array(root, plan.document_layout).read(start, stop)
 
 
 def store_document_shard(
-    plan: IndexPlan, root: Path, source: LengthSource, shard: int
+    plan: IndexPlan, root: Place, source: LengthSource, shard: int
 ) -> DocumentShard:
     """Task: one shard of the scalable order's document index, and its tokens."""
     layout = plan.document_layout
@@ -90,7 +90,7 @@ def store_document_shard(
     return DocumentShard(result, _count_tokens(plan, root, source, shard, documents))
 
 
-def store_shuffled_documents(plan: IndexPlan, root: Path) -> list[ShardResult]:
+def store_shuffled_documents(plan: IndexPlan, root: Place) -> list[ShardResult]:
     """Task: all shards of Megatron's document index.
 
     The legacy shuffle is serial by its nature: its place in the random stream depends on every
@@ -99,15 +99,15 @@ def store_shuffled_documents(plan: IndexPlan, root: Path) -> list[ShardResult]:
     layout = plan.document_layout
     receipts = [find_receipt(root, layout, shard) for shard in range(layout.num_shards)]
     found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
-    if len(found) == layout.num_shards and (root / GENERATOR_KEY).exists():
+    if len(found) == layout.num_shards and files.exists(root / GENERATOR_KEY):
         return found
     documents, state = shuffle_documents(plan)
     content = canonical_json({"mt19937": state.tolist()}).encode()
-    local.write_once(root / GENERATOR_KEY, [content])
+    files.write_once(root / GENERATOR_KEY, [content])
     return store_all_shards(root, layout, documents)
 
 
-def count_document_shard(plan: IndexPlan, root: Path, source: LengthSource, shard: int) -> int:
+def count_document_shard(plan: IndexPlan, root: Place, source: LengthSource, shard: int) -> int:
     """Task: the tokens of one stored shard of the document index."""
     documents = read_documents(plan, root, *plan.document_layout.shard_bounds(shard))
     return _count_tokens(plan, root, source, shard, documents)
@@ -140,10 +140,10 @@ def shuffle_documents(
     return documents, state
 
 
-def read_generator(root: Path) -> npt.NDArray[np.uint32]:
+def read_generator(root: Place) -> npt.NDArray[np.uint32]:
     """Return the generator's state that ``store_shuffled_documents`` left."""
     path = root / GENERATOR_KEY
-    words = parse_json(local.read_file(path), str(path)).get("mt19937")
+    words = parse_json(files.read_file(path), str(path)).get("mt19937")
     if not isinstance(words, list) or len(words) != 625:
         raise VerificationError(f"{path} must hold 625 words; remove the store and build again")
     return np.array(words, np.uint32)
@@ -151,7 +151,7 @@ def read_generator(root: Path) -> npt.NDArray[np.uint32]:
 
 def _count_tokens(
     plan: IndexPlan,
-    root: Path,
+    root: Place,
     source: LengthSource,
     shard: int,
     documents: npt.NDArray[np.signedinteger],

@@ -19,6 +19,8 @@ from zindex.errors import ConfigError, StoreError
 from zindex.formats.file_access import partial_path
 from zindex.formats.idx_writer import IdxStreamWriter
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
+from zindex.store.local import local_path
+from zindex.store.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.tokens import open_tokens
 
@@ -28,7 +30,7 @@ _BLOCK = 1 << 20
 
 
 def export(
-    store_url: str | os.PathLike[str],
+    store_url: PlaceLike,
     prefix: str | os.PathLike[str],
     *,
     client: Any = None,
@@ -39,7 +41,7 @@ def export(
     Parameters
     ----------
     store_url
-        The token store.
+        Path or URL of the token store.
     prefix
         Path of the pair to write, without its suffix.
     client
@@ -56,7 +58,7 @@ def export(
     """
     store = open_store(store_url, kind="tokens")
     open_tokens(store)  # a link that leads nowhere is seen before anything is written
-    base = os.path.abspath(prefix)  # workers may run in another directory
+    base = str(local_path(prefix, "a .bin/.idx pair"))  # workers may run in another directory
     for path in (f"{base}.bin", f"{base}.idx"):
         if os.path.exists(path) and not overwrite:
             raise StoreError(f"{path} exists; choose another prefix or pass overwrite")
@@ -181,6 +183,7 @@ def export_cache(
     for item, store in opened:
         path = (dataset_paths or {}).get(item.dataset, item.dataset.removesuffix(".zarr"))
         target = folder or os.path.join(path, "cache", "GPTDataset_indices")
+        target = local_path(target, "a Megatron cache")
         written.append(_export_index(config, item, store, path, target, dict(tokenizer)))
     return written
 

@@ -8,7 +8,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,8 @@ import numpy.typing as npt
 from zindex.building.source import LengthSource
 from zindex.kernels.samples import gather_lengths
 from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
+from zindex.store.objects import Place
 
 Lengths = npt.NDArray[np.int32]
 #: Rows of a document index, half-open.
@@ -86,9 +87,9 @@ class _OrderedLengths:
     def reset(self) -> None:
         """Hold nothing, as in a new process."""
         self.lock = threading.Lock()
-        self.arrays: OrderedDict[tuple[Path, Rows], Lengths] = OrderedDict()
+        self.arrays: OrderedDict[tuple[Place, Rows], Lengths] = OrderedDict()
 
-    def keep(self, root: Path, rows: Rows, lengths: Lengths) -> None:
+    def keep(self, root: Place, rows: Rows, lengths: Lengths) -> None:
         """Keep the lengths of a run of documents if there is room; other builds' make room."""
         with self.lock:
             for key in [key for key in self.arrays if key[0] != root]:
@@ -98,12 +99,12 @@ class _OrderedLengths:
             if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
                 self.arrays[root, rows] = lengths
 
-    def get(self, root: Path, rows: Rows) -> Lengths | None:
+    def get(self, root: Place, rows: Rows) -> Lengths | None:
         """Return the lengths of a run of documents, or None if they are not held."""
         with self.lock:
             return self.arrays.get((root, rows))
 
-    def drop(self, root: Path) -> None:
+    def drop(self, root: Place) -> None:
         """Forget a build that is over."""
         with self.lock:
             for key in [key for key in self.arrays if key[0] == root]:
@@ -117,7 +118,7 @@ os.register_at_fork(after_in_child=_ordered.reset)
 
 
 def order_lengths(
-    plan: IndexPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
+    plan: IndexPlan | PackingPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
 ) -> Lengths:
     """Return the lengths of documents in the given order: shape (documents,), int32."""
     lengths = _held.get(source, plan.start, plan.stop)
@@ -130,7 +131,7 @@ keep_ordered = _ordered.keep
 find_ordered = _ordered.get
 
 
-def drop_held(source: LengthSource, root: Path) -> None:
+def drop_held(source: LengthSource, root: Place) -> None:
     """Forget what this process holds of one build."""
     _held.drop(source)
     _ordered.drop(root)

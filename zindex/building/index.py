@@ -20,7 +20,7 @@ from zindex.building.source import LengthSource
 from zindex.errors import NotReadyError, StoreNotFoundError, VerificationError
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.local import local_path
+from zindex.store.objects import Place, PlaceLike, place_of
 from zindex.store.open import Store, open_store
 from zindex.store.shard_files import ShardResult
 
@@ -40,12 +40,12 @@ class BuildResult:
     num_shards: int
 
 
-def index_store_plan(plan: IndexPlan, folder: str | Path) -> StorePlan:
+def index_store_plan(plan: IndexPlan, folder: PlaceLike) -> StorePlan:
     """Return the store that an index goes to: a directory named by split and fingerprint."""
     spec = plan.spec | {"store": plan.stored}
     nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
     name = f"gpt-{plan.split}-{nameless.fingerprint[:32]}"
-    return replace(nameless, root=local_path(folder) / name)
+    return replace(nameless, root=place_of(folder) / name)
 
 
 def find_index(store_plan: StorePlan) -> Store | None:
@@ -59,7 +59,7 @@ def find_index(store_plan: StorePlan) -> Store | None:
 async def build_index(
     plan: IndexPlan,
     source: LengthSource,
-    folder: str | Path,
+    folder: PlaceLike,
     executor: Executor,
     advance: Callable[[int], None] = lambda num_shards: None,
 ) -> BuildResult:
@@ -127,7 +127,7 @@ class _IndexTasks:
     advance: Callable[[int], None]
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Place:
         return self.store_plan.root
 
     def _key(self, stage: str, shard: int | None = None) -> str:

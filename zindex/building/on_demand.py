@@ -8,7 +8,6 @@ moves any more the next rank builds, which is safe beside any other builder.
 import asyncio
 import logging
 import math
-import os
 import random
 import threading
 import time
@@ -17,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -25,10 +23,13 @@ from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
 from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.source import LengthSource
-from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.errors import NotReadyError, StoreNotFoundError, StoreUnavailableError
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.commit import PLAN_KEY, ROOT_KEY, StorePlan, read_status
+from zindex.store import files
+from zindex.store.commit import ROOT_KEY, StorePlan, read_status
+from zindex.store.life import read_life, show_life
+from zindex.store.objects import Place
 from zindex.store.open import Store
 
 logger = logging.getLogger(__name__)
@@ -87,13 +88,13 @@ class Needed:
     build: Callable[[Executor], Coroutine[Any, Any, BuildResult]]
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Place:
         """Directory of the store."""
         return self.plan.root
 
     def find(self) -> Store | None:
         """Return the store if it is committed; as long as it is not, this costs one look."""
-        return find_index(self.plan) if (self.root / ROOT_KEY).exists() else None
+        return find_index(self.plan) if files.exists(self.root / ROOT_KEY) else None
 
 
 def needed_index(plan: IndexPlan, source: LengthSource, folder: str) -> Needed:
@@ -165,8 +166,8 @@ class Builds:
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self._lock = threading.Lock()
-        self._missing: dict[Path, Needed] = {}
-        self._receivers: dict[Path, list[Receive]] = {}
+        self._missing: dict[Place, Needed] = {}
+        self._receivers: dict[Place, list[Receive]] = {}
         self._loop: _BuildLoop | None = None
 
     def __enter__(self) -> "Builds":
@@ -208,7 +209,7 @@ class Builds:
         ZindexError
             If a build fails here, or another process says that it failed.
         """
-        stores: dict[Path, Store] = {}
+        stores: dict[Place, Store] = {}
         if self._missing and self.rank.number != 0:
             # In the same order everywhere: builders show life at the first ones.
             pending = [self._missing[root] for root in sorted(self._missing)]
@@ -255,8 +256,8 @@ class _BuildLoop:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self._stores: dict[Path, Store] = {}
-        self._building: set[Path] = set()
+        self._stores: dict[Place, Store] = {}
+        self._building: set[Place] = set()
         self._num_rows = 0
         self._threads = _ThreadExecutor()
         self._shared: Executor | None = None
@@ -310,8 +311,8 @@ class _BuildLoop:
         while True:
             await asyncio.sleep(min(self.rank.takeover / 6, _LONGEST_SILENCE))
             for root in sorted(self._building)[:_NUM_WATCHED]:
-                with suppress(OSError):
-                    os.utime(root / PLAN_KEY)
+                with suppress(StoreUnavailableError):
+                    await asyncio.to_thread(show_life, root)
 
     async def _listen(self) -> None:
         while True:
@@ -325,7 +326,7 @@ class _BuildLoop:
         except RuntimeError:  # it is closed
             self._done.result()
 
-    def finish(self) -> dict[Path, Store]:
+    def finish(self) -> dict[Place, Store]:
         """Return all stores by their directories once they are built; raise what went wrong."""
         self.add(None)
         self._done.result()
@@ -340,9 +341,9 @@ class _BuildLoop:
         self._pool.shutdown()
 
 
-def _wait_for_others(rank: Rank, needed: Sequence[Needed]) -> dict[Path, Store]:
+def _wait_for_others(rank: Rank, needed: Sequence[Needed]) -> dict[Place, Store]:
     """Return the stores that others commit: all of them, or those until nobody builds."""
-    stores: dict[Path, Store] = {}
+    stores: dict[Place, Store] = {}
     pending = list(reversed(needed))
     watch = _Watch(rank)
     deadline = time.monotonic() + rank.timeout
@@ -380,7 +381,7 @@ class _Watch:
         self.next_look = -math.inf
         self.worked = self.lived = 0.0
         self.work: list[int] = []
-        self.life: list[int] = []
+        self.life: list[str | None] = []
 
     def is_over(self, pending: Sequence[Needed]) -> bool:
         """Return whether nothing moved for so long that the builder must be gone, or stuck."""
@@ -388,11 +389,12 @@ class _Watch:
         if now < self.next_look:
             return False
         self.next_look = now + self.step
-        work, life = [len(pending)], []
+        work: list[int] = [len(pending)]
+        life: list[str | None] = []
         for needed in pending[-_NUM_WATCHED:]:
             with suppress(FileNotFoundError):  # not begun
                 work.append(read_status(needed.root).num_done)
-                life.append((needed.root / PLAN_KEY).stat().st_mtime_ns)
+                life.append(read_life(needed.root))
         if work != self.work:
             self.work, self.worked, self.lived = work, now, now
         if life != self.life:

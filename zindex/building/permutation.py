@@ -23,8 +23,10 @@ from zindex.building.uniform_shuffle import (
     shuffle_pieces,
     start_buckets,
 )
+from zindex.errors import ConfigError
 from zindex.plan.blend_plan import PermutationPlan
 from zindex.store.local import local_path
+from zindex.store.objects import ObjectPath, PlaceLike, is_remote
 
 R = TypeVar("R")
 Int64Array = npt.NDArray[np.int64]
@@ -53,10 +55,11 @@ class Permutation:
     are asked for, or, if keyed, by the task itself that needs them. A shard is handed out once.
     """
 
-    def __init__(self, plan: PermutationPlan, executor: Executor, folder: str | Path) -> None:
+    def __init__(self, plan: PermutationPlan, executor: Executor, folder: PlaceLike) -> None:
         self.plan = plan
         self.executor = executor
-        self.scratch = local_path(folder) / f"shuffle-{plan.name}"
+        if plan.shuffle == "uniform":
+            self.scratch = _scratch_folder(plan, folder)
         self._uniform = UniformShuffle(plan.num_samples, plan.seed, plan.split)
         self._scattered: asyncio.Task[Int64Array] | None = None
         self._buckets: dict[int, asyncio.Task[None]] = {}
@@ -136,3 +139,14 @@ class Permutation:
 
     async def _hold(self, name: str, function: Callable[..., Any], *args: Any) -> Held:
         return await self.executor.hold(function, *args, key=name, priority=_PRIORITY)
+
+
+def _scratch_folder(plan: PermutationPlan, folder: PlaceLike) -> Path:
+    """Return the directory of a uniform shuffle's scratch files."""
+    if is_remote(folder):
+        raise ConfigError(
+            f"shuffle: uniform needs an index folder in a file system for its scratch files, got "
+            f"{folder}; set shuffle: keyed, or build at a path and copy the blend"
+        )
+    assert not isinstance(folder, ObjectPath)
+    return local_path(folder) / f"shuffle-{plan.name}"

@@ -25,7 +25,7 @@ from zindex.config import RunConfig, as_config
 from zindex.plan.blend_plan import PermutationPlan
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from zindex.store.objects import Place
 
 #: Dataset and split; None in the place of a dataset stands for the blend.
 ResultKey = tuple[str | None, str]
@@ -160,7 +160,7 @@ class _Run:
             missing = self._missing(self.plan)
             await _keep_wanted(ahead, missing)
             # Datasets of the same lengths share an index, which is built once.
-            by_root: dict[Path, list[PlannedIndex | PlannedBlend]] = {}
+            by_root: dict[Place, list[PlannedIndex | PlannedBlend]] = {}
             for item in missing:
                 if _key(item) not in begun:
                     by_root.setdefault(item.store_plan(self.config.index).root, []).append(item)

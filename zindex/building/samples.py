@@ -6,7 +6,6 @@ its tokens and the number of tokens before them: an exclusive prefix sum over do
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +16,12 @@ from zindex.building.source import LengthSource
 from zindex.errors import VerificationError
 from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
+from zindex.store.objects import Place
 from zindex.store.shard_files import ShardResult, store_shard
 
 
 def store_sample_shard(
-    plan: IndexPlan, root: Path, source: LengthSource, token_starts: Sequence[int], shard: int
+    plan: IndexPlan, root: Place, source: LengthSource, token_starts: Sequence[int], shard: int
 ) -> ShardResult:
     """Task: one shard of the sample index.
 
@@ -45,7 +45,7 @@ def store_sample_shard(
 
 def compute_boundaries(
     plan: IndexPlan,
-    root: Path,
+    root: Place,
     source: LengthSource,
     token_starts: Sequence[int],
     start: int,
@@ -90,7 +90,7 @@ def compute_boundaries(
 
 
 def _read_ordered(
-    plan: IndexPlan, root: Path, source: LengthSource, partition: int
+    plan: IndexPlan, root: Place, source: LengthSource, partition: int
 ) -> npt.NDArray[np.int32]:
     """Return the lengths of one document shard in document order."""
     rows = plan.document_layout.shard_bounds(partition)

@@ -1,7 +1,5 @@
 """The shuffle index: which sample stands at each position of the run."""
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +8,7 @@ from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
+from zindex.store.objects import Place
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 
@@ -39,13 +38,13 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
     return samples
 
 
-def store_shuffle_shard(plan: IndexPlan, root: Path, shard: int) -> ShardResult:
+def store_shuffle_shard(plan: IndexPlan, root: Place, shard: int) -> ShardResult:
     """Task: one shard of the scalable order's shuffle index."""
     start, stop = plan.shuffle_layout.shard_bounds(shard)
     return store_shard(root, plan.shuffle_layout, shard, lambda: compute_shuffle(plan, start, stop))
 
 
-def store_shuffled_samples(plan: IndexPlan, root: Path) -> list[ShardResult]:
+def store_shuffled_samples(plan: IndexPlan, root: Place) -> list[ShardResult]:
     """Task: all shards of Megatron's shuffle index, from the generator the documents left."""
     layout = plan.shuffle_layout
     shards = range(layout.num_shards)

@@ -15,10 +15,11 @@ from zindex import schema
 from zindex.errors import StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.plan.index_plan import SourceFacts
+from zindex.store import files
 from zindex.store.commit import PLAN_KEY, ROOT_KEY
-from zindex.store.local import local_path
+from zindex.store.objects import ObjectPath, PlaceLike, is_remote, place_of
 from zindex.store.open import Store, open_store
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import RowReader
 
 #: Lengths per block of the digest; part of the format.
 DIGEST_BLOCK = 1 << 22
@@ -71,7 +72,7 @@ def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
     return (last - first) // reader.dtype.itemsize + last_length
 
 
-def _read_side_by_side(reader: ArrayReader, start: int, stop: int) -> npt.NDArray[np.int32]:
+def _read_side_by_side(reader: RowReader, start: int, stop: int) -> npt.NDArray[np.int32]:
     """Return rows of an array whose shards are read at the same time: one core waits for memory."""
     step = reader.layout.shard_length
     if stop > len(reader) or stop - start <= step:
@@ -87,13 +88,13 @@ def _read_side_by_side(reader: ArrayReader, start: int, stop: int) -> npt.NDArra
     return out
 
 
-def is_store(path: str | os.PathLike[str]) -> bool:
+def is_store(path: PlaceLike) -> bool:
     """Return whether a path is a zindex store, finished or begun."""
-    root = local_path(path)
-    return (root / ROOT_KEY).exists() or (root / PLAN_KEY).exists()
+    root = place_of(path)
+    return files.exists(root / ROOT_KEY) or files.exists(root / PLAN_KEY)
 
 
-def open_source(path: str | os.PathLike[str], *, require_bin: bool = True) -> LengthSource:
+def open_source(path: PlaceLike, *, require_bin: bool = True) -> LengthSource:
     """Open a dataset by the path of its Zarr store or the prefix of its ``.bin/.idx`` pair.
 
     Parameters
@@ -110,9 +111,14 @@ def open_source(path: str | os.PathLike[str], *, require_bin: bool = True) -> Le
     SourceError
         If the ``.idx`` is not valid.
     """
-    text = os.fspath(path)
+    text = str(path) if isinstance(path, ObjectPath) else os.fspath(path)
     if is_store(text):
         return LengthSource.of(text, open_store(text, kind="tokens"))
+    if is_remote(text):
+        raise StoreNotFoundError(
+            f"no zindex store at {text}; check the URL, or convert the corpus to it: .bin/.idx "
+            "pairs are read from file systems only"
+        )
     if not Path(f"{text}.idx").exists():
         raise StoreNotFoundError(
             f"no dataset at {text}: neither a zindex store nor {text}.idx exists; "

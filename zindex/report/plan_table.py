@@ -14,7 +14,8 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.report.blend_table import BlendReport, largest_rows, make_blend_report
 from zindex.report.formatting import align_columns, format_count, format_nbytes
 from zindex.store.commit import StoreStatus
-from zindex.store.local import free_nbytes, local_path
+from zindex.store.files import free_nbytes
+from zindex.store.objects import place_of
 
 #: How a run treats the last of its epochs.
 LastEpoch = Literal["one epoch", "mixed", "apart", "each apart"]
@@ -76,7 +77,8 @@ class PlanReport:
     #: Directory of the index stores.
     index: str
     #: Bytes that may still be written there.
-    free_nbytes: int
+    #: None: as many as one likes.
+    free_nbytes: int | None
     rows: tuple[PlanRow, ...]
     blends: tuple[BlendReport, ...] = ()
 
@@ -95,7 +97,12 @@ class PlanReport:
         counted = ("nbytes", "missing_nbytes", "num_shards", "num_done")
         totals = {name: sum(getattr(item, name) for item in self.items) for name in counted}
         totals["num_samples"] = sum(row.num_samples for row in self.rows)
-        return asdict(self) | {"totals": totals, "fits": self.missing_nbytes <= self.free_nbytes}
+        return asdict(self) | {"totals": totals, "fits": self.fits}
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for what is missing."""
+        return self.free_nbytes is None or self.missing_nbytes <= self.free_nbytes
 
     def to_text(self) -> str:
         """Return the report as aligned lines, with a line of totals at the end."""
@@ -121,9 +128,9 @@ class PlanReport:
             f"{len(self.rows):,} indices{blends}, {num_built:,} of them built; "
             f"{num_samples:,} samples"
         )
-        missing, free = format_nbytes(self.missing_nbytes), format_nbytes(self.free_nbytes)
-        lines.append(f"{missing} to write, {free} free at {self.index}")
-        if self.missing_nbytes > self.free_nbytes:
+        free = "any amount" if self.free_nbytes is None else format_nbytes(self.free_nbytes)
+        lines.append(f"{format_nbytes(self.missing_nbytes)} to write, {free} free at {self.index}")
+        if not self.fits:
             lines.append("Not enough room: free some, or set another index folder.")
         return lines
 
@@ -140,11 +147,11 @@ def report_run(config: RunConfig) -> PlanReport:
     """
     plan = plan_run(config)
     statuses = [build_status(item, config.index) for item in plan]
-    return make_report(config, plan, statuses, free_nbytes(local_path(config.index)))
+    return make_report(config, plan, statuses, free_nbytes(place_of(config.index)))
 
 
 def make_report(
-    config: RunConfig, plan: RunPlan, statuses: Sequence[StoreStatus], free: int
+    config: RunConfig, plan: RunPlan, statuses: Sequence[StoreStatus], free: int | None
 ) -> PlanReport:
     """Return the report of what a run needs.
 
@@ -155,7 +162,7 @@ def make_report(
     plan, statuses
         Its indices and blends in the order of the plan, and the state of each of them.
     free
-        Bytes that may be written below the index folder.
+        Bytes that may be written below the index folder; None: as many as one likes.
     """
     num_indices = len(plan.indices)
     rows = tuple(map(_make_row, plan.indices, statuses[:num_indices]))
@@ -164,7 +171,7 @@ def make_report(
         seed=config.seed,
         sequence_length=config.sequence_length,
         split=config.split,
-        index=str(local_path(config.index)),
+        index=str(place_of(config.index)),
         free_nbytes=free,
         rows=rows,
         blends=_make_blends(config, plan.blends, statuses[num_indices:], rows),

@@ -12,7 +12,6 @@ A valid shard is its own receipt, so a build that dies is resumed by building ag
 """
 
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -26,9 +25,10 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.store import local
+from zindex.store import files
 from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
 from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.objects import Place
 from zindex.store.shard import (
     REMEDY,
     Receipt,
@@ -43,7 +43,7 @@ MANIFEST_KEY = "_zindex/manifest.json"
 class StorePlan:
     """Everything that is decided about a store before its first shard is written."""
 
-    root: Path
+    root: Place
     #: ``"tokens"`` or ``"index"``.
     kind: str
     #: What decides the values: the fingerprint is its hash. Never a path, never a time.
@@ -115,18 +115,18 @@ def begin_store(plan: StorePlan) -> StorePlan:
         If the plan that is there fails its digest.
     """
     path = plan.root / PLAN_KEY
-    if plan.root.exists() and not plan.root.is_dir():
+    if isinstance(plan.root, Path) and plan.root.exists() and not plan.root.is_dir():
         raise FingerprintMismatchError(
             f"{plan.root} must be a directory, it is a file; choose another place"
         )
     # Listed before the plan is looked for: another builder writes its plan before its shards.
-    names = os.listdir(plan.root) if plan.root.is_dir() else []
-    if set(names) - {path.parent.name} and not path.exists():
+    names = files.list_names(plan.root)
+    if names - {path.parent.name} and not files.exists(path):
         raise FingerprintMismatchError(
             f"{plan.root} must be empty or a zindex store, it holds other files; "
             "choose another place"
         )
-    if not local.write_once(path, [plan_file(plan)]):
+    if not files.write_once(path, [plan_file(plan)]):
         stored = read_plan(plan.root)
         if stored["fingerprint"] != plan.fingerprint:
             raise FingerprintMismatchError(
@@ -140,8 +140,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
         for layout in plan.layouts
         if layout.num_shards and layout.codec == "none"
     )
-    free = local.free_nbytes(plan.root)
-    if needed > free:
+    free = files.free_nbytes(plan.root)
+    if free is not None and needed > free:
         raise StoreError(
             f"{plan.root} needs {needed:,} bytes more but its file system has {free:,} free; "
             "make room or choose another place"
@@ -177,18 +177,18 @@ def commit_store(
     FingerprintMismatchError
         If another commit with other content is already there.
     """
-    files = commit_files(plan, receipts, attributes)
+    contents = commit_files(plan, receipts, attributes)
     for layout in plan.layouts:
         for folder in _shard_folders(plan.root, layout):
-            local.sync_directory(folder)
-    root = files.pop(ROOT_KEY)
-    for key, content in files.items():
+            files.sync_directory(folder)
+    root = contents.pop(ROOT_KEY)
+    for key, content in contents.items():
         _create_same(plan.root / key, content)
-        local.sync_directory((plan.root / key).parent)
-    local.sync_directory(plan.root)
+        files.sync_directory((plan.root / key).parent)
+    files.sync_directory(plan.root)
     _create_same(plan.root / ROOT_KEY, root)
-    local.sync_directory(plan.root)
-    local.sync_directory(plan.root.parent)
+    files.sync_directory(plan.root)
+    files.sync_directory(plan.root.parent)
 
 
 def commit_files(
@@ -213,12 +213,12 @@ def commit_files(
                     "finished; build again"
                 )
             rows.append([receipt.nbytes, receipt.crc32c])
-    files = {MANIFEST_KEY: canonical_json(manifest).encode()}
+    contents = {MANIFEST_KEY: canonical_json(manifest).encode()}
     metadata = {layout.name: layout.zarr_metadata() for layout in plan.layouts}
     for name, fields in metadata.items():
-        files[f"{name}/{ROOT_KEY}"] = canonical_json(fields).encode()
+        contents[f"{name}/{ROOT_KEY}"] = canonical_json(fields).encode()
     facts = plan.to_json() | (attributes or {})
-    facts["manifest_sha256"] = hashlib.sha256(files[MANIFEST_KEY]).hexdigest()
+    facts["manifest_sha256"] = hashlib.sha256(contents[MANIFEST_KEY]).hexdigest()
     root = {
         "zarr_format": 3,
         "node_type": "group",
@@ -230,26 +230,26 @@ def commit_files(
         },
     }
     facts["root_sha256"] = fingerprint(root)
-    files[ROOT_KEY] = canonical_json(root).encode()
-    return files
+    contents[ROOT_KEY] = canonical_json(root).encode()
+    return contents
 
 
-def _shard_folders(root: Path, layout: ArrayLayout) -> set[Path]:
+def _shard_folders(root: Place, layout: ArrayLayout) -> set[Place]:
     """Return the directories that hold the names of an array's shards."""
-    files = [root / layout.shard_key(shard) for shard in range(layout.num_shards)]
-    return {folder for file in files for folder in (file.parent, root / layout.name / "c")}
+    paths = [root / layout.shard_key(shard) for shard in range(layout.num_shards)]
+    return {folder for path in paths for folder in (path.parent, root / layout.name / "c")}
 
 
-def _create_same(path: Path, content: bytes) -> None:
+def _create_same(path: Place, content: bytes) -> None:
     """Create a file; a file that is already there must hold the same bytes."""
-    if not local.write_once(path, [content]) and local.read_file(path) != content:
+    if not files.write_once(path, [content]) and files.read_file(path) != content:
         raise FingerprintMismatchError(
             f"{path} must hold what this build computed, it holds other bytes; "
             "remove the store and build again"
         )
 
 
-def read_root(root: Path) -> dict[str, Any]:
+def read_root(root: Place) -> dict[str, Any]:
     """Return ``attributes.zindex`` of a committed store.
 
     Raises
@@ -265,7 +265,7 @@ def read_root(root: Path) -> dict[str, Any]:
     """
     path = root / ROOT_KEY
     try:
-        content = local.read_file(path)
+        content = files.read_file(path)
     except StoreNotFoundError:
         status = read_status(root)
         raise NotReadyError(
@@ -284,7 +284,7 @@ def read_root(root: Path) -> dict[str, Any]:
     return facts
 
 
-def read_plan(root: Path) -> dict[str, Any]:
+def read_plan(root: Place) -> dict[str, Any]:
     """Return the content of ``plan.json``.
 
     Raises
@@ -295,13 +295,13 @@ def read_plan(root: Path) -> dict[str, Any]:
         If it is of a later format, or damaged.
     """
     path = root / PLAN_KEY
-    stored = parse_json(local.read_file(path), str(path))
+    stored = parse_json(files.read_file(path), str(path))
     _check_digest(stored.pop("plan_sha256", None), stored, path)
     _check_version(stored, root)
     return stored
 
 
-def _check_digest(digest: Any, content: dict[str, Any], path: Path) -> None:
+def _check_digest(digest: Any, content: dict[str, Any], path: Place) -> None:
     """Check the content of a file against the digest that it held of itself."""
     try:
         actual = fingerprint(content)
@@ -311,7 +311,7 @@ def _check_digest(digest: Any, content: dict[str, Any], path: Path) -> None:
         raise VerificationError(f"{path} fails its digest; {REMEDY}")
 
 
-def _check_version(content: dict[str, Any], root: Path) -> None:
+def _check_version(content: dict[str, Any], root: Place) -> None:
     """Check that this package can read a store."""
     if content["format_version"] != FORMAT_VERSION:
         raise StoreError(
@@ -320,7 +320,7 @@ def _check_version(content: dict[str, Any], root: Path) -> None:
         )
 
 
-def read_status(root: Path) -> StoreStatus:
+def read_status(root: Place) -> StoreStatus:
     """Return how many shards of a begun or committed store are there.
 
     Raises
@@ -338,17 +338,11 @@ def read_status(root: Path) -> StoreStatus:
     return StoreStatus(
         num_done=sum(_count_files(root, layout) for layout in layouts),
         num_shards=sum(layout.num_shards for layout in layouts),
-        committed=(root / ROOT_KEY).exists(),
+        committed=files.exists(root / ROOT_KEY),
     )
 
 
-def _count_files(root: Path, layout: ArrayLayout) -> int:
+def _count_files(root: Place, layout: ArrayLayout) -> int:
     """Return how many shards of an array have their final name."""
-    folder = root / layout.name / "c"
-    if not folder.is_dir():
-        return 0
-    inner = "0" if layout.num_columns > 1 else ""
-    return sum(
-        entry.name.isdecimal() and (not inner or os.path.exists(os.path.join(entry.path, inner)))
-        for entry in os.scandir(folder)
-    )
+    keys = files.list_keys(root / layout.name / "c", depth=layout.shard_key(0).count("/") - 1)
+    return sum(key.removesuffix("/0").isdecimal() for key in keys)

@@ -5,7 +5,7 @@ whoever looks after that. The POSIX half is in ``local``, the other in ``object_
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from zindex.store.objects import Place
 
 def write_once(
     path: Place,
-    buffers: Sequence[bytes | memoryview],
+    buffers: Sequence[bytes | bytearray | memoryview],
     *,
     replace: bool = False,
     cached: bool = True,
@@ -121,6 +121,24 @@ def list_names(path: Place) -> set[str]:
     from zindex.store import object_client
 
     return object_client.list_names(path)
+
+
+def list_keys(path: Place, *, depth: int = 1) -> Iterator[str]:
+    """Yield the keys of the files exactly ``depth`` names below a place, taken from there."""
+    if isinstance(path, Path):
+        if path.is_dir():
+            for entry in os.scandir(path):
+                if depth > 1:
+                    for key in list_keys(path / entry.name, depth=depth - 1):
+                        yield f"{entry.name}/{key}"
+                elif entry.is_file():
+                    yield entry.name
+        return
+    from zindex.store import object_client
+
+    for key in object_client.iterate_keys(path):
+        if key.count("/") == depth - 1:
+            yield key
 
 
 def remove_file(path: Place) -> None:

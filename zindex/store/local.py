@@ -24,8 +24,15 @@ _RESERVED_NBYTES = 1 << 20
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
-def local_path(url: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a store place given as a path or a ``file://`` URL.
+def local_path(url: str | os.PathLike[str], what: str = "a store") -> Path:
+    """Return the absolute path of what must lie in a file system: a path or a ``file://`` URL.
+
+    Parameters
+    ----------
+    url
+        The path or URL.
+    what
+        What lies there, for the message.
 
     Raises
     ------
@@ -38,7 +45,7 @@ def local_path(url: str | os.PathLike[str]) -> Path:
         return Path(os.path.abspath(os.path.expanduser(text)))
     if scheme != "file":
         raise ConfigError(
-            f"a store must be a path or a file:// URL, got scheme {scheme!r}; "
+            f"{what} must be a path or a file:// URL, got scheme {scheme!r}; "
             "copy the data to a shared file system"
         )
     parts = urlsplit(text)
@@ -52,7 +59,7 @@ def local_path(url: str | os.PathLike[str]) -> Path:
 
 def write_once(
     path: Path,
-    buffers: Sequence[bytes | memoryview],
+    buffers: Sequence[bytes | bytearray | memoryview],
     *,
     replace: bool = False,
     cached: bool = True,
@@ -121,7 +128,7 @@ def _reserve(descriptor: int, nbytes: int) -> None:
         _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(nbytes))
 
 
-def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
+def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
     """Write all buffers; the kernel may take them in parts."""
     pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
     pending.reverse()

@@ -213,7 +213,7 @@ def _ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: 
 
 def put(
     path: ObjectPath,
-    buffers: Sequence[bytes | memoryview],
+    buffers: Sequence[bytes | bytearray | memoryview],
     *,
     replace: bool = False,
     facts: Mapping[str, str] | None = None,

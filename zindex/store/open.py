@@ -1,6 +1,5 @@
 """Committed stores, opened by place."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,21 @@ from typing import Any
 from zindex.errors import FingerprintMismatchError, StoreError
 from zindex.store.commit import read_root
 from zindex.store.layout import ArrayLayout
-from zindex.store.local import local_path
-from zindex.store.reader import ArrayReader, Verify, check_verify, forget_open_shards
+from zindex.store.objects import Place, PlaceLike, place_of
+from zindex.store.reader import (
+    ArrayReader,
+    RowReader,
+    Verify,
+    check_verify,
+    forget_open_shards,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """A committed store: what it is and its arrays. Pickles as these few fields."""
 
-    root: Path
+    root: Place
     kind: str
     fingerprint: str
     #: The description whose hash is the fingerprint.
@@ -35,16 +40,27 @@ class Store:
     def __contains__(self, name: object) -> bool:
         return name in self.layouts
 
-    def __getitem__(self, name: str) -> ArrayReader:
+    def __getitem__(self, name: str) -> RowReader:
         """Return the reader of an array."""
         if name not in self.layouts:
             raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
         version = self.attributes["manifest_sha256"]
-        return ArrayReader(self.root, self.layouts[name], version, self.verify)
+        return open_array(self.root, self.layouts[name], version, self.verify)
+
+
+def open_array(
+    root: Place, layout: ArrayLayout, version: str = "", verify: Verify = "first"
+) -> RowReader:
+    """Return the reader of an array of a store that need not be committed; see `ArrayReader`."""
+    if isinstance(root, Path):
+        return ArrayReader(root, layout, version, verify)
+    from zindex.store.remote_reader import RemoteReader
+
+    return RemoteReader(root, layout, version, verify)
 
 
 def open_store(
-    url: str | os.PathLike[str],
+    url: PlaceLike,
     *,
     kind: str | None = None,
     expected: str | None = None,
@@ -55,7 +71,7 @@ def open_store(
     Parameters
     ----------
     url
-        Path or ``file://`` URL of the store.
+        Path or URL of the store: ``file``, ``s3``, ``gs``, ``az``, ``http`` or ``https``.
     kind
         ``"tokens"`` or ``"index"``; None accepts both.
     expected
@@ -80,7 +96,7 @@ def open_store(
         If its metadata are damaged.
     """
     check_verify(verify)
-    root = local_path(url)
+    root = place_of(url)
     facts = read_root(root)
     if kind is not None and facts["kind"] != kind:
         raise StoreError(f"{root} must hold {kind}, it holds {facts['kind']}; check the path")
@@ -89,7 +105,8 @@ def open_store(
             f"{root} must have fingerprint {expected[:16]}, it has {facts['fingerprint'][:16]}: "
             "its data or settings differ; build it again at another place"
         )
-    forget_open_shards(root)
+    if isinstance(root, Path):
+        forget_open_shards(root)
     layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
     return Store(
         root=root,

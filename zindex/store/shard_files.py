@@ -4,16 +4,25 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import VerificationError
-from zindex.store import local
+from zindex.store import files
 from zindex.store.layout import ArrayLayout
-from zindex.store.shard import Receipt, checksum, decode_index, encode_shard, index_nbytes
+from zindex.store.objects import ObjectPath, Place
+from zindex.store.shard import (
+    Receipt,
+    ShardIndex,
+    checksum,
+    decode_index,
+    encode_shard,
+    index_nbytes,
+)
 
+# Name under which an object store keeps a receipt's checksum beside the shard.
+_CHECKSUM = "zindexcrc32c"
 # Threads that write the shards of one array: enough to keep a disk busy.
 _NUM_WRITERS = 4
 
@@ -28,7 +37,7 @@ class ShardResult:
 
 
 def store_shard(
-    root: Path,
+    root: Place,
     layout: ArrayLayout,
     shard: int,
     compute: Callable[[], npt.NDArray[np.generic]],
@@ -38,7 +47,7 @@ def store_shard(
     """Return the receipt of a shard, computing and writing it only if no valid one is there.
 
     A shard that is there but damaged is replaced by its one right content. ``cached`` is as of
-    `local.write_once`.
+    `files.write_once`.
     """
     found = find_receipt(root, layout, shard)
     if found is not None:
@@ -47,7 +56,7 @@ def store_shard(
 
 
 def write_shard(
-    root: Path,
+    root: Place,
     layout: ArrayLayout,
     shard: int,
     values: npt.NDArray[np.generic],
@@ -57,19 +66,20 @@ def write_shard(
     """Write one shard, or put right what is there; see ``encode_shard`` for ``values``."""
     buffers, receipt = encode_shard(layout, shard, values)
     path = root / layout.shard_key(shard)
-    if local.write_once(path, buffers, cached=cached):
+    facts = {_CHECKSUM: str(receipt.crc32c)}
+    if files.write_once(path, buffers, cached=cached, facts=facts):
         return ShardResult(receipt, written=True)
     found = find_receipt(root, layout, shard)
     # Another version of a compressor makes other bytes of the same values: those of the writer who
     # came first stay, for their receipt may be on its way into a commit.
     if found is not None and (found == receipt or layout.codec != "none"):
         return ShardResult(found, written=False)
-    local.write_once(path, buffers, replace=True, cached=cached)
+    files.write_once(path, buffers, replace=True, cached=cached, facts=facts)
     return ShardResult(receipt, written=True)
 
 
 def store_all_shards(
-    root: Path, layout: ArrayLayout, values: npt.NDArray[np.generic]
+    root: Place, layout: ArrayLayout, values: npt.NDArray[np.generic]
 ) -> list[ShardResult]:
     """Store every shard of an array that is in memory; several are written at a time."""
 
@@ -81,12 +91,14 @@ def store_all_shards(
         return list(pool.map(store, range(layout.num_shards)))
 
 
-def find_receipt(root: Path, layout: ArrayLayout, shard: int) -> Receipt | None:
+def find_receipt(root: Place, layout: ArrayLayout, shard: int) -> Receipt | None:
     """Return the receipt of a shard on disk, or None if it is missing or damaged.
 
     The shard index and its checksum are verified; inner chunks are verified when they are read.
     """
     path = root / layout.shard_key(shard)
+    if isinstance(path, ObjectPath):
+        return _find_object(path, layout, shard)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -96,13 +108,46 @@ def find_receipt(root: Path, layout: ArrayLayout, shard: int) -> Receipt | None:
         footer_nbytes = index_nbytes(layout)
         footer = os.pread(descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
         index = decode_index(layout, shard, footer, nbytes)
-        present = index.lengths > 0
-        if int(index.lengths[present].sum()) + footer_nbytes != nbytes:
+        ends = _chunk_ends(index, nbytes - footer_nbytes)
+        if ends is None:
             return None
-        ends = index.offsets[present] + index.lengths[present]
-        proof = b"".join(os.pread(descriptor, 4, int(end) - 4) for end in ends)
+        proof = b"".join(os.pread(descriptor, 4, end - 4) for end in ends)
     except VerificationError:
         return None
     finally:
         os.close(descriptor)
     return Receipt(layout.name, shard, nbytes, checksum(proof + footer))
+
+
+def _chunk_ends(index: ShardIndex, nbytes: int) -> list[int] | None:
+    """Return where the chunks of a shard end, or None if they do not fill its bytes."""
+    present = index.lengths > 0
+    if int(index.lengths[present].sum()) != nbytes:
+        return None
+    ends: list[int] = (index.offsets[present] + index.lengths[present]).tolist()
+    return ends
+
+
+def _find_object(path: ObjectPath, layout: ArrayLayout, shard: int) -> Receipt | None:
+    """Return the receipt of a shard in an object store, as a rule by one request.
+
+    The checksums of its chunks are spread over the object, so their checksum lies beside it. A copy
+    may have lost that; then the object is read whole.
+    """
+    from zindex.store import object_client
+
+    footer_nbytes = index_nbytes(layout)
+    try:
+        tail = object_client.get_tail(path, footer_nbytes)
+        index = decode_index(layout, shard, tail.content, tail.nbytes)
+    except (FileNotFoundError, VerificationError):
+        return None
+    ends = _chunk_ends(index, tail.nbytes - footer_nbytes)
+    if ends is None:
+        return None
+    noted = tail.facts.get(_CHECKSUM, "")
+    if noted.isdecimal():
+        return Receipt(layout.name, shard, tail.nbytes, int(noted))
+    content = object_client.get_range(path, 0, tail.nbytes)
+    proof = b"".join(bytes(content[end - 4 : end]) for end in ends)
+    return Receipt(layout.name, shard, tail.nbytes, checksum(proof + tail.content))

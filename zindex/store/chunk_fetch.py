@@ -1,0 +1,282 @@
+"""Chunks of arrays in object stores: from memory, or fetched side by side and verified."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import VerificationError
+from zindex.store import object_client
+from zindex.store.chunk_cache import NUM_REQUESTS, Key, cache, settle
+from zindex.store.layout import ArrayLayout
+from zindex.store.objects import ObjectPath
+from zindex.store.shard import REMEDY, ShardIndex, decode_chunk, decode_index, index_nbytes
+
+AnyArray = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+
+# Chunks whose distance is at most the first share a request of at most the second: at 30 ms a
+# request takes the time of some hundred KiB, but the bytes between are paid for too.
+_GAP_NBYTES, _REQUEST_NBYTES = 64 << 10, 4 << 20
+# Bytes that are fetched ahead of a reader that goes on and on.
+_AHEAD_NBYTES = 8 << 20
+_CRC_NBYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteArray:
+    """One stored array: where it is, how it is cut, and whether its checksums are looked at."""
+
+    root: ObjectPath
+    layout: ArrayLayout
+    version: str
+    is_checked: bool
+
+    @property
+    def number(self) -> int:
+        """What stands for it in this process."""
+        return cache.number(self)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that hold its values."""
+        return -(-self.layout.length // self.layout.chunk_length)
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a decoded chunk."""
+        return self.layout.chunk_length * self.layout.row_nbytes
+
+    def shard_path(self, shard: int) -> ObjectPath:
+        """Return the object of a shard."""
+        return self.root / self.layout.shard_key(shard)
+
+
+class Need(NamedTuple):
+    """Chunks of one array that are needed."""
+
+    array: RemoteArray
+    #: Shape (chunks,), int64, ascending; numbered through all shards.
+    chunks: Int64Array
+
+
+class _Part(NamedTuple):
+    """Where a chunk lies in its shard."""
+
+    chunk: int
+    offset: int
+    nbytes: int
+
+
+class _Request(NamedTuple):
+    """Bytes ``[start, stop)`` of one shard that hold some chunks, and perhaps others between."""
+
+    array: RemoteArray
+    shard: int
+    start: int
+    stop: int
+    parts: list[_Part]
+
+
+def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
+    """Return the decoded chunks of several arrays by number.
+
+    Raises
+    ------
+    VerificationError
+        If a shard is missing or a chunk fails its checksum.
+    StoreUnavailableError
+        If the store does not answer.
+    """
+    numbers = [need.array.number for need in needs]
+    arrays = {number: need.array for number, need in zip(numbers, needs, strict=True)}
+    keys = [
+        [(number, chunk) for chunk in need.chunks.tolist()]
+        for number, need in zip(numbers, needs, strict=True)
+    ]
+    found, mine = cache.claim(list(dict.fromkeys(key for part in keys for key in part)))
+    # A long pass over an array must not push out what others come back to.
+    nbytes = sum(arrays[number].chunk_nbytes for number, _ in mine)
+    _fetch(arrays, list(mine), kept=4 * nbytes <= cache.limit)
+    for number, need in zip(numbers, needs, strict=True):
+        _fetch_ahead(number, need)
+    values = found | mine
+    return [{key[1]: settle(values[key]) for key in part} for part in keys]
+
+
+def _fetch(arrays: dict[int, RemoteArray], keys: list[Key], *, kept: bool) -> None:
+    """Ask for chunks that were promised; other threads take the answers."""
+    if not keys:
+        return
+    try:
+        for request in _plan_requests(arrays, keys):
+            cache.pool.submit(_answer, request, kept)
+    except BaseException as error:
+        for key in keys:
+            cache.break_promise(key, error)
+        raise
+
+
+def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Request]:
+    """Return the requests for chunks: those near each other in a shard come together."""
+    shards: dict[tuple[int, int], list[int]] = {}
+    for number, chunk in sorted(keys):
+        shard = chunk // arrays[number].layout.chunks_per_shard
+        shards.setdefault((number, shard), []).append(chunk)
+    # Chunks that are not compressed lie where they must, and a checksum proves it: there is no
+    # need to read the shard's index before them.
+    unknown = [key for key in shards if arrays[key[0]].layout.codec != "none"]
+    indices = _shard_indices(arrays, unknown)
+    requests: list[_Request] = []
+    for key, chunks in shards.items():
+        parts = _locate(arrays[key[0]], chunks, indices.get(key))
+        requests += _coalesce(arrays[key[0]], key[1], parts)
+    return requests
+
+
+def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> list[_Part]:
+    """Return where chunks of one shard lie; without its index, where they lie if uncompressed."""
+    num_chunks = array.layout.chunks_per_shard
+    if index is None:
+        nbytes = array.chunk_nbytes + _CRC_NBYTES
+        return [_Part(chunk, chunk % num_chunks * nbytes, nbytes) for chunk in chunks]
+    return [
+        _Part(chunk, int(index.offsets[chunk % num_chunks]), int(index.lengths[chunk % num_chunks]))
+        for chunk in chunks
+    ]
+
+
+def _coalesce(array: RemoteArray, shard: int, parts: list[_Part]) -> list[_Request]:
+    """Return the requests that bring parts of a shard."""
+    requests: list[_Request] = []
+    for part in parts:
+        stop = part.offset + part.nbytes
+        if requests:
+            last = requests[-1]
+            is_near = 0 <= part.offset - last.stop <= _GAP_NBYTES
+            if is_near and stop - last.start <= _REQUEST_NBYTES:
+                requests[-1] = last._replace(stop=stop, parts=[*last.parts, part])
+                continue
+        requests.append(_Request(array, shard, part.offset, stop, [part]))
+    return requests
+
+
+def _answer(request: _Request, kept: bool) -> None:
+    """Make one request, and keep the promises of its chunks or break them."""
+    array, number = request.array, request.array.number
+    left = [part.chunk for part in request.parts]
+    try:
+        content = _get(array, request.shard, request.start, request.stop)
+        for part in request.parts:
+            start = part.offset - request.start
+            values = _decode(array, request.shard, part, content[start : start + part.nbytes])
+            if len(request.parts) > 1 and not values.flags.owndata:
+                values = values.copy()  # or it would hold on to the whole answer
+            left.remove(part.chunk)
+            cache.keep_promise((number, part.chunk), values, values.nbytes, kept=kept)
+    except BaseException as error:
+        for chunk in left:
+            cache.break_promise((number, chunk), error)
+
+
+def _decode(array: RemoteArray, shard: int, part: _Part, stored: memoryview) -> AnyArray:
+    """Return the values of a chunk; the shard's index has the last word on where it is."""
+    try:
+        return _decode_stored(array, shard, part.chunk, stored)
+    except VerificationError:
+        index = _shard_index(array, array.number, shard)
+        [right] = _locate(array, [part.chunk], index)
+        if right == part and len(stored) == part.nbytes:
+            raise
+    stored = _get(array, shard, right.offset, right.offset + right.nbytes)
+    return _decode_stored(array, shard, part.chunk, stored)
+
+
+def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryview) -> AnyArray:
+    """Return the values of the stored bytes of a chunk."""
+    layout = array.layout
+    body = len(stored) - _CRC_NBYTES
+    if not array.is_checked and layout.codec == "none" and body == array.chunk_nbytes:
+        values = np.frombuffer(stored[:body], layout.dtype)
+        return values if layout.num_columns == 1 else values.reshape(-1, layout.num_columns)
+    return decode_chunk(layout, shard, chunk % layout.chunks_per_shard, stored)
+
+
+def _get(array: RemoteArray, shard: int, start: int, stop: int) -> memoryview:
+    """Return bytes of a shard, fewer where it ends before."""
+    path = array.shard_path(shard)
+    try:
+        content = object_client.get_range(path, start, stop)
+    except FileNotFoundError:
+        raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
+    cache.count_request(len(content))
+    return content
+
+
+def _shard_indices(
+    arrays: dict[int, RemoteArray], keys: list[tuple[int, int]]
+) -> dict[tuple[int, int], ShardIndex]:
+    """Return the indices of several shards, fetched side by side."""
+
+    def one(key: tuple[int, int]) -> ShardIndex:
+        return _shard_index(arrays[key[0]], *key)
+
+    if len(keys) < 2:
+        return {key: one(key) for key in keys}
+    # Threads of their own: those of the pool may all wait for what would wait for them.
+    with ThreadPoolExecutor(min(len(keys), NUM_REQUESTS)) as pool:
+        return dict(zip(keys, pool.map(one, keys), strict=True))
+
+
+def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
+    """Return where the chunks of a shard lie, fetched once."""
+    key = (number, -1 - shard)
+    found, mine = cache.claim([key], counted=False)
+    if not mine:
+        known: ShardIndex = settle(found[key])
+        return known
+    path = array.shard_path(shard)
+    try:
+        try:
+            tail = object_client.get_tail(path, index_nbytes(array.layout))
+        except FileNotFoundError:
+            raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
+        cache.count_request(len(tail.content))
+        index = decode_index(array.layout, shard, tail.content, tail.nbytes)
+    except BaseException as error:
+        cache.break_promise(key, error)
+        raise
+    cache.keep_promise(key, index, index.offsets.nbytes + index.lengths.nbytes)
+    return index
+
+
+def _fetch_ahead(number: int, need: Need) -> None:
+    """Ask for the next chunks of an array that is read in order."""
+    array, chunks = need
+    count = _advance(number, chunks, max(1, _AHEAD_NBYTES // array.chunk_nbytes))
+    if count:
+        first = int(chunks[-1]) + 1
+        ahead = range(first, min(first + count, array.num_chunks))
+        keys = cache.claim_ahead([(number, chunk) for chunk in ahead])
+        if keys:
+            cache.pool.submit(_fetch, {number: array}, keys, kept=True)
+
+
+# Of each array, by number: the last chunk read, and for how many reads it went on from there.
+_runs: dict[int, tuple[int, int]] = {}
+
+
+def _advance(number: int, chunks: Int64Array, limit: int) -> int:
+    """Note one read of an array; return how many chunks to fetch ahead: more as it goes on."""
+    if not len(chunks) or int(chunks[-1]) - int(chunks[0]) + 1 != len(chunks):
+        return 0
+    first, last = int(chunks[0]), int(chunks[-1])
+    before, run = _runs.get(number, (-2, 0))
+    if last == before:
+        return 0
+    run = run + 1 if first in (before, before + 1) else 0
+    _runs[number] = last, run
+    return min(1 << min(run, 30), limit) if run else 0
