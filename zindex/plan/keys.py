@@ -19,6 +19,9 @@ class Stage(IntEnum):
     BLEND = 3
     SCATTER = 4
     BUCKET = 5
+    EDIT = 6
+    CUT = 7
+    PASS = 6
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -92,6 +95,44 @@ def shuffle_key(seed: int, stage: Stage, *, split: str, part: int, num_words: in
         Shape (num_words,), uint64.
     """
     return _draw_keys(seed, int(stage), SPLIT_NAMES.index(split), part, num_words=num_words)
+
+
+def edit_seed(seed: int, split: str, number: int) -> int:
+    """Return the seed of what an edit adds to a run, below 2**32.
+
+    Parameters
+    ----------
+    seed
+        The run's seed, >= 0.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+    number
+        Number of the edit, from 1.
+    """
+    sequence = np.random.SeedSequence(
+        seed, spawn_key=(int(Stage.EDIT), SPLIT_NAMES.index(split), number)
+    )
+    return int(sequence.generate_state(1, np.uint32)[0])
+
+
+def cut_keys(seed: int, split: str, source: int, window: int) -> RoundKeys:
+    """Return the round keys by which tokens that an edit cut anew are shuffled.
+
+    Parameters
+    ----------
+    seed
+        The seed of the edit.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+    source, window
+        Number of the source in the run, and of the range in it.
+
+    Returns
+    -------
+    keys
+        Shape (NUM_ROUNDS,), uint64.
+    """
+    return _draw_keys(seed, int(Stage.CUT), SPLIT_NAMES.index(split), source, window)
 
 
 def _draw_keys(seed: int, *spawn_key: int, num_words: int = NUM_ROUNDS) -> RoundKeys:
