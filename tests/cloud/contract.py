@@ -1,0 +1,160 @@
+"""What every object store must do: the same tests for every server."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zindex
+from tests.building.runs import GRID, LENGTHS, make_config
+from tests.cloud.servers import CANARY, Bucket
+from tests.conftest import FakeTokenizer, WriteCorpus
+from zindex.building.executor import SerialExecutor
+from zindex.config import DatasetConfig
+from zindex.datasets.run_datasets import open_run
+from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.report.plan_table import report_run
+from zindex.store import files
+from zindex.store.layout import ChunkGrid
+from zindex.store.objects import place_of
+
+SERIAL = SerialExecutor()
+
+
+class ObjectStoreContract:
+    """Run against a ``bucket`` of a server."""
+
+    def test_a_file_is_written_once(self, bucket: Bucket) -> None:
+        path = place_of(f"{bucket.url}/a folder/ü%41.json")
+        assert not files.exists(path)
+        assert files.write_once(path, [b"one ", memoryview(b"two")])
+        assert not files.write_once(path, [b"other"])
+        assert files.read_file(path) == b"one two"
+        assert bucket.keys() == ["a folder/ü%41.json"]
+        assert files.write_once(path, [b"better"], replace=True)
+        assert files.read_file(path) == b"better"
+        assert files.file_nbytes(path) == 6
+        assert bytes(files.read_range(path, 1, 4)) == b"ett"
+        assert bytes(files.read_range(path, 4, 40)) == b"er"
+        assert bytes(files.read_range(path, 40, 44)) == b""
+        files.remove_file(path)
+        files.remove_file(path)
+        with pytest.raises(StoreNotFoundError, match=r"no object s3://.*/ü%41.json; check the URL"):
+            files.read_file(path)
+
+    def test_names_are_listed(self, bucket: Bucket) -> None:
+        root = place_of(bucket.url)
+        assert files.list_names(root) == set()
+        for key in ("a/c/0", "a/c/1", "a/c/2/0", "ab/c/5", "a/zarr.json"):
+            files.write_once(root / key, [b"x"])
+        assert files.list_names(root) == {"a", "ab"}
+        assert files.list_names(root / "a") == {"c", "zarr.json"}
+        assert files.list_names(root / "nothing") == set()
+        assert set(files.list_keys(root / "a" / "c")) == {"0", "1"}
+        assert set(files.list_keys(root / "a" / "c", depth=2)) == {"2/0"}
+
+    def test_a_corpus_comes_back_byte_for_byte(
+        self, bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        prefix = write_corpus(LENGTHS, sequences_per_document=3)
+        [store] = zindex.convert(prefix, f"{bucket.url}/corpus.zarr", client=SERIAL, grid=GRID)
+        [plain] = zindex.convert(prefix, tmp_path / "corpus.zarr", client=SERIAL, grid=GRID)
+        assert store.fingerprint == plain.fingerprint
+        expected = {
+            str(path.relative_to(plain.root)): path.read_bytes()
+            for path in plain.root.rglob("*")  # type: ignore[union-attr]
+            if path.is_file()
+        }
+        assert bucket.contents("corpus.zarr/") == expected
+        zindex.export(store.root, tmp_path / "back", client=SERIAL)
+        for suffix in ("bin", "idx"):
+            back = (tmp_path / f"back.{suffix}").read_bytes()
+            assert back == Path(f"{prefix}.{suffix}").read_bytes()
+
+    @pytest.mark.parametrize(
+        ("order", "store", "codec"),
+        [
+            ("megatron", "all", "none"),
+            ("scalable", "all", "zstd"),
+            ("scalable", "minimal", "none"),
+        ],
+    )
+    def test_a_run_gives_the_same_samples_as_on_disk(
+        self,
+        bucket: Bucket,
+        write_corpus: WriteCorpus,
+        tmp_path: Path,
+        order: Any,
+        store: Any,
+        codec: Any,
+    ) -> None:
+        prefixes = [write_corpus(LENGTHS, name="a"), write_corpus([9] * 12, name="b")]
+        settings: dict[str, Any] = {
+            "order": order,
+            "store": store,
+            "samples": {"train": 40, "valid": 3},
+            "grid": ChunkGrid(2, 4, codec),
+        }
+        samples = []
+        for place in (bucket.url, str(tmp_path)):
+            zindex.convert(prefixes, place, client=SERIAL, grid=ChunkGrid(4, 16, codec))
+            members = [DatasetConfig(f"{place}/{name}.zarr", weight=1.5) for name in "ab"]
+            config = make_config(tmp_path, *members, index=f"{place}/index", **settings)
+            assert not report_run(config).rows[0].committed
+            zindex.build(config, SERIAL)
+            report = report_run(config)
+            assert all(row.committed for row in (*report.rows, *report.blends))
+            assert report.fits
+            datasets = open_run(config, FakeTokenizer())
+            samples.append(
+                {
+                    split: [dataset[i] for i in range(len(dataset))]
+                    for split, dataset in datasets.items()
+                }
+            )
+        remote, local = samples
+        assert remote.keys() == local.keys() >= {"train", "valid"}
+        for split, items in local.items():
+            assert len(remote[split]) == len(items) > 0
+            for got, expected in zip(remote[split], items, strict=True):
+                assert got.keys() == expected.keys()
+                for name in expected:
+                    np.testing.assert_array_equal(got[name], expected[name])
+
+    def test_an_interrupted_build_goes_on_from_its_shards(
+        self, bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        config = make_config(
+            tmp_path, write_corpus(LENGTHS), index=f"{bucket.url}/index", order="scalable"
+        )
+        first = next(iter(zindex.build(config, SERIAL).values()))
+        prefix = f"index/{first.store.root.name}/"
+        whole = bucket.contents(prefix)
+        shards = sorted(key for key in whole if "/c/" in key)
+        bucket.remove(f"{prefix}zarr.json", f"{prefix}{shards[0]}", f"{prefix}{shards[-1]}")
+        bucket.write(f"{prefix}{shards[1]}", whole[shards[1]][:-3])
+        with pytest.raises(NotReadyError, match=rf"{len(shards) - 2} of {len(shards)} shards"):
+            zindex.open_store(first.store.root)
+        again = next(iter(zindex.build(config, SERIAL).values()))
+        assert (again.num_written, again.num_shards) == (3, len(shards))
+        assert bucket.contents(prefix) == whole
+
+    def test_nothing_there(self, bucket: Bucket) -> None:
+        with pytest.raises(StoreNotFoundError, match=r"no zindex store at s3://bucket-\d+/corpus;"):
+            zindex.open_store(f"{bucket.url}/corpus")
+
+    def test_no_secret_is_pickled_shown_or_stored(
+        self, bucket: Bucket, write_corpus: WriteCorpus
+    ) -> None:
+        [store] = zindex.convert(
+            write_corpus(LENGTHS), f"{bucket.url}/corpus.zarr", client=SERIAL, grid=GRID
+        )
+        reader = store["tokens"]
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(reader)), np.arange(60))
+        for secret in (CANARY, bucket.server.environment["AWS_SECRET_ACCESS_KEY"]):
+            for thing in (store, reader, store.root):
+                assert secret.encode() not in pickle.dumps(thing)
+                assert secret not in repr(thing)
+            assert not any(secret.encode() in value for value in bucket.contents().values())
