@@ -202,14 +202,18 @@ def assert_same_dataset(ours: Any, theirs: Any, generator: Any, name: str) -> No
     size = len(theirs)
     if not size:
         return
-    for position in [0, size - 1, -1, *generator.integers(-size, size, 2).tolist()]:
+    positions = [0, size - 1, -1, *generator.integers(-size, size, 2).tolist()]
+    batch = ours.__getitems__(positions)
+    for i, position in enumerate(positions):
         for member in members:  # without zeros that an earlier item left in its shared mask
             member.masks_and_position_ids_are_cached = False
-        expected, item = theirs[position], ours[position]
-        if "dataset_id" in expected:
-            number, wanted = item.pop("dataset_id"), expected.pop("dataset_id")
-            assert (number, number.dtype, type(number)) == (wanted, wanted.dtype, type(wanted))
-        assert_same_item(item, expected, f"{name} {position}")
+        expected = theirs[position]
+        wanted = expected.pop("dataset_id", None)
+        for item in (ours[position], batch[i]):
+            if wanted is not None:
+                number = item.pop("dataset_id")
+                assert (number, number.dtype, type(number)) == (wanted, wanted.dtype, type(wanted))
+            assert_same_item(item, expected, f"{name} {position}")
 
 
 @pytest.mark.parametrize("number", range(NUM_CASES))

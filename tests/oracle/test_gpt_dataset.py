@@ -173,9 +173,15 @@ def test_equal(megatron: Any, corpora: list[Corpus], number: int, tmp_path: Path
     if not size:
         return
     generator = np.random.default_rng([number, 2])
-    for position in [None, 0, size - 1, -1, *generator.integers(-size, size, 4).tolist()]:
+    positions = [None, 0, size - 1, -1, *generator.integers(-size, size, 4).tolist()]
+    batch = ours.__getitems__(positions)
+    assert list(batch.tensors) == list(batch[0])
+    for i, position in enumerate(positions):
         expected = expected_item(theirs, position)
         assert_same_item(ours[position], expected, f"item {position}")
+        assert_same_item(batch[i], expected, f"item {position} of a batch")
+        in_tensors = {name: tensor[i] for name, tensor in batch.tensors.items()}
+        assert_same_item(in_tensors, expected, f"row {i} of a batch")
     text, documents = ours._query_document_sample_shuffle_indices(size - 1)
     expected_text, expected_documents = theirs._query_document_sample_shuffle_indices(size - 1)
     assert_same_array(text, expected_text, "text")
@@ -272,6 +278,8 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
         "index_timeout",
         "index_takeover",
     ]
+    if name == "GPTDatasetConfig":
+        own += ["inter_document_masking", "with_provenance"]
     positional = [item for item in ours.values() if not item.kw_only]
     assert [item.name for item in ours.values() if item.kw_only] == own
     assert [item.name for item in positional] == [item.name for item in dataclasses.fields(theirs)]

@@ -9,7 +9,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,19 @@ from zindex.building.blend_arrays import (
 from zindex.building.on_demand import Needed, needed_blend
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.gpt_batches import find_runs, is_plain
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.ranks import obtain, obtain_now
+from zindex.datasets.sample_batch import SampleBatch, resolve_positions
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
 from zindex.plan.blend_plan import BlendPlan
+from zindex.store.identity import fingerprint
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.reader import RowReader, Spans, read_many
 
 logger = logging.getLogger(__name__)
 
@@ -192,13 +197,20 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.plan.num_samples
 
-    def __getitem__(self, idx: int) -> dict[str, Any]:
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256, in hex, of what decides which sample stands where, in any process."""
+        members = [dataset.fingerprint for dataset in self.datasets]
+        return fingerprint({"blend": self.plan.spec, "members": members})
+
+    def __getitem__(self, idx: int | None) -> dict[str, Any]:
         """Return a sample.
 
         Parameters
         ----------
         idx
-            Its position, from the end if negative.
+            Its position, from the end if negative; None gives the first sample of the first
+            position's dataset with a loss mask of zeros, to fill up a batch.
 
         Returns
         -------
@@ -210,16 +222,57 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         IndexError
             If there is no such sample.
         """
-        position = operator.index(idx)
-        if not -len(self) <= position < len(self):
-            raise IndexError(
-                f"index {position} is out of range for the {len(self)} samples of the "
-                f"{self.split.name} blend of {len(self.datasets)} datasets"
-            )
+        (position,), _ = resolve_positions([idx], len(self), self._where)
         arrays = self._open_arrays()
         dataset_id = arrays.dataset_index[position]
-        sample = int(arrays.dataset_sample_index[position])
-        return {"dataset_id": dataset_id, **self.datasets[dataset_id][sample]}
+        sample = None if idx is None else int(arrays.dataset_sample_index[position])
+        item: dict[str, Any] = self.datasets[dataset_id][sample]
+        # In front, and in place of what a member says of itself.
+        return {"dataset_id": dataset_id} | item | {"dataset_id": dataset_id}
+
+    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
+        """Return the samples of a batch, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        positions
+            Positions, as of single samples.
+
+        Returns
+        -------
+        batch
+            For each position what ``self[position]`` returns, and the same as one tensor per name.
+            A subclass that makes items in its own way is asked for them one by one.
+        """
+        if not len(positions):
+            return SampleBatch.of_items([])
+        numbers, is_padding = resolve_positions(positions, len(self), self._where)
+        arrays = self._open_arrays()
+        spans = find_runs(numbers)
+        dataset_ids, samples = read_many(
+            [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]
+        )
+        if not self._is_plain(dataset_ids):
+            return SampleBatch.of_items([self[position] for position in positions])
+        places = np.where(is_padding, 0, samples.astype(np.int64))
+        which = dataset_ids.astype(np.int64)
+        members = cast("list[GPTDataset]", self.datasets)
+        return make_batch(members, which, places, is_padding, dataset_ids)
+
+    def _is_plain(self, dataset_ids: AnyArray) -> bool:
+        """Return whether items are made as here, of datasets that make theirs as GPTDataset."""
+        if type(self).__getitem__ is not BlendedDataset.__getitem__:
+            return False
+        used = [self.datasets[i] for i in set(dataset_ids.tolist())]
+        if not all(is_plain(dataset, GPTDataset) for dataset in used):
+            return False
+        first = used[0].config
+        return all(dataset.config is first or dataset.config == first for dataset in used)
+
+    @property
+    def _where(self) -> str:
+        """The blend, for messages."""
+        return f"the {self.split.name} blend of {len(self.datasets)} datasets"
 
     @property
     def _is_stored(self) -> bool:

@@ -52,6 +52,15 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     context_parallel_size: int | None = None
     """Context-parallel ranks."""
 
+    inter_document_masking: bool = field(default=False, kw_only=True)
+    """Later Megatron Core's: whether items tell their documents apart for packed attention, by
+    ``cu_seqlens`` and ``max_seqlen`` instead of an attention mask. Documents are the index's, not
+    what ends with an end token; positions restart with each, whatever the reset settings."""
+
+    with_provenance: bool = field(default=False, kw_only=True)
+    """Ours: whether items tell where they come from: ``dataset_id``, ``document_ids`` of each
+    token, ``epoch`` and ``sample_id``."""
+
     def __post_init__(self) -> None:
         """Check the settings and derive the rest."""
         super().__post_init__()

@@ -5,6 +5,8 @@ datasets are not here.
 """
 
 import operator
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from zindex.building.arrays import AnyArray, IndexArrays, compute_index_arrays, open_index_arrays
 from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
+from zindex.datasets.gpt_batches import is_plain, require_plain
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import (
     STORED,
@@ -26,14 +29,17 @@ from zindex.datasets.gpt_index import (
     stored_source,
 )
 from zindex.datasets.gpt_masks import Masks, _get_ltor_masks_and_position_ids, causal_mask
+from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.ranks import obtain, obtain_now
+from zindex.datasets.sample_batch import SampleBatch, resolve_positions
 from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
 from zindex.plan.index_plan import IndexPlan
+from zindex.store.identity import fingerprint
 from zindex.store.open import Store
 from zindex.store.reader import RowReader
 
@@ -204,12 +210,20 @@ class GPTDataset(MegatronDataset):
             all of shape (sequence_length,) and the item's own; ``attention_mask`` of shape
             (1, sequence_length, sequence_length), bool, True where masked, if configured. Without
             ``reset_attention_mask`` it is one tensor for all items: clone it before writing to it.
+            With ``inter_document_masking`` there are ``cu_seqlens`` (int32, where documents start,
+            filled up with sequence_length to sequence_length + 1 values) and ``max_seqlen`` (int32)
+            instead. With ``with_provenance`` there are ``dataset_id`` (0, or the place in a blend),
+            ``document_ids`` (the document of each input token, -1 where padded), ``epoch`` (of the
+            dataset, in which the sample's first token lies) and ``sample_id``.
 
         Raises
         ------
         IndexError
             If there is no such sample.
         """
+        if self.config.inter_document_masking or self.config.with_provenance:
+            require_plain(self, GPTDataset)
+            return self.__getitems__([idx])[0]
         text, _ = self._query_document_sample_shuffle_indices(0 if idx is None else idx)
         if self.config.add_extra_token_to_sequence:
             tokens, labels = torch.from_numpy(text[:-1]), torch.from_numpy(text[1:].copy())
@@ -229,6 +243,27 @@ class GPTDataset(MegatronDataset):
         if attention_mask is not None:
             item["attention_mask"] = attention_mask
         return item | {"loss_mask": loss_mask, "position_ids": position_ids}
+
+    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
+        """Return the samples of a batch, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        positions
+            Positions, as of single samples.
+
+        Returns
+        -------
+        batch
+            For each position what ``self[position]`` returns, and the same as one tensor per name.
+            A subclass that makes items in its own way is asked for them one by one.
+        """
+        if not len(positions) or not is_plain(self, GPTDataset):
+            return SampleBatch.of_items([self[position] for position in positions])
+        numbers, is_padding = resolve_positions(positions, len(self), self._where)
+        dataset_ids = np.zeros(len(numbers), np.int16) if self.config.with_provenance else None
+        which = np.zeros(len(numbers), np.int64)
+        return make_batch([self], which, numbers, is_padding, dataset_ids)
 
     def _make_masks(self, tokens: torch.Tensor) -> Masks:
         """Return attention mask, loss mask and position ids of a sample's inputs."""
@@ -315,6 +350,14 @@ class GPTDataset(MegatronDataset):
             self._receive(self._store)
         assert self._arrays is not None
         return self._arrays
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256, in hex, of what decides which sample stands where, in any process.
+
+        It says nothing of the tokens themselves, only of the lengths of the documents.
+        """
+        return fingerprint(self._plan(from_memory=not isinstance(self.dataset, STORED)).spec)
 
     @property
     def _needed(self) -> Needed:

@@ -24,6 +24,7 @@ from zindex.formats.megatron_readers import (
 )
 from zindex.formats.token_dtypes import DType
 from zindex.formats.token_values import append_to_each, convert_tokens
+from zindex.store.flat_file import FlatFile
 
 __all__ = [
     "DType",
@@ -130,6 +131,8 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
             if mmap
             else _FileBinReader(tokens_path, nbytes=nbytes)
         )
+        #: The tokens of all sequences, read by position; samples of a batch are read from here.
+        self.tokens = FlatFile(tokens_path, nbytes, self.index.dtype)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return (

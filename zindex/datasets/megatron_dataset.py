@@ -1,5 +1,6 @@
 """The base of every Megatron dataset: what it is made of, its cache key and its pad token."""
 
+import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -102,6 +103,11 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
             dtype = np.int32 if self._indices.stop <= np.iinfo(np.int32).max else np.int64
             return np.arange(self._indices.start, self._indices.stop, dtype=dtype)
         return self._indices
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256, in hex, of what tells this dataset's samples from others'."""
+        return hashlib.sha256(self.unique_description.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

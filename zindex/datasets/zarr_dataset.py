@@ -43,7 +43,9 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
         self.path_prefix = path_prefix
         self.multimodal = multimodal
         self.store: Store = open_store(path_prefix, kind="tokens")
-        self._tokens: RowReader = open_tokens(self.store)
+        #: Tokens of all sequences, and (shape (sequences + 1,), int64) where each one starts.
+        self.tokens: RowReader = open_tokens(self.store)
+        self.offsets: RowReader = self.store[schema.SEQUENCE_OFFSET.name]
         if multimodal:
             self._check_modes()
 
@@ -92,8 +94,8 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
                 "ask for the numbers one by one"
             )
         stop = max(start, stop)
-        bounds = self.store[schema.SEQUENCE_OFFSET.name].read(start, stop + 1)
-        tokens = self._tokens.read(int(bounds[0]), int(bounds[-1]))
+        bounds = self.offsets.read(start, stop + 1)
+        tokens = self.tokens.read(int(bounds[0]), int(bounds[-1]))
         sequences = np.split(tokens, bounds[1:-1] - bounds[0]) if start < stop else []
         if not self.multimodal:
             return sequences
@@ -108,7 +110,7 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
             If there is no such sequence, or the part does not lie within it.
         """
         sequence = self._position(operator.index(idx))
-        bounds = self.store[schema.SEQUENCE_OFFSET.name].read(sequence, sequence + 2)
+        bounds = self.offsets.read(sequence, sequence + 2)
         first, last = int(bounds[0]), int(bounds[1])
         start = operator.index(offset)
         count = last - first - start if length is None else operator.index(length)
@@ -117,7 +119,7 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
                 f"a part must lie within its sequence of {last - first} tokens, but {count} tokens "
                 f"from offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
             )
-        tokens = self._tokens.read(first + start, first + start + count)
+        tokens = self.tokens.read(first + start, first + start + count)
         if not self.multimodal:
             return tokens
         return tokens, self.store[schema.SEQUENCE_MODE.name][sequence]

@@ -1,0 +1,163 @@
+"""A batch of samples: one tensor per name for all of them, and the samples as views of it."""
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Item = dict[str, Any]
+
+
+class BatchTensors(dict[str, torch.Tensor]):
+    """The tensors of a batch by name, each with the samples along its first dimension.
+
+    What is equal for all samples is one tensor that is expanded, not repeated: plain position ids
+    and the plain causal mask. torch refuses to write to them; clone them first.
+    """
+
+    def pin_memory(self) -> "BatchTensors":
+        """Return the tensors in pinned memory; torch's DataLoader calls this."""
+        return BatchTensors((name, pin_tensor(tensor)) for name, tensor in self.items())
+
+
+class SampleBatch(Sequence[Item]):
+    """The samples of a batch: a sequence of items, and all of them in one tensor per name.
+
+    torch's ``default_collate`` stacks the items; ``zindex.loading.collate`` takes the tensors as
+    they are. Items are views of the batch, but their plain position ids are their own.
+
+    Parameters
+    ----------
+    tensors
+        By name, with the samples along the first dimension.
+    """
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors: BatchTensors | None = BatchTensors(tensors)
+        self._items: list[Item] | None = None
+        self._size = len(next(iter(tensors.values())))
+
+    @classmethod
+    def of_items(cls, items: list[Item]) -> "SampleBatch":
+        """Return the batch of samples that were made one by one, such as by a user's subclass."""
+        batch = cls.__new__(cls)
+        batch._tensors = None
+        batch._items = items
+        batch._size = len(items)
+        return batch
+
+    @property
+    def tensors(self) -> BatchTensors:
+        """The tensors of the batch; samples that were made one by one are stacked here."""
+        if self._tensors is None:
+            assert self._items is not None
+            self._tensors = BatchTensors(torch.utils.data.default_collate(self._items))
+        return self._tensors
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Item]:
+        return (self[i] for i in range(self._size))
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        """Return a sample as a dict of tensors, as the dataset itself gives it, or some."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(self._size)[index]]
+        place = range(self._size)[index]
+        if self._items is not None:
+            return self._items[place]
+        assert self._tensors is not None
+        return {name: _take(name, tensor, place) for name, tensor in self._tensors.items()}
+
+
+def _take(name: str, tensor: torch.Tensor, place: int) -> Any:
+    """Return what one sample has of a tensor."""
+    value = tensor[place]
+    if name == "dataset_id":  # a number of the array's dtype, as in Megatron's blends
+        return value.numpy()[()]
+    # Only torch's own guard keeps a tensor of all samples from being written to through one.
+    return value.clone() if name == "position_ids" and tensor.stride(0) == 0 else value
+
+
+def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in pinned memory; one that is expanded over the samples stays so."""
+    if _is_expanded(tensor):
+        return tensor[:1].pin_memory().expand(tensor.shape)
+    return tensor.pin_memory()
+
+
+def move_tensor(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+    """Return a tensor on a device; one that is expanded over the samples stays so."""
+    if _is_expanded(tensor):
+        return tensor[:1].to(device, non_blocking=non_blocking).expand(tensor.shape)
+    return tensor.to(device, non_blocking=non_blocking)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0
+
+
+def allocate(
+    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]],
+) -> dict[str, torch.Tensor]:
+    """Return uninitialised tensors by name, of the shapes and dtypes given.
+
+    In a worker of torch's DataLoader they lie side by side in one piece of shared memory, so that
+    they reach the main process without another copy, and with one file.
+    """
+    if torch.utils.data.get_worker_info() is None:
+        return {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+    spans, nbytes = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        size = math.prod(shape) * dtype.itemsize
+        spans[name] = slice(nbytes, nbytes + size)
+        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+    storages: Any = torch.UntypedStorage
+    memory = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
+    return {
+        name: memory[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
+    }
+
+
+# Bytes: a cache line, and a multiple of every item.
+_ALIGNMENT = 64
+
+
+def resolve_positions(
+    positions: Sequence[int | None], size: int, where: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return positions counted from the start, and which of them only fill up the batch.
+
+    Parameters
+    ----------
+    positions
+        Positions, from the end if negative; None stands for the first one, as padding.
+    size
+        Samples that there are.
+    where
+        Whose they are, for the message.
+
+    Raises
+    ------
+    IndexError
+        If there is no such sample.
+    """
+    is_padding = np.array([position is None for position in positions], np.bool_)
+    numbers = np.array(
+        [0 if position is None else operator.index(position) for position in positions], np.int64
+    )
+    wrong = (numbers < -size) | (numbers >= size)
+    if wrong.any():
+        raise IndexError(
+            f"index {numbers[np.argmax(wrong)]} is out of range for the {size} samples of {where}"
+        )
+    return np.where(numbers < 0, numbers + size, numbers), is_padding
