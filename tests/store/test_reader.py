@@ -26,6 +26,7 @@ from zindex.errors import StoreError, VerificationError
 from zindex.store import reader
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
+from zindex.store.open_files import table
 from zindex.store.reader import ArrayReader, RowReader
 
 # Newer Pythons warn of any fork beside threads; that readers bear it is tested here.
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarn
 
 def forget() -> None:
     """Start as a fresh process would: nothing open, nothing verified."""
-    reader._open_shards.reset()
+    reader.forget_all_files()
 
 
 @st.composite
@@ -415,8 +416,11 @@ def test_a_repaired_shard_is_seen_when_the_store_is_opened_again(tmp_path: Path)
 
 
 @pytest.fixture
-def long_store(tmp_path: Path) -> Iterator[tuple[ArrayReader, Values]]:
+def long_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[ArrayReader, Values]]:
     """An array of 400 shards: more than one process keeps open."""
+    monkeypatch.setattr(table, "budget", 256)
     values = count_up(2400)
     build_arrays(tmp_path, {ONE: values})
     forget()
@@ -454,13 +458,16 @@ def test_a_shard_in_use_goes_last(long_store: tuple[ArrayReader, Values]) -> Non
     assert array[0] == 0
     array.read(6 * 255, 6 * 255 + 1)
     array.read(6 * 256, 6 * 256 + 1)
-    held = [key[3] for key in reader._open_shards.files]
+    held = array.bind().files
     assert 0 in held
     assert 1 not in held
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_threads_share_a_reader(tmp_path: Path, codec: Any) -> None:
+def test_threads_share_a_reader(
+    tmp_path: Path, codec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "budget", 256)
     values = count_up(3000)
     build_arrays(tmp_path, {ONE: values}, ChunkGrid(5, 10, codec))
     array = open_store(tmp_path)["one"]
@@ -543,7 +550,7 @@ def test_fork_beside_threads_that_read(long_store: tuple[ArrayReader, Values]) -
 
 def test_fork_while_the_lock_is_held(long_store: tuple[ArrayReader, Values]) -> None:
     array, values = long_store
-    with reader._open_shards.lock:
+    with table.lock:
         pid = read_in_child(lambda: np.testing.assert_array_equal(array, values))
         assert exit_code(pid) == 0
 

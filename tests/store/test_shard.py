@@ -158,5 +158,5 @@ def test_a_compressed_chunk_of_another_size_is_refused(nbytes: int) -> None:
 
 def test_a_compressed_chunk_that_is_no_zstd_frame_is_refused() -> None:
     layout = ArrayLayout.plan(ONE, 10, np.int32, ChunkGrid(3, 6, "zstd"))
-    with pytest.raises(VerificationError, match=r"must hold 12 bytes of zstd: .*invalid input"):
+    with pytest.raises(VerificationError, match="its header says nothing of its size"):
         decode_chunk(layout, 0, 1, b"no frame" + crc(b"no frame"))

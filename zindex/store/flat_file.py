@@ -5,22 +5,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.formats.bin_reader import BinFile
-from zindex.store.layout import ArrayLayout
-from zindex.store.reader import RowReader
+from zindex.store.array_files import ArrayFiles
+from zindex.store.codecs import CodecChain
+from zindex.store.reader import LocalReader
 
 
-class FlatFile(RowReader):
+class FlatFile(LocalReader):
     """The values of a file, in the machine's byte order and without checksums.
 
-    It opens at the first read in each process. Pickles as its arguments.
+    It opens at the first read in each process and takes part in rounds. Pickles as its arguments.
 
     Parameters
     ----------
     path
         The file.
     nbytes
-        The size that it must have.
+        The size that it must have at least when it is opened.
     dtype
         Dtype of the values.
     """
@@ -28,12 +28,21 @@ class FlatFile(RowReader):
     def __init__(self, path: str, nbytes: int, dtype: npt.DTypeLike) -> None:
         values = np.dtype(dtype)
         length = nbytes // values.itemsize
-        layout = ArrayLayout(
-            path, length, values.name, max(1, length), max(1, length), "none", 1, (), "", ""
+        form = ArrayFiles(
+            name=path,
+            length=length,
+            num_columns=1,
+            dtype=values.name,
+            chunk_length=max(1, length),
+            shard_length=max(1, length),
+            chain=CodecChain(),
+            index=None,
+            prefix=path,
+            flat=True,
         )
-        super().__init__(layout)
+        super().__init__(path, form)
         self.path = path
-        self.file = BinFile(path, nbytes)
+        self.file_nbytes = nbytes
 
-    def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        out[:] = self.file.read(self.dtype, stop - start, start * self.dtype.itemsize)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.file_nbytes, self.dtype)

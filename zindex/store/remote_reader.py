@@ -39,6 +39,8 @@ class RemoteReader(RowReader):
         ``"never"`` skips the checksums; otherwise each chunk is checked whenever it is fetched.
     """
 
+    layout: ArrayLayout
+
     def __init__(
         self, root: ObjectPath, layout: ArrayLayout, version: str = "", verify: Verify = "first"
     ) -> None:

@@ -5,19 +5,22 @@ Source: Zarr v3 specification, ``sharding_indexed`` codec version 1.0.
 
 from dataclasses import dataclass
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 from numcodecs.zstd import Zstd
 
 from zindex.errors import VerificationError
+from zindex.store.array_files import ArrayFiles, IndexForm
+from zindex.store.codecs import CRC_NBYTES
+from zindex.store.codecs import Buffer as Buffer
+from zindex.store.codecs import checksum as checksum
 from zindex.store.layout import ArrayLayout
 
-Buffer = bytes | memoryview
-_CRC_NBYTES = 4
 _MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 #: What cures damaged bytes: a committed store is complete for every build.
 REMEDY = "`zindex verify` names all that is damaged, `zindex repair` rebuilds just that"
+#: What cures damage in an array that zindex did not write.
+FOREIGN_REMEDY = "restore its files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,6 @@ class ShardIndex:
     offsets: npt.NDArray[np.int64]
     #: Shape (chunks,), int64, bytes of the chunk with its checksum; -1 where it is missing.
     lengths: npt.NDArray[np.int64]
-
-
-def checksum(buffer: Buffer) -> int:
-    """Return the crc32c of a buffer."""
-    # The C function refuses memoryviews, but takes an array that looks at the same bytes.
-    return int(google_crc32c.value(np.frombuffer(buffer, np.uint8)))
 
 
 def encode_shard(
@@ -79,13 +76,13 @@ def encode_shard(
             part = bytes(part) + _padding(layout, chunk_nbytes - len(part))
         if compress is not None:
             part = compress(bytes(part))
-        crc = checksum(part).to_bytes(_CRC_NBYTES, "little")
+        crc = checksum(part).to_bytes(CRC_NBYTES, "little")
         buffers += (part, crc)
         checksums.append(crc)
-        index[chunk] = offset, len(part) + _CRC_NBYTES
-        offset += len(part) + _CRC_NBYTES
+        index[chunk] = offset, len(part) + CRC_NBYTES
+        offset += len(part) + CRC_NBYTES
     footer = index.astype("<u8").tobytes()
-    footer += checksum(footer).to_bytes(_CRC_NBYTES, "little")
+    footer += checksum(footer).to_bytes(CRC_NBYTES, "little")
     buffers.append(footer)
     proof = checksum(b"".join(checksums) + footer)
     return buffers, Receipt(layout.name, shard, offset + len(footer), proof)
@@ -99,44 +96,57 @@ def _padding(layout: ArrayLayout, nbytes: int) -> bytes:
 
 def index_nbytes(layout: ArrayLayout) -> int:
     """Return the size of the shard index with its checksum."""
-    return 16 * layout.chunks_per_shard + _CRC_NBYTES
+    return 16 * layout.chunks_per_shard + CRC_NBYTES
 
 
-def decode_index(layout: ArrayLayout, shard: int, footer: bytes, shard_nbytes: int) -> ShardIndex:
+def decode_index(
+    array: ArrayLayout | ArrayFiles, shard: int, stored: bytes, shard_nbytes: int
+) -> ShardIndex:
     """Return where the inner chunks lie, after checking the index against its checksum.
 
     Raises
     ------
     VerificationError
-        If the index fails its checksum, points outside the shard or misses a chunk.
+        If the index fails its checksum, points outside the shard or, in a store of zindex, misses
+        a chunk.
     """
-    where = f"shard {layout.shard_key(shard)}"
-    if len(footer) != index_nbytes(layout):
+    files = array if isinstance(array, ArrayFiles) else ArrayFiles.of(array)
+    form = files.index or IndexForm()
+    where = f"shard {files.shard_key(shard)}"
+    remedy = REMEDY if files.ours else FOREIGN_REMEDY
+    if len(stored) != files.index_nbytes:
+        edge = "start" if form.at_start else "end"
         raise VerificationError(
-            f"{where} must end with an index of {index_nbytes(layout)} bytes, got {len(footer)}; "
-            f"{REMEDY}"
+            f"{where} must {edge} with an index of {files.index_nbytes} bytes, got {len(stored)}; "
+            f"{remedy}"
         )
-    stored = int.from_bytes(footer[-_CRC_NBYTES:], "little")
-    if stored != checksum(footer[:-_CRC_NBYTES]):
-        raise VerificationError(f"the index of {where} fails its checksum; {REMEDY}")
-    pairs = np.frombuffer(footer[:-_CRC_NBYTES], "<u8").reshape(-1, 2)
-    start, stop = layout.shard_bounds(shard)
-    num_present = -(-(stop - start) // layout.chunk_length)
+    body = stored
+    if form.checked:
+        body = stored[:-CRC_NBYTES]
+        if int.from_bytes(stored[-CRC_NBYTES:], "little") != checksum(body):
+            raise VerificationError(f"the index of {where} fails its checksum; {remedy}")
+    pairs = np.frombuffer(body, "<u8").reshape(-1, 2)
+    start, stop = files.shard_bounds(shard)
+    num_present = -(-(stop - start) // files.chunk_length)
     offsets = pairs[:, 0].astype(np.int64)
     lengths = pairs[:, 1].astype(np.int64)
-    limit = shard_nbytes - len(footer)
+    limit = shard_nbytes - (0 if form.at_start else len(stored))
     first, size = offsets[:num_present], lengths[:num_present]
     # In this order no sum can wrap: a size is above the checksum's, then at most the shard's.
-    if (size <= _CRC_NBYTES).any() or (first < 0).any() or (first > limit - size).any():
+    least = CRC_NBYTES if files.chain.checked else 0
+    wrong = (size <= least) | (first < 0) | (first > limit - size)
+    if not files.ours:
+        wrong &= (pairs[:num_present] != _MISSING).any(axis=1)
+    if wrong.any():
         raise VerificationError(
             f"the index of {where} misses one of its {num_present} chunks or points outside its "
-            f"{shard_nbytes} bytes; {REMEDY}"
+            f"{shard_nbytes} bytes; {remedy}"
         )
     return ShardIndex(offsets, lengths)
 
 
 def decode_chunk(
-    layout: ArrayLayout, shard: int, chunk: int, stored: Buffer
+    array: ArrayLayout | ArrayFiles, shard: int, chunk: int, stored: Buffer, *, check: bool = True
 ) -> npt.NDArray[np.generic]:
     """Return the values of one inner chunk, padding included, after checking its checksum.
 
@@ -145,21 +155,12 @@ def decode_chunk(
     VerificationError
         If the bytes fail their checksum or do not hold a whole chunk.
     """
-    where = f"chunk {chunk} of shard {layout.shard_key(shard)}"
-    body: Buffer = stored[:-_CRC_NBYTES]
-    if int.from_bytes(stored[-_CRC_NBYTES:], "little") != checksum(body):
-        raise VerificationError(f"{where} fails its checksum; {REMEDY}")
-    chunk_nbytes = layout.chunk_length * layout.row_nbytes
-    if layout.codec == "zstd":
-        try:
-            body = Zstd().decode(bytes(body))
-        except (RuntimeError, ValueError) as error:
-            raise VerificationError(
-                f"{where} must hold {chunk_nbytes} bytes of zstd: {error}; {REMEDY}"
-            ) from error
-    if len(body) != chunk_nbytes:
-        raise VerificationError(
-            f"{where} must hold {chunk_nbytes} bytes, got {len(body)}; {REMEDY}"
-        )
-    values = np.frombuffer(body, layout.dtype)
-    return values if layout.num_columns == 1 else values.reshape(-1, layout.num_columns)
+    files = array if isinstance(array, ArrayFiles) else ArrayFiles.of(array)
+    where = f"chunk {chunk} of shard {files.shard_key(shard)}"
+    try:
+        body = files.chain.decode(stored, files.chunk_nbytes, where, check=check)
+    except VerificationError as error:
+        remedy = REMEDY if files.ours else FOREIGN_REMEDY
+        raise VerificationError(f"{error}; {remedy}") from error.__cause__
+    values = np.frombuffer(body, files.dtype)
+    return values if files.num_columns == 1 else values.reshape(-1, files.num_columns)

@@ -1,0 +1,173 @@
+"""Codecs of a chunk as a reader undoes them: checksums first, and no output larger than expected.
+
+Only what the Zarr v3 specification names and what is read here without zarr-python: ``bytes`` in
+the machine's order, ``transpose`` that changes nothing, ``zstd``, ``blosc``, ``gzip``, ``crc32c``.
+"""
+
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numcodecs import blosc
+from numcodecs.zstd import Zstd
+
+from zindex.errors import VerificationError
+
+Buffer = bytes | bytearray | memoryview
+CRC_NBYTES = 4
+_COMPRESSORS = ("zstd", "blosc", "gzip")
+_BLOSC_HEADER_NBYTES = 16
+_ZSTD_MAGIC = 0xFD2FB528
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+def checksum(buffer: Buffer) -> int:
+    """Return the crc32c of a buffer."""
+    # The C function refuses memoryviews, but takes an array that looks at the same bytes.
+    return int(google_crc32c.value(np.frombuffer(buffer, np.uint8)))
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChain:
+    """What was done to the bytes of a chunk, in this order."""
+
+    #: Each of ``"crc32c"``, ``"zstd"``, ``"blosc"``, ``"gzip"``; at most one compresses.
+    steps: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the values lie in the file as they are, with a checksum behind them or none."""
+        return self.steps in ((), ("crc32c",))
+
+    @property
+    def checked(self) -> bool:
+        """Whether a checksum guards the bytes."""
+        return "crc32c" in self.steps
+
+    def decode(self, stored: Buffer, nbytes: int, where: str, *, check: bool = True) -> Buffer:
+        """Return the bytes that were encoded.
+
+        Parameters
+        ----------
+        stored
+            Bytes of the chunk in the file.
+        nbytes
+            Bytes that must come out.
+        where
+            The chunk, for messages.
+        check
+            Whether checksums are compared.
+
+        Raises
+        ------
+        VerificationError
+            If a checksum is wrong or other than ``nbytes`` bytes would come out.
+        """
+        body = stored
+        for place in reversed(range(len(self.steps))):
+            step = self.steps[place]
+            if step == "crc32c":
+                end = len(body) - CRC_NBYTES
+                found = body[max(0, end) :]
+                body = memoryview(body)[: max(0, end)]
+                if check and (end < 0 or int.from_bytes(found, "little") != checksum(body)):
+                    raise VerificationError(f"{where} fails its checksum")
+            else:
+                inside = self.steps[:place].count("crc32c") * CRC_NBYTES
+                body = _decompress(step, body, nbytes + inside, where)
+        if len(body) != nbytes:
+            raise VerificationError(f"{where} must hold {nbytes} bytes, got {len(body)}")
+        return body
+
+
+def _decompress(step: str, body: Buffer, nbytes: int, where: str) -> Buffer:
+    """Return decompressed bytes; what says that it is of another size is never decompressed."""
+    said: int | None = None
+    if step == "zstd":
+        said = _zstd_nbytes(body)
+    elif step == "blosc" and len(body) >= _BLOSC_HEADER_NBYTES:
+        said = int.from_bytes(body[4:8], "little")
+        if int.from_bytes(body[12:16], "little") != len(body):
+            said = -1
+    if (step != "gzip" and said is None) or (said is not None and said != nbytes):
+        raise VerificationError(
+            f"{where} must hold {nbytes} bytes of {step}, its header says "
+            f"{'nothing of its size' if said is None else said}"
+        )
+    try:
+        if step == "gzip":
+            return _gunzip(body, nbytes)
+        decoded: Buffer = Zstd().decode(body) if step == "zstd" else blosc.decompress(bytes(body))
+    except (RuntimeError, ValueError, zlib.error) as error:
+        raise VerificationError(f"{where} must hold {nbytes} bytes of {step}: {error}") from error
+    return decoded
+
+
+def _gunzip(body: Buffer, nbytes: int) -> bytes:
+    """Return one gzip member's bytes, or ValueError if they are more or fewer than expected."""
+    stream = zlib.decompressobj(_GZIP)
+    decoded = stream.decompress(body, nbytes + 1)
+    if len(decoded) != nbytes or not stream.eof or stream.unused_data:
+        raise ValueError("its size is another one")
+    return decoded
+
+
+def _zstd_nbytes(frame: Buffer) -> int | None:
+    """Return the size that a zstd frame says that it has decompressed, if it says so.
+
+    Source: RFC 8878, 3.1.1.1.
+    """
+    if len(frame) < 6 or int.from_bytes(frame[:4], "little") != _ZSTD_MAGIC:
+        return None
+    descriptor = frame[4]
+    single_segment = bool(descriptor & 0x20)
+    size_nbytes = (int(single_segment), 2, 4, 8)[descriptor >> 6]
+    if not size_nbytes:
+        return None
+    start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    if len(frame) < start + size_nbytes:
+        return None
+    size = int.from_bytes(frame[start : start + size_nbytes], "little")
+    return size + 256 if size_nbytes == 2 else size
+
+
+def parse_chain(codecs: Sequence[Any], *, itemsize: int, ndim: int) -> CodecChain | None:
+    """Return the chain that a ``codecs`` list of metadata names, or None if it is not read here.
+
+    Parameters
+    ----------
+    codecs
+        The list, as it stands in ``zarr.json``.
+    itemsize
+        Bytes of one value.
+    ndim
+        Dimensions of the array.
+    """
+    steps: list[str] = []
+    serialized = False
+    for codec in codecs:
+        entry: dict[str, Any] = {"name": codec} if isinstance(codec, str) else codec
+        if not isinstance(entry, dict):
+            return None
+        name, settings = entry.get("name"), entry.get("configuration") or {}
+        if not isinstance(settings, dict):
+            return None
+        if not serialized:
+            if name == "transpose" and settings.get("order") == list(range(ndim)):
+                continue
+            if name != "bytes" or not (
+                itemsize == 1 or settings.get("endian") == "little" == sys.byteorder
+            ):
+                return None
+            serialized = True
+        elif name == "crc32c" or name in _COMPRESSORS:
+            steps.append(name)
+        else:
+            return None
+    if not serialized or sum(step in _COMPRESSORS for step in steps) > 1:
+        return None
+    return CodecChain(tuple(steps))

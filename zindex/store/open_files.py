@@ -1,0 +1,419 @@
+"""The files of local arrays that this process holds open, and what it knows of them.
+
+A descriptor closes when it is needed for another file; that a file's index and chunks are sound is
+remembered. Descriptors never cross ``fork``: a child opens its own.
+"""
+
+import os
+import resource
+import stat
+import threading
+from collections import OrderedDict, deque
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import VerificationError
+from zindex.store.array_files import ArrayFiles
+from zindex.store.shard import FOREIGN_REMEDY, REMEDY, ShardIndex, decode_index
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+
+#: Bytes that all knowledge of files may take in a process, decoded chunks beside.
+KNOWN_NBYTES = 1 << 28
+#: Bytes of decoded chunks that a process keeps.
+DECODED_NBYTES = 1 << 26
+# What an array takes beside one byte per chunk and five per file.
+_ARRAY_NBYTES = 2048
+_FILE_NBYTES = 256
+_MAX_DESCRIPTORS = 1 << 15
+
+
+def num_descriptors() -> int:
+    """Return how many files may be open: half of what the system grants to the process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_DESCRIPTORS
+    return max(8, min(soft // 2, _MAX_DESCRIPTORS))
+
+
+class OpenFile:
+    """An open file: it closes when the table and all who read from it have let go of it."""
+
+    __slots__ = ("index", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        #: None where chunk c lies at base + c * stride.
+        self.index: ShardIndex | None = None
+
+    def __del__(self, close: Any = os.close) -> None:
+        close(self.number)
+
+
+class _Known(NamedTuple):
+    """What was found out about a file."""
+
+    #: Device, inode, size and time of change: another file at the path has others.
+    identity: tuple[int, ...]
+    chunks: ShardIndex | None
+
+
+class OpenArray:
+    """One array's open files and verified chunks, shared by all its readers in this process.
+
+    The arrays of numbers are read by a kernel through their addresses, so they are never replaced.
+    """
+
+    __slots__ = (
+        "descriptors",
+        "files",
+        "form",
+        "known",
+        "nbytes",
+        "record",
+        "records",
+        "retired",
+        "root",
+        "used",
+        "verified",
+        "verified_values",
+    )
+
+    def __init__(self, root: str, form: ArrayFiles) -> None:
+        self.root = root
+        self.form = form
+        self.files: dict[int, OpenFile] = {}
+        self.known: dict[int, _Known] = {}
+        #: Whether the table no longer knows it: readers must ask for a new one.
+        self.retired = False
+        num_shards = max(1, form.num_shards)
+        num_chunks = num_shards * form.chunks_per_shard
+        self.descriptors = np.zeros(num_shards, np.int32)
+        used = np.zeros(num_shards, np.uint8)
+        self.verified_values = np.zeros(num_chunks, np.uint8)
+        if form.chain.plain and not form.chain.checked:
+            self.verified_values[:] = 1  # there is nothing to verify
+        # Single values are got from a memoryview in a third of the time.
+        self.used = used.data
+        self.verified = self.verified_values.data
+        self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards
+        width = np.dtype(form.dtype)
+        # What zindex.kernels.gather says of records.
+        record = [
+            form.length,
+            form.shard_length,
+            form.chunk_length,
+            form.chunks_per_shard,
+            form.row_nbytes,
+            form.stride,
+            form.base,
+            self.descriptors.ctypes.data,
+            used.ctypes.data,
+            self.verified_values.ctypes.data,
+            -width.itemsize if width.kind == "i" else width.itemsize,
+        ]
+        trusting = [*record[:9], 0, record[10]]
+        self.records = np.array([record, trusting], np.int64)
+        address = self.records.ctypes.data
+        #: Addresses of the record that has chunks verified, and of the one that trusts them.
+        self.record = (address, address + self.records.strides[0])
+
+    def path(self, shard: int) -> str:
+        """Return the path of a file."""
+        return self.root if self.form.flat else f"{self.root}/{self.form.shard_key(shard)}"
+
+    def where(self, shard: int) -> str:
+        """Name a file in messages."""
+        return self.root if self.form.flat else f"shard {self.form.shard_key(shard)}"
+
+    @property
+    def remedy(self) -> str:
+        """What cures damage."""
+        return REMEDY if self.form.ours else FOREIGN_REMEDY
+
+    def damaged(self, sentence: str) -> VerificationError:
+        """Return an error that says what to do."""
+        return VerificationError(f"{sentence}; {self.remedy}")
+
+    def read_exactly(
+        self, file: OpenFile, shard: int, buffers: list[memoryview], offset: int
+    ) -> None:
+        """Fill buffers from an offset; fewer bytes than they hold is an error."""
+        wanted = sum(map(len, buffers))
+        got = os.preadv(file.number, buffers, offset)
+        while 0 < got < wanted:
+            more = _read_rest(file.number, buffers, offset, got)
+            if not more:
+                break
+            got += more
+        if got != wanted:
+            raise self.damaged(
+                f"{self.where(shard)} must hold {wanted} bytes at {offset}, it ends after {got}"
+            )
+
+
+def _read_rest(descriptor: int, buffers: list[memoryview], offset: int, got: int) -> int:
+    """Go on with a read that the system cut short."""
+    rest = []
+    skip = got
+    for buffer in buffers:
+        if skip >= len(buffer):
+            skip -= len(buffer)
+        else:
+            rest.append(buffer[skip:])
+            skip = 0
+    return os.preadv(descriptor, rest, offset + got)
+
+
+class FileTable:
+    """All open arrays of a process."""
+
+    def __init__(self) -> None:
+        self.arrays: OrderedDict[tuple[str, str, ArrayFiles], OpenArray] = OrderedDict()
+        self.keys_of_root: dict[str, set[tuple[str, str, ArrayFiles]]] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begin with no open file."""
+        self.lock = threading.Lock()
+        self.budget = num_descriptors()
+        #: Open files in the order in which they are looked at for one to close.
+        self.ring: deque[tuple[OpenArray, int]] = deque()
+        self.clock = 0
+        #: Reads by a kernel that are under way, and files that one of them may still use.
+        self.active: dict[int, None] = {}
+        self.retired: deque[tuple[int, OpenFile]] = deque()
+        self.nbytes = sum(array.nbytes for array in self.arrays.values())
+        self.decoded: OrderedDict[tuple[int, int], AnyArray] = OrderedDict()
+        self.decoded_nbytes = 0
+
+    def array(self, root: str, version: str, form: ArrayFiles) -> OpenArray:
+        """Return the open array of a place, the same one for the same version and form."""
+        key = (root, version, form)
+        with self.lock:
+            array = self.arrays.get(key)
+            if array is not None:
+                self.arrays.move_to_end(key)
+                return array
+        fresh = OpenArray(root, form)
+        with self.lock:
+            array = self.arrays.setdefault(key, fresh)
+            if array is fresh:
+                self.keys_of_root.setdefault(root, set()).add(key)
+                self.nbytes += array.nbytes
+                while self.nbytes > KNOWN_NBYTES and len(self.arrays) > 1:
+                    self._drop(next(iter(self.arrays)))
+        return array
+
+    def _drop(self, key: tuple[str, str, ArrayFiles]) -> None:
+        """Forget an array for good."""
+        array = self.arrays.pop(key)
+        array.retired = True
+        self.nbytes -= array.nbytes
+        keys = self.keys_of_root[key[0]]
+        keys.discard(key)
+        if not keys:
+            del self.keys_of_root[key[0]]
+        self._forget_array(array)
+
+    def open(self, array: OpenArray, shard: int) -> OpenFile:
+        """Return an open file, opened and its index checked if need be."""
+        file = array.files.get(shard)
+        if file is not None:
+            array.used[shard] = 1
+            return file
+        file = OpenFile(self._descriptor(array, shard))
+        status = os.fstat(file.number)
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known = array.known.get(shard)
+        found = known is None or known.identity != identity
+        if known is None or found:
+            if not stat.S_ISREG(status.st_mode):
+                raise array.damaged(f"{array.path(shard)} must be a regular file")
+            known = _Known(identity, _read_index(array, shard, file, status.st_size))
+        file.index = known.chunks
+        with self.lock:
+            other = array.files.get(shard)
+            if other is not None:
+                return other
+            if found:
+                self._forget_known(array, shard)
+                nbytes = _FILE_NBYTES
+                if known.chunks is not None:
+                    nbytes += 16 * array.form.chunks_per_shard
+                array.nbytes += nbytes
+                self.nbytes += nbytes
+                array.known[shard] = known
+            if array.retired:
+                return file
+            array.files[shard] = file
+            array.used[shard] = 0
+            if file.index is None:
+                array.descriptors[shard] = file.number + 1
+            self.ring.append((array, shard))
+            self._close_some(self.budget)
+        return file
+
+    def _descriptor(self, array: OpenArray, shard: int) -> int:
+        """Open a file; where the system has no descriptor left, close some first."""
+        path = array.path(shard)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            try:
+                return os.open(path, flags)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:
+                    raise
+            with self.lock:
+                self._close_some(len(self.ring) // 2)
+            return os.open(path, flags)
+        except (FileNotFoundError, NotADirectoryError):
+            what = "" if array.form.flat else "shard "
+            raise array.damaged(f"{what}{path} is missing") from None
+
+    def _close_some(self, budget: int) -> None:
+        """Close files that were not read lately until no more than some are open."""
+        while len(self.ring) > budget:
+            array, shard = self.ring.popleft()
+            if array.used[shard]:
+                array.used[shard] = 0
+                self.ring.append((array, shard))
+            else:
+                self._close(array, shard)
+
+    def _close(self, array: OpenArray, shard: int) -> None:
+        """Let go of an open file; a kernel that reads from it keeps it open."""
+        file = array.files.pop(shard)
+        array.descriptors[shard] = 0
+        if self.active:
+            self.retired.append((self.clock, file))
+
+    def begin_read(self) -> int:
+        """Keep every descriptor open that a kernel may find in the arrays, until `end_read`."""
+        with self.lock:
+            self.clock += 1
+            self.active[self.clock] = None
+            return self.clock
+
+    def end_read(self, ticket: int) -> None:
+        """Say that a kernel reads no more."""
+        with self.lock:
+            self.active.pop(ticket, None)
+            oldest = next(iter(self.active), self.clock + 1)
+            while self.retired and self.retired[0][0] < oldest:
+                self.retired.popleft()
+
+    def mark_verified(self, array: OpenArray, shard: int, file: OpenFile, chunks: Any) -> None:
+        """Remember that chunks of an open file are sound."""
+        first = shard * array.form.chunks_per_shard
+        with self.lock:
+            if array.files.get(shard) is file:
+                for chunk in chunks:
+                    array.verified[first + chunk] = 1
+
+    def get_decoded(self, array: OpenArray, number: int) -> AnyArray | None:
+        """Return the values of a compressed chunk, if they are kept."""
+        key = (id(array), number)
+        with self.lock:
+            values = self.decoded.get(key)
+            if values is not None:
+                self.decoded.move_to_end(key)
+        return values
+
+    def keep_decoded(self, array: OpenArray, number: int, values: AnyArray) -> None:
+        """Keep the values of a compressed chunk until others are used more."""
+        with self.lock:
+            if array.retired or (id(array), number) in self.decoded:
+                return
+            self.decoded[id(array), number] = values
+            self.decoded_nbytes += values.nbytes
+            while self.decoded_nbytes > DECODED_NBYTES and len(self.decoded) > 1:
+                self.decoded_nbytes -= self.decoded.popitem(last=False)[1].nbytes
+
+    def forget(self, root: str | os.PathLike[str]) -> None:
+        """Let go of a store's files: it may have been removed and built again."""
+        with self.lock:
+            for key in self.keys_of_root.get(os.fspath(root), ()):
+                self._forget_array(self.arrays[key])
+
+    def forget_array(self, array: OpenArray) -> None:
+        """Let go of an array's files."""
+        with self.lock:
+            self._forget_array(array)
+
+    def forget_all(self) -> None:
+        """Know no more than a fresh process does."""
+        with self.lock:
+            for key in list(self.arrays):
+                self._drop(key)
+
+    def _forget_array(self, array: OpenArray) -> None:
+        if array.files:
+            self.ring = deque(entry for entry in self.ring if entry[0] is not array)
+            for shard in list(array.files):
+                self._close(array, shard)
+        for shard in list(array.known):
+            self._forget_known(array, shard)
+        if not array.form.chain.plain:
+            for key in [key for key in self.decoded if key[0] == id(array)]:
+                self.decoded_nbytes -= self.decoded.pop(key).nbytes
+
+    def _forget_known(self, array: OpenArray, shard: int) -> None:
+        known = array.known.pop(shard, None)
+        if known is None:
+            return
+        form = array.form
+        nbytes = _FILE_NBYTES + (0 if known.chunks is None else 16 * form.chunks_per_shard)
+        array.nbytes -= nbytes
+        if not array.retired:
+            self.nbytes -= nbytes
+        if not form.chain.plain or form.chain.checked:
+            first = shard * form.chunks_per_shard
+            array.verified_values[first : first + form.chunks_per_shard] = 0
+
+    def leave_parent(self) -> None:
+        """Close everything in a forked child, where locks may be held by threads that are gone."""
+        for array in self.arrays.values():
+            for shard in array.files:
+                array.descriptors[shard] = 0
+            array.files = {}
+        self.start()
+
+
+#: EMFILE and ENFILE.
+_NO_DESCRIPTOR = (24, 23)
+
+
+def _read_index(
+    array: OpenArray, shard: int, file: OpenFile, file_nbytes: int
+) -> ShardIndex | None:
+    """Return where the chunks of a file lie; None where they lie one after the other."""
+    form = array.form
+    if form.flat:
+        if file_nbytes < form.nbytes:
+            raise VerificationError(
+                f"{array.root} must hold {form.nbytes:,} bytes, as when it was checked, but now "
+                f"holds {file_nbytes:,}; restore the file and open it again"
+            )
+        return None
+    if form.index is None:
+        if form.chain.plain and file_nbytes == form.stride:
+            return None
+        zero = np.zeros(1, np.int64)
+        return ShardIndex(zero, zero + file_nbytes)
+    offset = 0 if form.index.at_start else max(0, file_nbytes - form.index_nbytes)
+    stored = os.pread(file.number, form.index_nbytes, offset)
+    index = decode_index(form, shard, stored, file_nbytes)
+    start, stop = form.shard_bounds(shard)
+    present = np.arange(-(-(stop - start) // form.chunk_length), dtype=np.int64)
+    regular = form.chain.plain and bool(
+        (index.offsets[present] == form.base + present * form.stride).all()
+        and (index.lengths[present] == form.stride).all()
+    )
+    return None if regular else index
+
+
+table = FileTable()
+os.register_at_fork(after_in_child=table.leave_parent)
