@@ -188,14 +188,14 @@ def fit_parts(
     below = np.empty(sample_of_part.size, np.int32)
     words = np.zeros(room // 64 + 1, np.uint64)
     words_of_words = np.zeros(words.size // 64 + 1, np.uint64)
-    num_samples = np.int64(0)
-    part = np.int64(0)
+    num_samples: Any = np.int64(0)
+    part: Any = np.int64(0)
     for length in range(room, 0, -1):
         num_left = counts[length]
         while num_left > 0:
-            left = _find_room(words, words_of_words, length)
+            left: Any = _find_room(words, words_of_words, length)
             if left < 0:
-                sample = num_samples
+                sample: Any = num_samples
                 num_samples += 1
                 left = np.int64(room)
             else:
@@ -252,8 +252,8 @@ def place_parts(
         next_of_length[length] = start
         start += counts[length]
     for k in range(document_lengths.size):
-        rest = np.int64(document_lengths[k])
-        offset = np.int64(0)
+        rest: Any = np.int64(document_lengths[k])
+        offset: Any = np.int64(0)
         if rest > room:
             if long_documents == DROP:
                 continue

@@ -1,0 +1,475 @@
+"""A packed index from plan to commit: documents into samples, one partition beside the other.
+
+Partitions are packed first, since nothing can be stored before it is known how many samples the
+ones before have. What comes of a partition is held where it was made until the shards that it
+reaches into are written. The starts of all partitions are stored first: with them a build that
+died, or one shard that was lost, needs only the partitions that it still lacks.
+"""
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.building.executor import Executor, Held, run_together
+from zindex.building.held import drop_held, order_lengths
+from zindex.building.index import BuildResult, find_index
+from zindex.building.source import LengthSource
+from zindex.errors import PlanError, StoreNotFoundError, VerificationError
+from zindex.kernels.bijection import permute_range
+from zindex.kernels.packing import pack_documents
+from zindex.plan.keys import Stage
+from zindex.plan.packing import LONG_DOCUMENTS, PackingLayouts, PackingPlan, count_epochs
+from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
+from zindex.store.layout import ArrayLayout
+from zindex.store.objects import Place, PlaceLike, place_of
+from zindex.store.reader import ArrayReader
+from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
+
+AnyArray = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+
+# Documents that one task packs at least, of several epochs if need be: tasks cost milliseconds.
+_TASK_LENGTH = 1 << 20
+# Tasks that others wait for start first.
+_FIRST, _LAST = 1, 0
+
+
+class PackedRun(NamedTuple):
+    """Partitions one after another, packed."""
+
+    #: Shape (parts, 2): document id, and token offset in that document.
+    part_index: AnyArray
+    #: Shape (samples + 1,), int64: part at which each sample starts, from 0.
+    sample_offset: Int64Array
+    #: Shape (partitions, 3), int64: samples, parts and tokens of each.
+    counts: Int64Array
+
+
+class RunOffsets(NamedTuple):
+    """What shards of ``sample_offset`` need of partitions: a small part of what they hold."""
+
+    sample_offset: Int64Array
+    counts: Int64Array
+
+
+def packing_store_plan(plan: PackingPlan, folder: PlaceLike) -> StorePlan:
+    """Return the store that a packed index goes to, its arrays about as large as they will be."""
+    spec = plan.spec | {"store": plan.stored}
+    layouts = plan.estimated_layouts.stored
+    nameless = StorePlan(Path(), "index", spec, layouts, plan.grid)
+    name = f"packed-{plan.split}-{nameless.fingerprint[:32]}"
+    return replace(nameless, root=place_of(folder) / name)
+
+
+async def build_packing(
+    plan: PackingPlan,
+    source: LengthSource,
+    folder: PlaceLike,
+    executor: Executor,
+    advance: Callable[[int], None] = lambda num_shards: None,
+) -> BuildResult:
+    """Build one packed index, or what is missing of it, and commit it.
+
+    Parameters
+    ----------
+    plan, source
+        What to build, from which lengths.
+    folder
+        Directory of the index stores.
+    executor
+        Where the tasks run.
+    advance
+        Called with a number of shards whenever so many more are finished.
+
+    Raises
+    ------
+    PlanError
+        If no document is left to be packed.
+    FingerprintMismatchError
+        If the place holds something else.
+    VerificationError
+        If the lengths do not add up to the tokens that the source names.
+
+    Notes
+    -----
+    Law: the result does not depend on the grid, the executor or interruptions.
+    """
+    store_plan = packing_store_plan(plan, folder)
+    found = find_index(store_plan)
+    if found is not None:
+        advance(store_plan.num_shards)
+        return BuildResult(found, num_written=0, num_shards=found.num_shards)
+    tasks = _PackingTasks(plan, source, store_plan.root, executor, advance)
+    try:
+        starts = await asyncio.to_thread(find_starts, store_plan.root)
+        if starts is None:
+            starts = await tasks.count()
+        sizes = (len(starts) - 1, int(starts[-1, 0]), int(starts[-1, 1]))
+        exact = replace(store_plan, layouts=plan.layouts(*sizes).stored)
+        store_plan = await asyncio.to_thread(begin_store, exact)
+        results = await tasks.store(starts, store_plan.layouts)
+    finally:
+        tasks.held.clear()
+        drop_held(source, store_plan.root)
+    num_epochs = sizes[0] // plan.partitions_per_epoch
+    facts = {
+        "num_samples": sizes[1],
+        "num_parts": sizes[2],
+        "num_tokens": int(starts[-1, 2]),
+        "num_epochs": num_epochs,
+        "num_documents": plan.num_documents,
+        "padding_share": padding_share(plan, sizes[1], int(starts[-1, 2])),
+    }
+    receipts = [result.receipt for result in results]
+    await asyncio.to_thread(commit_store, store_plan, receipts, facts)
+    store = find_index(store_plan)
+    assert store is not None
+    num_written = sum(result.written for result in results)
+    return BuildResult(store, num_written=num_written, num_shards=store_plan.num_shards)
+
+
+def padding_share(plan: PackingPlan, num_samples: int, num_tokens: int) -> float:
+    """Return the share of the room of all samples that no token fills."""
+    return 1 - num_tokens / max(1, num_samples * plan.room)
+
+
+def pack_partitions(plan: PackingPlan, source: LengthSource, start: int, stop: int) -> PackedRun:
+    """Task: pack partitions ``[start, stop)``, each by itself.
+
+    Notes
+    -----
+    Law: each partition's samples depend on its documents alone.
+    """
+    runs, counts = [], np.empty((stop - start, 3), np.int64)
+    for partition in range(start, stop):
+        epoch, first, last = plan.partition_bounds(partition)
+        documents: AnyArray = np.empty(last - first, plan.document_dtype)
+        keys = plan.round_keys(Stage.DOCUMENT, epoch)
+        permute_range(first, plan.num_documents, keys, plan.start, documents)
+        packing = pack_documents(
+            order_lengths(plan, source, documents),
+            documents,
+            plan.sequence_length,
+            plan.extra_token,
+            plan.rules.max_documents,
+            LONG_DOCUMENTS[plan.rules.long_documents],
+        )
+        runs.append(packing)
+        num_samples = len(packing.sample_offset) - 1
+        counts[partition - start] = num_samples, len(packing.part_index), packing.num_tokens
+    if len(runs) == 1:
+        return PackedRun(runs[0].part_index, runs[0].sample_offset, counts)
+    first_parts = np.cumsum(counts[:, 1]) - counts[:, 1]
+    offsets = [run.sample_offset[:-1] + part for run, part in zip(runs, first_parts, strict=True)]
+    return PackedRun(
+        np.concatenate([run.part_index for run in runs]),
+        np.concatenate([*offsets, [counts[:, 1].sum()]]),
+        counts,
+    )
+
+
+def take_offsets(run: PackedRun) -> RunOffsets:
+    """Task: what the offsets of samples need of packed partitions."""
+    return RunOffsets(run.sample_offset, run.counts)
+
+
+def describe_run(offsets: RunOffsets) -> Int64Array:
+    """Task: samples, parts and tokens of each packed partition."""
+    return offsets.counts
+
+
+def store_part_shard(
+    root: Place, layout: ArrayLayout, shard: int, first_parts: Sequence[int], *runs: PackedRun
+) -> ShardResult:
+    """Task: one shard of the part index, from the partitions that reach into it.
+
+    Parameters
+    ----------
+    root, layout, shard
+        The store, the array and the shard's number.
+    first_parts, runs
+        Packed partitions in order, and the part at which each of them starts.
+    """
+    start, stop = layout.shard_bounds(shard)
+
+    def compute() -> AnyArray:
+        values = np.empty((stop - start, 2), layout.dtype)
+        for first, run in zip(first_parts, runs, strict=True):
+            _copy_overlap(run.part_index, first, values, start)
+        return values
+
+    return store_shard(root, layout, shard, compute)
+
+
+def store_offset_shard(
+    root: Place,
+    layout: ArrayLayout,
+    shard: int,
+    firsts: Sequence[tuple[int, int]],
+    *runs: RunOffsets,
+) -> ShardResult:
+    """Task: one shard of the offsets of samples, from the partitions that reach into it.
+
+    Parameters
+    ----------
+    root, layout, shard
+        The store, the array and the shard's number.
+    firsts, runs
+        Packed partitions in order, and the sample and the part at which each of them starts.
+    """
+    start, stop = layout.shard_bounds(shard)
+
+    def compute() -> AnyArray:
+        values = np.empty(stop - start, layout.dtype)
+        for (first_sample, first_part), run in zip(firsts, runs, strict=True):
+            # The end of a run is the start of the next one, and at last the number of parts.
+            _copy_overlap(run.sample_offset + first_part, first_sample, values, start)
+        return values
+
+    return store_shard(root, layout, shard, compute)
+
+
+def _copy_overlap(source: AnyArray, first: int, out: AnyArray, start: int) -> None:
+    """Copy what rows ``[first, ...)`` and rows ``[start, ...)`` have in common."""
+    low, high = max(first, start), min(first + len(source), start + len(out))
+    if low < high:
+        out[low - start : high - start] = source[low - first : high - first]
+
+
+def compute_packed_shuffle(
+    plan: PackingPlan, sample_starts: Int64Array, start: int, stop: int, out: AnyArray
+) -> None:
+    """Write positions ``[start, stop)`` of the shuffle index of a packed index.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    sample_starts
+        Shape (epochs + 1,), int64: sample at which each epoch starts.
+    start, stop
+        Positions.
+    out
+        Shape (stop - start,): sample ids; filled.
+
+    Notes
+    -----
+    Law: the samples of each epoch fill that epoch's positions, in an order of their own.
+    """
+    position = start
+    while position < stop:
+        epoch = int(np.searchsorted(sample_starts, position, side="right")) - 1
+        first, last = int(sample_starts[epoch]), int(sample_starts[epoch + 1])
+        upto = min(stop, last)
+        keys = plan.round_keys(Stage.SAMPLE, epoch)
+        rows = out[position - start : upto - start]
+        permute_range(position - first, last - first, keys, first, rows)
+        position = upto
+
+
+def store_packed_shuffle_shard(
+    plan: PackingPlan, sample_starts: Int64Array, root: Place, layout: ArrayLayout, shard: int
+) -> ShardResult:
+    """Task: one shard of the shuffle index of a packed index."""
+    start, stop = layout.shard_bounds(shard)
+
+    def compute() -> AnyArray:
+        values = np.empty(stop - start, layout.dtype)
+        compute_packed_shuffle(plan, sample_starts, start, stop, values)
+        return values
+
+    return store_shard(root, layout, shard, compute)
+
+
+def find_starts(root: Place) -> Int64Array | None:
+    """Return where the partitions of an index start that was begun, or None if it is not known.
+
+    Returns
+    -------
+    starts
+        Shape (partitions + 1, 3), int64: sample, part and token.
+    """
+    try:
+        stored = read_plan(root)
+    except StoreNotFoundError:
+        return None
+    layouts = [ArrayLayout.from_json(fields) for fields in stored["arrays"]]
+    layout = next(item for item in layouts if item.name == schema.PARTITION_OFFSET.name)
+    try:
+        return ArrayReader(root, layout).read(0, layout.length)
+    except VerificationError:  # a shard is missing or damaged
+        return None
+
+
+@dataclass(frozen=True)
+class _PackingTasks:
+    """The stages of one packed index."""
+
+    plan: PackingPlan
+    source: LengthSource
+    root: Place
+    executor: Executor
+    advance: Callable[[int], None]
+    #: Partitions that one task packs, from the first one on.
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    #: What is packed or being packed.
+    held: "dict[tuple[int, int], asyncio.Task[tuple[Held, Held]]]" = field(default_factory=dict)
+
+    def _key(self, stage: str, number: int) -> str:
+        return f"{stage}-{self.root.name[:24]}-{number}"
+
+    def _cut(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return partitions ``[start, stop)`` as the runs that one task packs."""
+        num_documents = -(-self.plan.num_documents // self.plan.partitions_per_epoch)
+        step = max(1, _TASK_LENGTH // num_documents)
+        return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+    async def _pack(self, run: tuple[int, int]) -> tuple[Held, Held]:
+        """Pack partitions, once, and keep them and their offsets where they are."""
+        task = self.held.get(run)
+        if task is None:
+            task = self.held[run] = asyncio.create_task(self._pack_now(run))
+        return await task
+
+    async def _pack_now(self, run: tuple[int, int]) -> tuple[Held, Held]:
+        packed = await self.executor.hold(
+            pack_partitions,
+            self.plan,
+            self.source,
+            *run,
+            key=self._key("pack", run[0]),
+            priority=_FIRST,
+        )
+        key = self._key("offsets", run[0])
+        offsets = await self.executor.hold(take_offsets, packed, key=key, priority=_FIRST)
+        return packed, offsets
+
+    async def _count(self, run: tuple[int, int]) -> Int64Array:
+        _, offsets = await self._pack(run)
+        key = self._key("count", run[0])
+        counts: Int64Array = await self.executor.run(
+            describe_run, offsets, key=key, priority=_FIRST
+        )
+        return counts
+
+    async def count(self) -> Int64Array:
+        """Pack epoch after epoch until there are enough samples; return where partitions start."""
+        plan, per_epoch = self.plan, self.plan.partitions_per_epoch
+        starts, num_epochs = np.zeros((1, 3), np.int64), 1
+        while True:
+            runs = self._cut(len(starts) - 1, num_epochs * per_epoch)
+            self.runs.extend(runs)
+            counts = np.concatenate(await run_together(map(self._count, runs)))
+            starts = np.concatenate([starts, starts[-1] + np.cumsum(counts, axis=0)])
+            num_samples = int(starts[-1, 0])
+            if not num_samples:
+                raise PlanError(
+                    f"{plan.split} of {self.source.path} must hold documents to pack, none of its "
+                    f"{plan.num_documents:,} is left with long_documents: "
+                    f"{plan.rules.long_documents} and room for {plan.room:,} tokens; use split"
+                )
+            enough = count_epochs(starts[::per_epoch, 0], plan.num_wanted)
+            if enough is not None:
+                starts = starts[: enough * per_epoch + 1]
+                break
+            assert plan.num_wanted is not None
+            num_epochs = max(num_epochs + 1, -(-plan.num_wanted * num_epochs // num_samples))
+        self._check(starts)
+        return starts
+
+    def _check(self, starts: Int64Array) -> None:
+        """Check that no token is missing where none may be."""
+        plan = self.plan
+        if plan.rules.long_documents != "split":
+            return
+        num_epochs = (len(starts) - 1) // plan.partitions_per_epoch
+        # Cuts of long documents repeat a token where samples draw an extra one.
+        least = num_epochs * plan.tokens_per_epoch
+        if starts[-1, 2] < least or (not plan.extra_token and starts[-1, 2] > least):
+            raise VerificationError(
+                f"{self.source.path} must hold {plan.tokens_per_epoch} tokens in {plan.split}, its "
+                f"lengths sum to {starts[-1, 2] // num_epochs}; convert it again"
+            )
+
+    async def store(self, starts: Int64Array, stored: tuple[ArrayLayout, ...]) -> list[ShardResult]:
+        """Store every array, packing again what is not held of the shards that are missing."""
+        layouts = _by_name(stored)
+        done = await self.executor.run(
+            store_all_shards, self.root, layouts.partition, starts, key=self._key("starts", 0)
+        )
+        self.advance(len(done))
+        num_partitions = len(starts) - 1
+        runs = [run for run in self.runs or self._cut(0, num_partitions) if run[0] < num_partitions]
+        work: list[Coroutine[Any, Any, ShardResult]] = []
+        for layout, column in ((layouts.part, 1), (layouts.sample, 0)):
+            firsts = [int(starts[start, column]) for start, _ in runs]
+            for shard in range(layout.num_shards):
+                start, stop = layout.shard_bounds(shard)
+                near = runs[max(0, bisect_right(firsts, start) - 1) : bisect_left(firsts, stop)]
+                work.append(self._store_one(layout, shard, starts, near))
+        if layouts.shuffle is not None:
+            sample_starts = starts[:: self.plan.partitions_per_epoch, 0]
+            work += [
+                self._shuffle_one(layouts.shuffle, shard, sample_starts)
+                for shard in range(layouts.shuffle.num_shards)
+            ]
+        return [*done, *await run_together(work)]
+
+    async def _store_one(
+        self, layout: ArrayLayout, shard: int, starts: Int64Array, runs: list[tuple[int, int]]
+    ) -> ShardResult:
+        """Store a shard of parts or of offsets, unless it is there."""
+        receipt = await asyncio.to_thread(find_receipt, self.root, layout, shard)
+        if receipt is not None:
+            result = ShardResult(receipt, written=False)
+        elif layout.name == schema.PART_INDEX.name:
+            packed = [(await self._pack(run))[0] for run in runs]
+            firsts = [int(starts[start, 1]) for start, _ in runs]
+            result = await self._run(store_part_shard, layout, shard, firsts, *packed)
+        else:
+            packed = [(await self._pack(run))[1] for run in runs]
+            pairs = [(int(starts[start, 0]), int(starts[start, 1])) for start, _ in runs]
+            result = await self._run(store_offset_shard, layout, shard, pairs, *packed)
+        self.advance(1)
+        return result
+
+    async def _run(
+        self, function: Callable[..., ShardResult], layout: ArrayLayout, shard: int, *rest: Any
+    ) -> ShardResult:
+        key = self._key(layout.name, shard)
+        return await self.executor.run(
+            function, self.root, layout, shard, *rest, key=key, priority=_LAST
+        )
+
+    async def _shuffle_one(
+        self, layout: ArrayLayout, shard: int, sample_starts: Int64Array
+    ) -> ShardResult:
+        result = await self.executor.run(
+            store_packed_shuffle_shard,
+            self.plan,
+            sample_starts,
+            self.root,
+            layout,
+            shard,
+            key=self._key("shuffle", shard),
+        )
+        self.advance(1)
+        return result
+
+
+def _by_name(layouts: tuple[ArrayLayout, ...]) -> PackingLayouts:
+    """Return the layouts of a packed index's store."""
+    names = {layout.name: layout for layout in layouts}
+    return PackingLayouts(
+        names[schema.PARTITION_OFFSET.name],
+        names[schema.PART_INDEX.name],
+        names[schema.SAMPLE_OFFSET.name],
+        names.get(schema.SHUFFLE_INDEX.name),
+    )
