@@ -13,7 +13,7 @@ from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError
 from zindex.loading.place import find_place
 from zindex.loading.reading import BatchReader, WorkerPool, join_samples, read_ahead, start_workers
-from zindex.loading.sampler import BatchPlan, Cursor, Positions, Tail, count_samples
+from zindex.loading.sampler import BatchPlan, Cursor, Tail, count_samples
 from zindex.loading.state import dataset_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -135,8 +135,9 @@ class Loader:
     def _open(self) -> Iterator[Any]:
         """Return the batches from where the trainer stands, read ahead."""
         self._stop_reading()
+        ahead = self.plan.plan_batches(self._cursor.consumed_samples, self._cursor.stop)
         if not self.num_workers:
-            return read_ahead(self._reader, self._plan_batches(), self.prefetch)
+            return read_ahead(self._reader, ahead, self.prefetch)
         if self._workers is None:
             self._workers = start_workers(
                 self._reader,
@@ -145,14 +146,7 @@ class Loader:
                 pin_memory=self.pin_memory,
                 context=self._context,
             )
-        return self._workers.read(self._plan_batches())
-
-    def _plan_batches(self) -> Iterator[Positions]:
-        """Yield the positions of the batches from where the trainer stands now, ahead of it."""
-        consumed, stop = self._cursor.consumed_samples, self._cursor.stop
-        while (step := self.plan.take_step(consumed, stop)) is not None:
-            yield self.plan.find_positions(step)
-            consumed = step.consumed_samples
+        return self._workers.read(ahead)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where all ranks stand, equal on each of them at the same step.

@@ -167,6 +167,12 @@ class BatchPlan:
         num_full, rest = divmod(max(0, stop - consumed_samples), self.global_batch_size)
         return num_full + (rest > 0 and self.tail != "drop_last")
 
+    def plan_batches(self, consumed_samples: int, stop: int) -> Iterator[Positions]:
+        """Yield the positions of this rank's batches from one place to another."""
+        while (step := self.take_step(consumed_samples, stop)) is not None:
+            yield self.find_positions(step)
+            consumed_samples = step.consumed_samples
+
     def find_positions(self, step: Step) -> Positions:
         """Return the positions in the dataset of a step's samples; None stands for padding."""
         positions: Positions = []
