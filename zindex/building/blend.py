@@ -178,7 +178,7 @@ def compute_chunk(
     """Task: one shard of a greedy blend, from given counts or from a guess a warm-up before."""
     start, stop = plan.dataset_layout.shard_bounds(shard)
     counts = _warm_up(plan, start) if counts is None else counts.copy()
-    begin = _digest(counts)
+    begin = digest_counts(counts)
     found = _read_chunk(plan, root, shard, counts)
     datasets, samples = found or draw_greedily(plan, counts, start, stop)
     return GreedyChunk(datasets, samples, begin, counts)
@@ -218,7 +218,7 @@ def _read_chunk(
 
 def describe_chunk(chunk: GreedyChunk) -> ChunkEnds:
     """Task: what a chunk needs of its neighbours to be right."""
-    return ChunkEnds(chunk.start, _digest(chunk.stop_counts))
+    return ChunkEnds(chunk.start, digest_counts(chunk.stop_counts))
 
 
 def count_chunk(chunk: GreedyChunk) -> Int64Array:
@@ -260,7 +260,7 @@ def store_scalable_shard(
     return _store(plan, root, shard, datasets, samples)
 
 
-def _digest(counts: Int64Array) -> str:
+def digest_counts(counts: Int64Array) -> str:
     return hashlib.sha256(counts.astype("<i8", copy=False).data).hexdigest()[:16]
 
 

@@ -106,7 +106,7 @@ def convert(
         with open_progress(progress) as shown:
 
             async def one(corpus: Corpus, root: Place) -> Store:
-                plan = await _plan_store(corpus, root, link, grid, executor)
+                plan = await plan_corpus(corpus, root, link, grid, executor)
                 with shown.step(os.path.basename(corpus.prefix), plan.num_shards) as advance:
                     return await _convert_corpus(corpus, plan, executor, advance)
 
@@ -159,7 +159,7 @@ def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
     return roots
 
 
-async def _plan_store(
+async def plan_corpus(
     corpus: Corpus, root: Place, link: bool, grid: ChunkGrid | None, executor: Executor
 ) -> StorePlan:
     """Return the plan of a corpus's store; its digests are computed by tasks."""
@@ -238,10 +238,12 @@ async def _convert_corpus(
 def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:
     """Task: one shard of one array of a corpus."""
     start, stop = layout.shard_bounds(shard)
-    return store_shard(root, layout, shard, lambda: _read_rows(corpus, layout.name, start, stop))
+    return store_shard(
+        root, layout, shard, lambda: read_corpus_rows(corpus, layout.name, start, stop)
+    )
 
 
-def _read_rows(corpus: Corpus, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+def read_corpus_rows(corpus: Corpus, name: str, start: int, stop: int) -> npt.NDArray[Any]:
     """Return rows ``[start, stop)`` of a store's array from the ``.bin/.idx`` pair."""
     index = corpus.index
     itemsize = index.dtype.itemsize

@@ -1,0 +1,73 @@
+"""The stores that a user names: one by its place, those of a directory, or those of a run."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zindex.building.planning import PlannedStore, plan_run
+from zindex.building.source import is_store
+from zindex.config import RunConfig, load_config
+from zindex.errors import StoreNotFoundError
+from zindex.store import files
+from zindex.store.objects import Place, PlaceLike, place_of
+
+_YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """One store, and how a run plans it if a run names it."""
+
+    root: Place
+    item: PlannedStore | None = None
+    folder: str | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything at its place."""
+        return is_store(str(self.root))
+
+
+def find_stores(path: PlaceLike | RunConfig) -> list[NamedStore]:
+    """Return the stores that a path names.
+
+    Parameters
+    ----------
+    path
+        The place of a store; a directory of stores, such as a run's ``index``; or a run, as its
+        configuration or YAML file: its indices and blends, begun or not.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no store.
+    """
+    if isinstance(path, RunConfig):
+        return list(_stores_of_run(path))
+    if str(path).endswith(_YAML) and os.path.isfile(str(path)):
+        return list(_stores_of_run(load_config(str(path))))
+    root = place_of(path)
+    if is_store(str(root)):
+        return [NamedStore(root)]
+    below = [root / name for name in sorted(files.list_names(root))]
+    stores = [NamedStore(place) for place in below if _may_be_store(place)]
+    if not stores:
+        raise StoreNotFoundError(
+            f"no zindex store at {root}, nor directly below it; check the path or build it"
+        )
+    return stores
+
+
+def _may_be_store(place: Place) -> bool:
+    return (not isinstance(place, Path) or place.is_dir()) and is_store(str(place))
+
+
+def _stores_of_run(config: RunConfig) -> Iterator[NamedStore]:
+    """Give the indices and blends of a run, each store once."""
+    seen = set()
+    for item in plan_run(config):
+        root = item.store_plan(config.index).root
+        if root not in seen:
+            seen.add(root)
+            yield NamedStore(root, item, config.index)
