@@ -1,0 +1,99 @@
+"""Batches through torch's DataLoader: without a copy, in workers too."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.datasets.test_gpt_dataset import open_dataset
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.sample_batch import BatchTensors, SampleBatch, allocate, pin_tensor
+from zindex.loading.collate import collate, pin, to_device
+
+LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]
+
+
+@pytest.fixture
+def dataset(write_corpus: Any) -> GPTDataset:
+    return open_dataset(write_corpus(LENGTHS), 40, with_provenance=True)
+
+
+def test_nothing_is_copied(dataset: GPTDataset) -> None:
+    batch = dataset.__getitems__([1, 5, 2])
+    assert collate(batch) is batch.tensors
+    assert batch[0]["tokens"].data_ptr() == batch.tensors["tokens"].data_ptr()
+    assert batch.tensors["position_ids"].stride() == (0, 1)
+    assert batch.tensors["attention_mask"].stride()[0] == 0
+    # Written to through an item, plain positions stay what they are.
+    batch[0]["position_ids"].fill_(-1)
+    assert batch[1]["position_ids"].tolist() == [0, 1, 2, 3]
+    assert [len(part) for part in (batch[1:], batch[:0], list(batch))] == [2, 0, 3]
+    with pytest.raises(IndexError):
+        batch[3]
+
+
+def test_items_one_by_one_are_stacked(dataset: GPTDataset) -> None:
+    items = [dataset[i] for i in (1, 5, 2)]
+    expected = dataset.__getitems__([1, 5, 2]).tensors
+    for batch in (items, SampleBatch.of_items(items)):
+        tensors = collate(batch)
+        assert list(tensors) == list(expected)
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("function", [collate, torch.utils.data.default_collate])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_loaders(dataset: GPTDataset, num_workers: int, function: Any) -> None:
+    loader = torch.utils.data.DataLoader(
+        dataset,
+        batch_size=3,
+        num_workers=num_workers,
+        collate_fn=function,
+        timeout=60 * num_workers,
+    )
+    batches = list(loader)
+    start = 0
+    for batch in batches:
+        expected = [dataset[i] for i in range(start, start + len(batch["tokens"]))]
+        stacked = torch.utils.data.default_collate(expected)
+        assert list(batch) == list(stacked)
+        assert all(torch.equal(batch[name], tensor) for name, tensor in stacked.items())
+        if num_workers and function is collate:
+            # One piece of shared memory for all that is the batch's own.
+            own = [batch[name].untyped_storage() for name in ("tokens", "labels", "loss_mask")]
+            assert all(storage.is_shared() for storage in own)
+            assert len({storage.data_ptr() for storage in own}) == 1
+            assert start or batch["position_ids"].stride(0) == 0
+        start += len(expected)
+    assert start == len(dataset)
+
+
+def test_memory_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: object())
+    tensors = allocate(
+        {"a": ((3,), torch.int16), "b": ((2, 5), torch.float32), "c": ((0, 2), torch.int64)}
+    )
+    assert [tuple(tensor.shape) for tensor in tensors.values()] == [(3,), (2, 5), (0, 2)]
+    tensors["a"].fill_(-1)
+    tensors["b"].fill_(2.5)
+    assert tensors["a"].tolist() == [-1] * 3
+    assert tensors["b"].dtype is torch.float32
+    assert tensors["b"].is_shared()
+
+
+def test_to_a_device_without_gpu(dataset: GPTDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = dataset.__getitems__([1, 5, 2]).tensors
+    if not torch.cuda.is_available():
+        assert all(pin(batch)[name] is tensor for name, tensor in batch.items())
+    moved = to_device(batch, "meta")
+    assert isinstance(moved, BatchTensors)
+    assert {tensor.device.type for tensor in moved.values()} == {"meta"}
+    assert moved["attention_mask"].shape == batch["attention_mask"].shape
+    assert moved["position_ids"].stride() == (0, 1)
+    # Pinned memory cannot repeat a row in place; what is expanded is pinned once.
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
+    pinned = batch.pin_memory()
+    assert pinned["position_ids"].stride() == (0, 1)
+    assert all(torch.equal(pinned[name], tensor) for name, tensor in batch.items())
+    assert pin_tensor(batch["tokens"]) is not batch["tokens"]

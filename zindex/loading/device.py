@@ -1,0 +1,192 @@
+"""Documents within samples, told apart on whatever device a batch is on.
+
+No loop over samples, and nothing here waits for the device unless it says so. A document is told
+by a number that grows along each sample: `find_documents` numbers what ends with an end token,
+`number_documents` what position ids count, such as those of ``inter_document_masking``.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class PackedDocuments(NamedTuple):
+    """The documents of a batch, as attention over sequences of several lengths takes them."""
+
+    #: Shape (samples, tokens), int64: the place of each token in its document.
+    position_ids: Tensor
+    #: Int32: where each document starts in the flattened batch, and at last where all end.
+    cu_seqlens: Tensor
+    #: 0-d, int32: tokens of the longest document.
+    max_seqlen: Tensor
+    #: 0-d, int64: documents of the batch.
+    num_documents: Tensor
+
+
+def find_documents(tokens: Tensor, eod: int) -> Tensor:
+    """Return the number of each token's document within its sample.
+
+    Parameters
+    ----------
+    tokens
+        Shape (samples, tokens), token ids.
+    eod
+        Id of the end of a document, which belongs to the document that it ends.
+
+    Returns
+    -------
+    document_ids
+        Shape (samples, tokens), int64, from 0 in each sample.
+
+    Examples
+    --------
+    >>> find_documents(torch.tensor([[5, 0, 6, 7, 0, 8]]), 0).tolist()
+    [[0, 0, 1, 1, 1, 2]]
+    """
+    ends = tokens == eod
+    return ends.cumsum(1) - ends.long()
+
+
+def number_documents(position_ids: Tensor) -> Tensor:
+    """Return the number of each token's document within its sample, from positions that restart.
+
+    Parameters
+    ----------
+    position_ids
+        Shape (samples, tokens): 0 where a document starts.
+
+    Returns
+    -------
+    document_ids
+        Shape (samples, tokens), int64, from 0 in each sample.
+
+    Examples
+    --------
+    >>> number_documents(torch.tensor([[0, 1, 0, 1, 2, 0]])).tolist()
+    [[0, 0, 1, 1, 1, 2]]
+    """
+    return (position_ids == 0).cumsum(1) - (position_ids[:, :1] == 0).long()
+
+
+def pack_documents(document_ids: Tensor, *, max_documents: int | None = None) -> PackedDocuments:
+    """Return positions and boundaries of documents for packed attention.
+
+    Parameters
+    ----------
+    document_ids
+        Shape (samples, tokens), as of `find_documents`; samples never share a document.
+    max_documents
+        Documents that ``cu_seqlens`` has room for, so that its shape does not depend on the data;
+        it is filled up with empty ones. Where there are more, ``num_documents`` says so and the
+        last one takes the rest. None makes as many as there are, for which a GPU is waited for.
+    """
+    total, device = document_ids.numel(), document_ids.device
+    is_start = torch.ones_like(document_ids, dtype=torch.bool)
+    is_start[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    columns = torch.arange(document_ids.shape[1], device=device)
+    starts = torch.where(is_start, columns, 0).cummax(1).values
+    flags = is_start.flatten()
+    numbers = flags.cumsum(0) - 1
+    num_documents = flags.sum()
+    if max_documents is None:
+        max_documents = int(num_documents)
+    bounds = torch.full((max_documents + 2,), total, dtype=torch.int32, device=device)
+    # What starts no document, or one too many, is written to a last entry that is cut off.
+    places = torch.where(flags & (numbers < max_documents), numbers, max_documents + 1)
+    bounds.scatter_(0, places, torch.arange(total, dtype=torch.int32, device=device))
+    cu_seqlens = bounds[:-1]
+    max_seqlen = cu_seqlens.diff().max()
+    return PackedDocuments(columns - starts, cu_seqlens, max_seqlen, num_documents)
+
+
+def positions_and_cu_seqlens(
+    tokens: Tensor, eod: int, *, max_documents: int | None = None
+) -> PackedDocuments:
+    """Return positions and boundaries of the documents that end tokens tell apart.
+
+    Parameters
+    ----------
+    tokens
+        Shape (samples, tokens), token ids.
+    eod
+        Id of the end of a document.
+    max_documents
+        As of `pack_documents`.
+
+    Examples
+    --------
+    >>> packed = positions_and_cu_seqlens(torch.tensor([[5, 0, 6], [7, 8, 9]]), 0)
+    >>> packed.position_ids.tolist(), packed.cu_seqlens.tolist(), int(packed.max_seqlen)
+    ([[0, 1, 0], [0, 1, 2]], [0, 2, 3, 6], 3)
+    """
+    return pack_documents(find_documents(tokens, eod), max_documents=max_documents)
+
+
+def mask_loss(tokens: Tensor, eod: int, *, skip_first: int = 0, skip_end: bool = False) -> Tensor:
+    """Return a loss mask by the place of each token in its document.
+
+    Parameters
+    ----------
+    tokens
+        Shape (samples, tokens), the inputs.
+    eod
+        Id of the end of a document.
+    skip_first
+        Inputs of each document from which nothing is learned; also where a sample begins in it.
+    skip_end
+        Whether nothing is learned from the end token either, which predicts the next document.
+
+    Returns
+    -------
+    loss_mask
+        Shape (samples, tokens), float32: 0 where masked. Multiply it with the batch's own.
+    """
+    mask = torch.ones(tokens.shape, dtype=torch.float32, device=tokens.device)
+    if skip_first > 0:
+        ends = tokens == eod
+        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        starts = torch.zeros_like(tokens, dtype=torch.int64)
+        starts[:, 1:] = torch.where(ends[:, :-1], columns[1:], 0).cummax(1).values
+        mask.masked_fill_(columns - starts < skip_first, 0.0)
+    if skip_end:
+        mask.masked_fill_(tokens == eod, 0.0)
+    return mask
+
+
+def block_diagonal_mask(document_ids: Tensor) -> Tensor:
+    """Return the mask of causal attention that stays within documents, in Megatron's sense.
+
+    Parameters
+    ----------
+    document_ids
+        Shape (samples, tokens), as of `find_documents`.
+
+    Returns
+    -------
+    mask
+        Shape (samples, 1, tokens, tokens), bool, True where masked; torch's own attention takes
+        its negation. Cost: samples * tokens * tokens bytes.
+    """
+    columns = torch.arange(document_ids.shape[1], device=document_ids.device)
+    differs = document_ids[:, None, :, None] != document_ids[:, None, None, :]
+    return differs.logical_or_(columns > columns[:, None])
+
+
+def document_mask_mod(
+    document_ids: Tensor,
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Return the ``mask_mod`` of torch's flex attention for causal attention within documents.
+
+    Parameters
+    ----------
+    document_ids
+        Shape (samples, tokens), as of `find_documents`, on the device of the attention.
+    """
+
+    def is_attended(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        is_same = document_ids[sample, query] == document_ids[sample, key]
+        return is_same & (query >= key)
+
+    return is_attended
