@@ -77,6 +77,48 @@ def test_convert_and_export_give_back_the_same_bytes(prefix: str, tmp_path: Path
     succeed("export", store, tmp_path / "back", "--overwrite")
 
 
+def test_verify_names_what_is_damaged_and_repair_rebuilds_it(prefix: str, tmp_path: Path) -> None:
+    store = tmp_path / "corpus.zarr"
+    succeed("convert", prefix, store, "--chunk-length", 4, "--shard-length", 8)
+    nbytes = sum(path.stat().st_size for path in store.rglob("c/*"))
+    assert succeed("verify", store) == f"1 store of 10 shards and {nbytes:,} bytes: sound\n"
+    shard = store / "tokens" / "c" / "2"
+    golden = shard.read_bytes()
+    shard.write_bytes(golden[:-1] + b"\0")
+    (store / "tokens/zarr.json").unlink()
+    found = invoke("verify", store)
+    assert found.exit_code == 1
+    assert found.stdout.splitlines() == [
+        f"{store}: tokens/zarr.json is missing",
+        f"{store}: tokens/c/2 the index of shard tokens/c/2 fails its checksum",
+        "1 store of 10 shards: 1 damaged; `zindex repair` rebuilds what is",
+    ]
+    found = invoke("verify", store, "--json")
+    assert found.exit_code == 1
+    (report,) = json.loads(found.stdout)["stores"]
+    assert [damage["key"] for damage in report["damaged"]] == ["tokens/zarr.json", "tokens/c/2"]
+    assert "give --source PREFIX" in fail("repair", store)
+    assert succeed("repair", store, "--source", prefix) == (
+        f"{store}: 1 of 10 shards rebuilt, and tokens/zarr.json\n"
+    )
+    assert shard.read_bytes() == golden
+    assert succeed("repair", store) == f"{store}: 10 shards are sound\n"
+
+
+def test_verify_and_repair_a_run(run_file: Path) -> None:
+    folder = run_file.parent / "index"
+    assert "is not built" in succeed("verify", run_file)
+    assert "is not built" in succeed("repair", run_file)
+    succeed("build", run_file)
+    shard = next(folder.glob("gpt-train-*/sample_index/c/0/0"))
+    shard.unlink()
+    assert invoke("verify", folder).exit_code == invoke("verify", run_file).exit_code == 1
+    results = json.loads(succeed("repair", run_file, "--json"))["stores"]
+    rebuilt = {result["store"]: result["rebuilt"] for result in results if result["rebuilt"]}
+    assert rebuilt == {str(shard.parents[3]): ["sample_index/c/0/0"]}
+    assert "2 stores of 6 shards" in succeed("verify", run_file)
+
+
 def test_convert_several_with_a_grid(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     for name in ("web", "code"):
         write_corpus([3] * 9, name=name)

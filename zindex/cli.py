@@ -240,6 +240,63 @@ def _check_new_file(path: str) -> None:
         )
 
 
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@_json_option
+@click.pass_context
+def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
+    """Check every byte of stores.
+
+    PATH is a store, a directory of stores, or a RUN.yaml, which stands for its indices and blends.
+    Each damaged file gets one line, and the exit code is 1 if there is any.
+    """
+    from zindex.building.named_stores import find_stores
+    from zindex.building.progress import open_progress
+    from zindex.report.store_lines import describe_reports
+    from zindex.store.verify import verify_store
+
+    reports = []
+    with open_progress(True) as shown:
+        for named in [store for path in paths for store in find_stores(path)]:
+            if named.is_begun:
+                with shown.step(named.root.name, named.num_shards) as advance:
+                    reports.append(verify_store(named.root, advance=advance))
+            elif not as_json:
+                click.echo(f"{named.root} is not built")
+    if as_json:
+        _print_json({"stores": [report.to_json() for report in reports]})
+    else:
+        click.echo("\n".join(describe_reports(reports)))
+    context.exit(0 if all(report.is_sound for report in reports) else 1)
+
+
+@main.command()
+@click.argument("path")
+@click.option(
+    "--source",
+    metavar="PATH",
+    help="What the store was made from: the prefix of the .bin/.idx pair of a token store, the "
+    "token store or prefix of an index.",
+)
+@_json_option
+def repair(path: str, source: str | None, as_json: bool) -> None:
+    """Rebuild what is damaged of stores.
+
+    PATH is a store, a directory of stores, or a RUN.yaml, which stands for its indices and blends
+    and knows their sources. What is sound stays as it is, and what is rebuilt must be what was
+    committed, bit for bit.
+    """
+    from zindex.building.repair import repair as run
+    from zindex.report.store_lines import describe_repair
+
+    results = run(path, source=source, progress=True)
+    if as_json:
+        _print_json({"stores": [result.to_json() for result in results]})
+        return
+    for result in results:
+        click.echo(describe_repair(result))
+
+
 @main.command("export-cache")
 @click.argument("run_file", metavar="RUN.yaml")
 @click.option(

@@ -8,8 +8,10 @@ from pathlib import Path
 from zindex.building.planning import PlannedStore, plan_run
 from zindex.building.source import is_store
 from zindex.config import RunConfig, load_config
-from zindex.errors import StoreNotFoundError
+from zindex.errors import StoreNotFoundError, ZindexError
 from zindex.store import files
+from zindex.store.commit import read_plan
+from zindex.store.layout import ArrayLayout
 from zindex.store.objects import Place, PlaceLike, place_of
 
 _YAML = (".yaml", ".yml")
@@ -27,6 +29,15 @@ class NamedStore:
     def is_begun(self) -> bool:
         """Whether there is anything at its place."""
         return is_store(str(self.root))
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the store; 0 where its plan cannot be read."""
+        try:
+            arrays = read_plan(self.root)["arrays"]
+            return sum(ArrayLayout.from_json(fields).num_shards for fields in arrays)
+        except ZindexError:
+            return 0
 
 
 def find_stores(path: PlaceLike | RunConfig) -> list[NamedStore]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from zindex.building.named_stores import NamedStore, find_stores
 from zindex.building.planning import PlannedBlend, PlannedIndex
+from zindex.building.progress import open_progress
 from zindex.building.remake import RemadeStore, open_remade
 from zindex.building.source import LengthSource
 from zindex.config import RunConfig
@@ -57,12 +58,22 @@ class RepairResult:
     #: False where a run names a store that is not committed: nothing was done for it.
     is_built: bool = True
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "store": str(self.root),
+            "is_built": self.is_built,
+            "rebuilt": list(self.rebuilt),
+            "num_rebuilt": self.num_rebuilt,
+            "num_shards": self.num_shards,
+        }
+
 
 def repair(
     path: PlaceLike | RunConfig,
     *,
     source: str | None = None,
-    advance: Callable[[int], None] = lambda nbytes: None,
+    progress: bool = False,
 ) -> list[RepairResult]:
     """Rebuild what is damaged of committed stores, and nothing else.
 
@@ -73,8 +84,8 @@ def repair(
     source
         What a store was made from: the prefix of the ``.bin/.idx`` pair of a token store; the token
         store or prefix of an index. A run names its own, and blends need none.
-    advance
-        Called with a number of bytes whenever so many more were checked.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere, while stores are checked.
 
     Returns
     -------
@@ -101,11 +112,13 @@ def repair(
     Law: a repaired store holds the bytes of the commit; no file that was sound is written.
     """
     results = []
-    for named in find_stores(path):
-        if named.item is not None and not _is_committed(named):
-            results.append(RepairResult(named.root, (), 0, 0, is_built=False))
-            continue
-        results.append(_Repair(named, source, advance).run())
+    with open_progress(progress) as shown:
+        for named in find_stores(path):
+            if named.item is not None and not _is_committed(named):
+                results.append(RepairResult(named.root, (), 0, 0, is_built=False))
+                continue
+            with shown.step(named.root.name, named.num_shards) as advance:
+                results.append(_Repair(named, source, advance).run())
     return results
 
 

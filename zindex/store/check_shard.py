@@ -1,6 +1,6 @@
 """Every byte of one shard against its checksums."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,6 @@ def check_shard(
     layout: ArrayLayout,
     shard: int,
     committed: Receipt | None = None,
-    advance: Callable[[int], None] = lambda nbytes: None,
 ) -> tuple[Receipt | None, str | None]:
     """Return the receipt of a shard after reading all of it, or what is wrong with it.
 
@@ -39,8 +38,6 @@ def check_shard(
         Which one.
     committed
         Its receipt in the manifest, if there is one: a file of another size is not read.
-    advance
-        Called with a number of bytes whenever so many more were read.
 
     Returns
     -------
@@ -54,7 +51,7 @@ def check_shard(
             return None, "is missing"
         if committed is not None and nbytes != committed.nbytes:
             return None, f"has {nbytes:,} bytes, {committed.nbytes:,} were committed"
-        return _check_bytes(path, nbytes, layout, shard, advance), None
+        return _check_bytes(path, nbytes, layout, shard), None
     except VerificationError as error:
         return None, str(error).removesuffix(f"; {REMEDY}")
     except StoreUnavailableError:
@@ -63,9 +60,7 @@ def check_shard(
         return None, f"cannot be read: {error}"
 
 
-def _check_bytes(
-    path: Place, nbytes: int, layout: ArrayLayout, shard: int, advance: Callable[[int], None]
-) -> Receipt:
+def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:
     """Return the receipt of a shard of so many bytes."""
     footer = _read_exactly(path, max(0, nbytes - index_nbytes(layout)), nbytes)
     index = decode_index(layout, shard, footer, nbytes)
@@ -83,7 +78,6 @@ def _check_bytes(
             problem = _check_chunk(layout, shard, chunk, stored)
             if problem is not None:
                 damaged.append((chunk, problem))
-        advance(stop - start)
     if damaged:
         others = f", as do {len(damaged) - 1} others" if len(damaged) > 1 else ""
         raise VerificationError(f"{damaged[0][1]}{others}")

@@ -123,7 +123,7 @@ class Inspection:
 
 
 def verify_store(
-    url: PlaceLike, *, advance: Callable[[int], None] = lambda nbytes: None
+    url: PlaceLike, *, advance: Callable[[int], None] = lambda num_shards: None
 ) -> StoreReport:
     """Read every byte of a store and report what is damaged.
 
@@ -132,7 +132,7 @@ def verify_store(
     url
         Path or URL of the store.
     advance
-        Called with a number of bytes whenever so many more were read; from several threads.
+        Called with a number of shards whenever so many more were read.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def inspect_store(
     url: PlaceLike,
     facts: dict[str, Any] | None = None,
     *,
-    advance: Callable[[int], None] = lambda nbytes: None,
+    advance: Callable[[int], None] = lambda num_shards: None,
 ) -> Inspection:
     """Return all that is known of a store after reading every byte.
 
@@ -301,7 +301,7 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
 
     def check(layout: ArrayLayout, shard: int) -> tuple[Receipt | None, Damage | None]:
         key, committed = (layout.name, shard), manifest.get((layout.name, shard))
-        receipt, problem = check_shard(found.root, layout, shard, committed, advance)
+        receipt, problem = check_shard(found.root, layout, shard, committed)
         if receipt is not None and committed is not None and receipt != committed:
             other = names.get((receipt.array, receipt.nbytes, receipt.crc32c))
             receipt, problem = None, "holds other values than were committed"
@@ -316,6 +316,7 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
         for (layout, shard), (receipt, damage) in zip(
             jobs, pool.map(lambda job: check(*job), jobs), strict=True
         ):
+            advance(1)
             if receipt is not None:
                 found.receipts[layout.name, shard] = receipt
                 found.nbytes += receipt.nbytes

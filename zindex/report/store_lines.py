@@ -1,0 +1,36 @@
+"""What was found in stores and rebuilt of them, as lines of text."""
+
+from collections.abc import Iterator, Sequence
+
+from zindex.building.repair import RepairResult
+from zindex.store.verify import StoreReport
+
+
+def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
+    """Give a line for each damaged file and each note, and one for all stores together."""
+    for report in reports:
+        for damage in report.damages:
+            yield f"{report.root}: {damage.key} {damage.problem}"
+        for note in report.notes:
+            yield f"{report.root}: note: {note}"
+    num_shards = sum(report.num_shards for report in reports)
+    stores = (
+        f"{len(reports):,} {'store' if len(reports) == 1 else 'stores'} of {num_shards:,} shards"
+    )
+    num_damaged = sum(not report.is_sound for report in reports)
+    if num_damaged:
+        yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds what is"
+    else:
+        yield f"{stores} and {sum(report.nbytes for report in reports):,} bytes: sound"
+
+
+def describe_repair(result: RepairResult) -> str:
+    """Return what was rebuilt of one store."""
+    if not result.is_built:
+        return f"{result.root} is not built"
+    if not result.rebuilt:
+        return f"{result.root}: {result.num_shards:,} shards are sound"
+    metadata = result.rebuilt[result.num_rebuilt :]
+    return f"{result.root}: {result.num_rebuilt:,} of {result.num_shards:,} shards rebuilt" + (
+        f", and {', '.join(metadata)}" if metadata else ""
+    )
