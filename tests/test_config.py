@@ -13,6 +13,7 @@ from zindex.config import DatasetConfig, RunConfig, as_config, load_config
 from zindex.errors import ConfigError
 from zindex.formats import yaml_file
 from zindex.plan.blend_sizes import BlendRequest
+from zindex.plan.packing import PackingRules
 from zindex.store.layout import ChunkGrid
 
 FULL = """
@@ -29,6 +30,7 @@ drop_last_partial_validation_sequence: false
 grid: {chunk_length: 16, shard_length: 64, codec: zstd}
 shuffle: uniform
 surplus: 1e-2
+packing: {max_documents: 64, long_documents: drop}
 datasets:
   - corpora/web.zarr
   - {path: /data/code, samples: {train: 0}}
@@ -62,6 +64,7 @@ def test_every_setting(tmp_path: Path) -> None:
         grid=ChunkGrid(16, 64, "zstd"),
         shuffle="uniform",
         surplus=0.01,
+        packing=PackingRules(64, "drop"),
     )
     of_blends = {"blend", "max_epochs"}  # of other runs
     every = {item.name for item in fields(RunConfig)} - of_blends
@@ -272,7 +275,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, entry: str) -> Non
     assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("setting", ["datasets", "samples", "grid", "seed", "surplus"])
+@pytest.mark.parametrize("setting", ["datasets", "samples", "grid", "seed", "surplus", "packing"])
 def test_large_values_are_shown_in_short(setting: str) -> None:
     value: Any = ["lol"]
     for _ in range(30):
@@ -447,3 +450,60 @@ def test_shares_of_a_configuration_made_in_python_are_checked() -> None:
         ConfigError, match=r"tokens of dataset a must be a whole number .*, got 2.0"
     ):
         DatasetConfig("a", tokens=2.0)  # type: ignore[arg-type]
+
+
+PACKED = {"packing": {}, "samples": {"train": 9, "valid": 0, "test": 0}}
+
+
+def test_packing_needs_no_settings() -> None:
+    assert RunConfig.from_json(GOOD).packing is None
+    assert RunConfig.from_json(GOOD | {"packing": None}).packing is None
+    assert RunConfig.from_json(GOOD | {"packing": {}}).packing == PackingRules(256, "split")
+
+
+@pytest.mark.parametrize(
+    ("packing", "message"),
+    [
+        (True, "packing must be a mapping, got True"),
+        ({"max": 3}, "packing has no setting 'max'; it has max_documents, long_documents"),
+        ({"max_documents": 0}, r"max_documents of packing must be in \[1, 1,048,576\], got 0"),
+        ({"max_documents": 2**20 + 1}, "got 1048577"),
+        ({"max_documents": 1.5}, "max_documents of packing must be a whole number, got 1.5"),
+        ({"max_documents": True}, "max_documents of packing must be a whole number, got True"),
+        ({"long_documents": "cut"}, "must be 'split', 'truncate' or 'drop', got 'cut'"),
+        ({"long_documents": []}, r"must be 'split', 'truncate' or 'drop', got \[\]"),
+    ],
+)
+def test_wrong_packing(packing: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_json(GOOD | {"packing": packing})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"blend": "sizes"}, "packing needs a blend by weights, got one by sizes"),
+        ({"datasets": [{"path": "a", "tokens": 9}]}, "needs a blend by weights, got one by tokens"),
+        ({"datasets": [{"path": "a", "epochs": 9}]}, "needs a blend by weights, got one by epochs"),
+        (
+            {"datasets": [{"path": "a", "weight": 1}], "max_epochs": 2},
+            "packing takes no max_epochs",
+        ),
+        (
+            {"datasets": [{"path": "a", "weight": 1, "max_epochs": 2}]},
+            "packing takes no max_epochs",
+        ),
+        (
+            {"datasets": [{"path": "a", "weight": 1}], "samples": {"train": 9, "test": 0}},
+            "a blend with packing needs samples.valid, got none; set it, to 0 for no valid",
+        ),
+    ],
+)
+def test_packed_blends_need_to_know_their_size(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_json(GOOD | PACKED | changes)
+
+
+def test_a_packed_blend_by_weights() -> None:
+    datasets = [{"path": "a", "weight": 1}, {"path": "b", "weight": 0}]
+    assert RunConfig.from_json(GOOD | PACKED | {"datasets": datasets}).packing is not None

@@ -30,13 +30,18 @@ nothing: all that the budgets give. A split without samples is one epoch of ever
     blend: sizes                 # without shares: every sample of every dataset, one epoch
     samples: {train: 1000000}    # or the first so many of them
     datasets: [corpora/web.zarr, corpora/code]
+
+Samples may hold whole documents, by best fit, instead of a stream that is cut anywhere::
+
+    packing:
+      max_documents: 256         # of a sample
+      long_documents: split      # or truncate, or drop: those longer than a sample
 """
 
 import os
-import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -46,6 +51,8 @@ from zindex.plan.blend_plan import Shuffle
 from zindex.plan.blend_sizes import BlendKind, BlendRequest
 from zindex.plan.index_plan import Order, Stored
 from zindex.plan.number import NumberName, check_number, parse_number
+from zindex.plan.packing import PackingRules
+from zindex.plan.settings import check_keys, check_types, show
 from zindex.plan.split import (
     SPLIT_NAMES,
     Bookends,
@@ -57,10 +64,6 @@ from zindex.store.layout import ChunkGrid
 #: Samples wanted of a split: a number, or None for one epoch. A split that is not named gets one.
 SampleCounts = dict[str, int | None]
 ShareKind = Literal["weight", "tokens", "epochs"]
-
-# Shows wrong values in short: aliases can make a value that no memory could print.
-_show = reprlib.Repr()
-_show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
 
 _SHARE_KINDS: tuple[ShareKind, ...] = ("weight", "tokens", "epochs")
 _DATASET_NUMBERS: tuple[NumberName, ...] = (*_SHARE_KINDS, "max_epochs")
@@ -149,6 +152,8 @@ class RunConfig:
     surplus: float = 0.005
     #: How the scalable order shuffles a blend.
     shuffle: Shuffle = "keyed"
+    #: How samples are made of whole documents; None cuts them out of a stream of all.
+    packing: PackingRules | None = None
 
     def __post_init__(self) -> None:
         if not self.datasets:
@@ -162,6 +167,7 @@ class RunConfig:
         parse_and_normalize_split(self.split)
         _check_shares(self)
         _check_blend(self)
+        _check_packing(self)
 
     @property
     def share_kind(self) -> ShareKind | None:
@@ -226,20 +232,23 @@ class RunConfig:
         ConfigError
             If a key is unknown or missing, or a value is of the wrong kind.
         """
-        known = _check_keys(values, cls, "the run configuration")
+        known = check_keys(values, cls, "the run configuration")
         datasets = known.get("datasets")
         if not isinstance(datasets, (list, tuple)):
-            raise ConfigError(f"datasets must be a list of paths, got {_show.repr(datasets)}")
+            raise ConfigError(f"datasets must be a list of paths, got {show(datasets)}")
         known["datasets"] = tuple(_parse_dataset(item, folder) for item in datasets)
-        _check_types(known, _KINDS)
+        check_types(known, _KINDS)
         _parse_numbers(known, ("max_epochs", "surplus"), "")
         if "sequence_length" not in known:
             raise ConfigError("sequence_length must be set: tokens per sample; for example 4096")
         known["index"] = _join(folder, known.get("index", "index"))
         if "grid" in known:
-            grid = _check_keys(known["grid"], ChunkGrid, "grid")
-            _check_types(grid, {"chunk_length": int, "shard_length": int, "codec": str})
+            grid = check_keys(known["grid"], ChunkGrid, "grid")
+            check_types(grid, {"chunk_length": int, "shard_length": int, "codec": str})
             known["grid"] = ChunkGrid(**grid)
+        if known.get("packing") is not None:
+            rules = check_keys(known["packing"], PackingRules, "packing")
+            known["packing"] = PackingRules(**rules)
         return cls(**known)
 
 
@@ -263,26 +272,13 @@ def as_config(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) ->
     return load_config(config)
 
 
-def _check_keys(values: Any, kind: type, where: str) -> dict[str, Any]:
-    """Return a mapping as a dict, all of whose keys are fields of a dataclass."""
-    names = [item.name for item in fields(kind)]
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where} must be a mapping, got {_show.repr(values)}")
-    unknown = sorted(set(map(str, values)) - set(names))
-    if unknown:
-        raise ConfigError(f"{where} has no setting {unknown[0]!r}; it has {', '.join(names)}")
-    return dict(values)
-
-
 def _parse_dataset(value: Any, folder: str) -> DatasetConfig:
     """Return one entry of ``datasets``: a path, or a mapping with a path."""
     known = (
-        {"path": value}
-        if isinstance(value, str)
-        else _check_keys(value, DatasetConfig, "a dataset")
+        {"path": value} if isinstance(value, str) else check_keys(value, DatasetConfig, "a dataset")
     )
     if not isinstance(known.get("path"), str):
-        raise ConfigError(f"a dataset must have a path, got {_show.repr(value)}")
+        raise ConfigError(f"a dataset must have a path, got {show(value)}")
     known["path"] = _join(folder, known["path"])
     _parse_numbers(known, _DATASET_NUMBERS, f" of dataset {known['path']}")
     return DatasetConfig(**known)
@@ -299,25 +295,14 @@ def _join(folder: str, path: str) -> str:
 def _check_samples(counts: Any, where: str) -> None:
     """Check that sample counts are whole numbers by split."""
     if not isinstance(counts, Mapping):
-        raise ConfigError(f"{where} must be like {{train: 1000}}, got {_show.repr(counts)}")
+        raise ConfigError(f"{where} must be like {{train: 1000}}, got {show(counts)}")
     for split, count in counts.items():
         if split not in SPLIT_NAMES:
             raise ConfigError(f"{where} must name splits of {SPLIT_NAMES}, got {split!r}")
         whole = isinstance(count, int) and not isinstance(count, bool)
         if count is not None and (not whole or count < 0):
             raise ConfigError(
-                f"{where} must be whole numbers or null, got {_show.repr(count)} for {split}"
-            )
-
-
-def _check_types(known: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Check the plain settings against the types that they must have."""
-    for name, kind in kinds.items():
-        value = known.get(name)
-        wrong = isinstance(value, bool) and kind is not bool
-        if name in known and (wrong or not isinstance(value, kind)):
-            raise ConfigError(
-                f"{name} must be {kind.__name__}, got {_show.repr(value)}; quote or unquote it"
+                f"{where} must be whole numbers or null, got {show(count)} for {split}"
             )
 
 
@@ -384,3 +369,25 @@ def _check_blend(config: RunConfig) -> None:
             "a blend by weights needs samples.train, got none; set it, to 0 for no train, or give "
             "tokens or epochs in the place of weights"
         )
+
+
+def _check_packing(config: RunConfig) -> None:
+    """Check that packed datasets are asked for what is known before they are packed."""
+    kind = config.blend_kind
+    if config.packing is None or kind is None:
+        return
+    if kind != "weight":
+        raise ConfigError(
+            f"packing needs a blend by weights, got one by {kind}: how many samples a dataset "
+            "gives is known when its documents are packed; give weights and samples, or no blend"
+        )
+    if config.max_epochs is not None or any(item.max_epochs for item in config.datasets):
+        raise ConfigError(
+            "packing takes no max_epochs, for epochs are known when documents are packed; leave "
+            "it out and see the epochs that zindex plan shows"
+        )
+    for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True):
+        if bookends is not None and config.samples.get(split) is None:
+            raise ConfigError(
+                f"a blend with packing needs samples.{split}, got none; set it, to 0 for no {split}"
+            )

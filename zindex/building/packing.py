@@ -29,7 +29,7 @@ from zindex.plan.packing import LONG_DOCUMENTS, PackingLayouts, PackingPlan, cou
 from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import Place, PlaceLike, place_of
-from zindex.store.reader import ArrayReader
+from zindex.store.open import open_array
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 AnyArray = npt.NDArray[Any]
@@ -303,7 +303,7 @@ def find_starts(root: Place) -> Int64Array | None:
     layouts = [ArrayLayout.from_json(fields) for fields in stored["arrays"]]
     layout = next(item for item in layouts if item.name == schema.PARTITION_OFFSET.name)
     try:
-        return ArrayReader(root, layout).read(0, layout.length)
+        return open_array(root, layout).read(0, layout.length)
     except VerificationError:  # a shard is missing or damaged
         return None
 

@@ -15,6 +15,7 @@ import numpy as np
 from zindex import schema
 from zindex.building.blend import blend_store_plan
 from zindex.building.index import index_store_plan
+from zindex.building.packing import packing_store_plan
 from zindex.building.source import LengthSource, open_source
 from zindex.config import RunConfig
 from zindex.errors import PlanError, StoreNotFoundError
@@ -22,6 +23,7 @@ from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.blend_sizes import BlendSizes, resolve_blend
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.commit import StorePlan, StoreStatus, read_status
 from zindex.store.open import Store
@@ -51,6 +53,26 @@ class PlannedIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedPacking:
+    """One packed index of a run."""
+
+    dataset: str
+    plan: PackingPlan
+    source: LengthSource
+    #: Samples asked for; None means one epoch.
+    num_requested: int | None
+
+    @property
+    def name(self) -> str:
+        """Dataset and split, for people."""
+        return f"{os.path.basename(self.dataset.rstrip('/'))} {self.plan.split} packed"
+
+    def store_plan(self, folder: str) -> StorePlan:
+        """Return where the index goes; how large its arrays become is not known yet."""
+        return packing_store_plan(self.plan, folder)
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedBlend:
     """The blend of one split of a run."""
 
@@ -74,6 +96,10 @@ class PlannedBlend:
         return blend_store_plan(self.plan, folder)
 
 
+#: Anything that a run needs built.
+PlannedStore = PlannedIndex | PlannedPacking | PlannedBlend
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """Everything that a run needs built."""
@@ -82,9 +108,11 @@ class RunPlan:
     indices: tuple[PlannedIndex, ...]
     #: In the order of the splits.
     blends: tuple[PlannedBlend, ...]
+    #: In the order of the datasets; in the place of indices in a run that packs documents.
+    packings: tuple[PlannedPacking, ...] = ()
 
-    def __iter__(self) -> Iterator[PlannedIndex | PlannedBlend]:
-        return iter((*self.indices, *self.blends))
+    def __iter__(self) -> Iterator["PlannedStore"]:
+        return iter((*self.indices, *self.packings, *self.blends))
 
 
 def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
@@ -113,7 +141,7 @@ def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
         blend.split: dict(zip(blend.sizes.members, blend.sizes.requested, strict=True))
         for blend in blends
     }
-    indices = []
+    indices, packings = [], []
     for row, (dataset, source) in enumerate(zip(config.members, sources, strict=True)):
         for split in SPLIT_NAMES:
             if config.blend_kind is None:
@@ -121,12 +149,14 @@ def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
             else:
                 # A dataset that a blend does not draw from needs no index: 0 samples.
                 num_requested = requested.get(split, {}).get(row, 0)
-            item = _plan_split(
-                config, dataset.path, source, split, spans[split][row], num_requested
-            )
-            if item is not None:
-                indices.append(item)
-    return RunPlan(tuple(indices), blends)
+            wanted = (config, dataset.path, source, split, spans[split][row], num_requested)
+            if config.packing is not None:
+                packing = plan_packing(*wanted)
+                packings += [] if packing is None else [packing]
+            else:
+                item = plan_split(*wanted)
+                indices += [] if item is None else [item]
+    return RunPlan(tuple(indices), blends, tuple(packings))
 
 
 def known_blends(config: RunConfig) -> tuple[PlannedBlend, ...]:
@@ -183,7 +213,7 @@ def _plan_blends(
     return tuple(blends)
 
 
-def _plan_split(
+def plan_split(
     config: RunConfig,
     path: str,
     source: LengthSource,
@@ -191,17 +221,28 @@ def _plan_split(
     span: tuple[int, int],
     num_requested: int | None,
 ) -> PlannedIndex | None:
-    """Return the plan of one dataset's split, or None if nothing is to be built."""
-    start, stop = span
-    num_tokens = source.count_tokens(start, stop)
-    if num_requested == 0 or (not num_tokens and num_requested is None):
-        return None
+    """Return the plan of one dataset's split, or None if nothing is to be built.
+
+    Parameters
+    ----------
+    config
+        The run.
+    path, source
+        The dataset.
+    split, span
+        The split, and its documents, half-open.
+    num_requested
+        Samples wanted; None for one epoch.
+
+    Raises
+    ------
+    PlanError
+        If samples are asked of a split without tokens.
+    """
+    num_tokens = _count_wanted(config, path, source, split, span, num_requested)
     if not num_tokens:
-        raise PlanError(
-            f"{split} of {path} must hold tokens to give {num_requested} samples, split "
-            f"{config.split!r} gives it documents [{start}, {stop}) of "
-            f"{source.facts.num_sequences}; give it a larger share or set its samples to 0"
-        )
+        return None
+    start, stop = span
     extra_token = int(config.add_extra_token_to_sequence)
     epochs = plan_epochs(
         num_tokens,
@@ -227,7 +268,59 @@ def _plan_split(
     return PlannedIndex(path, plan, source, num_requested)
 
 
-def build_status(item: PlannedIndex | PlannedBlend, folder: str) -> StoreStatus:
+def plan_packing(
+    config: RunConfig,
+    path: str,
+    source: LengthSource,
+    split: str,
+    span: tuple[int, int],
+    num_requested: int | None,
+) -> PlannedPacking | None:
+    """Return the plan of one dataset's packed split; arguments and errors as of `plan_split`."""
+    num_tokens = _count_wanted(config, path, source, split, span, num_requested)
+    if not num_tokens:
+        return None
+    assert config.packing is not None
+    plan = PackingPlan(
+        source=source.facts,
+        split=split,
+        start=span[0],
+        stop=span[1],
+        tokens_per_epoch=num_tokens,
+        sequence_length=config.sequence_length,
+        extra_token=int(config.add_extra_token_to_sequence),
+        seed=config.seed,
+        num_requested=num_requested,
+        rules=config.packing,
+        stored=config.store,
+        grid=config.grid,
+    )
+    return PlannedPacking(path, plan, source, num_requested)
+
+
+def _count_wanted(
+    config: RunConfig,
+    path: str,
+    source: LengthSource,
+    split: str,
+    span: tuple[int, int],
+    num_requested: int | None,
+) -> int:
+    """Return the tokens of a split, or 0 if nothing is to be built; see `plan_split`."""
+    start, stop = span
+    num_tokens = source.count_tokens(start, stop)
+    if num_requested == 0 or (not num_tokens and num_requested is None):
+        return 0
+    if not num_tokens:
+        raise PlanError(
+            f"{split} of {path} must hold tokens to give {num_requested} samples, split "
+            f"{config.split!r} gives it documents [{start}, {stop}) of "
+            f"{source.facts.num_sequences}; give it a larger share or set its samples to 0"
+        )
+    return num_tokens
+
+
+def build_status(item: PlannedStore, folder: str) -> StoreStatus:
     """Return how far an index or a blend has come."""
     store_plan = item.store_plan(folder)
     try:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from zindex.building.blend import build_blend
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.index import BuildResult, build_index, find_index
+from zindex.building.packing import build_packing
 from zindex.building.permutation import Permutation
 from zindex.building.planning import (
     PlannedBlend,
     PlannedIndex,
+    PlannedPacking,
+    PlannedStore,
     RunPlan,
     check_members,
     known_blends,
@@ -103,14 +106,12 @@ class _Run:
             with open_executor(client, self.timeline) as executor:
                 run_builds(self._build_missing(executor, early, permutations))
         assert self.plan is not None
-        lengths = {
-            (item.dataset, item.plan.split): item.plan.num_samples for item in self.plan.indices
-        }
+        stores = {key: done.store for key, done in self.finished.items()}
         for blend in self.plan.blends:
             check_members(
-                self.finished[None, blend.split].store,
+                stores[None, blend.split],
                 blend.datasets,
-                [lengths[dataset, blend.split] for dataset in blend.datasets],
+                [stores[path, blend.split].attributes["num_samples"] for path in blend.datasets],
                 blend.split,
             )
 
@@ -123,9 +124,7 @@ class _Run:
         with self.timeline.span("open-datasets"):
             self.plan = plan_run(self.config)
 
-    def _missing(
-        self, items: Iterable[PlannedIndex | PlannedBlend]
-    ) -> list[PlannedIndex | PlannedBlend]:
+    def _missing(self, items: Iterable[PlannedStore]) -> list[PlannedStore]:
         """Return what is not finished, and keep what is found."""
         missing = []
         for item in items:
@@ -141,7 +140,7 @@ class _Run:
     async def _build_missing(
         self,
         executor: Executor,
-        early: list[PlannedIndex | PlannedBlend],
+        early: list[PlannedStore],
         permutations: tuple[PermutationPlan, ...],
     ) -> None:
         """Build what is known, open the datasets meanwhile, and build the rest."""
@@ -160,7 +159,7 @@ class _Run:
             missing = self._missing(self.plan)
             await _keep_wanted(ahead, missing)
             # Datasets of the same lengths share an index, which is built once.
-            by_root: dict[Place, list[PlannedIndex | PlannedBlend]] = {}
+            by_root: dict[Place, list[PlannedStore]] = {}
             for item in missing:
                 if _key(item) not in begun:
                     by_root.setdefault(item.store_plan(self.config.index).root, []).append(item)
@@ -169,7 +168,7 @@ class _Run:
 
     async def _build_one(
         self,
-        same: list[PlannedIndex | PlannedBlend],
+        same: list[PlannedStore],
         executor: Executor,
         ahead: dict[str, Permutation],
     ) -> None:
@@ -178,15 +177,15 @@ class _Run:
         with self.progress.step(item.name, item.store_plan(folder).num_shards) as advance:
             if isinstance(item, PlannedIndex):
                 done = await build_index(item.plan, item.source, folder, executor, advance)
+            elif isinstance(item, PlannedPacking):
+                done = await build_packing(item.plan, item.source, folder, executor, advance)
             else:
                 begun = ahead.get(item.split)
                 done = await build_blend(item.plan, folder, executor, advance, permutation=begun)
         self.finished |= {_key(other): done for other in same}
 
 
-async def _keep_wanted(
-    ahead: dict[str, Permutation], missing: list[PlannedIndex | PlannedBlend]
-) -> None:
+async def _keep_wanted(ahead: dict[str, Permutation], missing: list[PlannedStore]) -> None:
     """Give up the permutations that turn out to order no blend that is missing."""
     wanted = {item.plan.permutation.name for item in missing if isinstance(item, PlannedBlend)}
     for split, permutation in list(ahead.items()):
@@ -195,7 +194,7 @@ async def _keep_wanted(
             await permutation.remove_scratch()
 
 
-def _key(item: PlannedIndex | PlannedBlend) -> ResultKey:
-    if isinstance(item, PlannedIndex):
-        return item.dataset, item.plan.split
-    return None, item.split
+def _key(item: PlannedStore) -> ResultKey:
+    if isinstance(item, PlannedBlend):
+        return None, item.split
+    return item.dataset, item.plan.split

@@ -17,6 +17,7 @@ from zindex.errors import ConfigError, PlanError
 from zindex.kernels.packing import DROP, PACKING_VERSION, SPLIT, TRUNCATE
 from zindex.plan.index_plan import SourceFacts, Stored
 from zindex.plan.keys import RoundKeys, Stage, round_keys
+from zindex.plan.settings import show
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
@@ -47,15 +48,17 @@ class PackingRules:
     def __post_init__(self) -> None:
         number = self.max_documents
         if isinstance(number, bool) or not isinstance(number, int):
-            raise ConfigError(f"max_documents of packing must be a whole number, got {number!r}")
+            raise ConfigError(
+                f"max_documents of packing must be a whole number, got {show(number)}"
+            )
         if not 1 <= number <= MAX_DOCUMENTS:
             raise ConfigError(
-                f"max_documents of packing must be in [1, {MAX_DOCUMENTS}], got {number}"
+                f"max_documents of packing must be in [1, {MAX_DOCUMENTS:,}], got {show(number)}"
             )
-        if self.long_documents not in LONG_DOCUMENTS:
+        if self.long_documents not in list(LONG_DOCUMENTS):  # it may be of a kind without a hash
             raise ConfigError(
                 "long_documents of packing must be 'split', 'truncate' or 'drop', got "
-                f"{self.long_documents!r}; 'split' loses nothing"
+                f"{show(self.long_documents)}; 'split' loses nothing"
             )
 
 
