@@ -1,0 +1,419 @@
+"""A run that was changed while it ran: its segments, what they draw from, and the edits it takes.
+
+Pure arithmetic. A run is a list of segments, each a stretch of one blend. An edit at a position
+ends the run there and lets it go on with another blend, whose k-th sample of a dataset is the
+k-th one that no segment before has consumed or skipped. Samples of a dataset come from its
+sources, one after the other: its index, further passes over it, or what was left of one of
+these when the sequence length changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from zindex.errors import ConfigError, PlanError
+
+#: Version of what an edit makes of a run; bumped when the same edit gives another run.
+EDIT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one edit asks for; datasets that the run has are named by their number in it."""
+
+    #: Weights of datasets that the run has, in the scale of those that stay as they are.
+    reweight: Mapping[int, float]
+    #: Weights of datasets that the run did not have, by path.
+    add: Mapping[str, float]
+    drop: tuple[int, ...] = ()
+    #: Positions that are left out, half-open, as the run numbers them before the edit.
+    skip: tuple[int, int] | None = None
+    sequence_length: int | None = None
+    #: Samples of the whole run, consumed ones too.
+    num_samples: int | None = None
+
+    @property
+    def is_new_plan(self) -> bool:
+        """Whether the run goes on with another blend."""
+        return bool(self.reweight or self.add or self.drop) or not (
+            self.sequence_length is None and self.num_samples is None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self) | {"reweight": {str(k): v for k, v in sorted(self.reweight.items())}}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Samples of a dataset, numbered from 0: an index, or tokens cut anew."""
+
+    #: Number of the dataset in the run.
+    dataset: int
+    #: Samples that its index is asked for; None for one epoch, or where tokens are cut anew.
+    num_requested: int | None
+    num_samples: int
+    sequence_length: int
+    seed: int
+    #: Fingerprint of its index; None where tokens are cut anew.
+    index: str | None = None
+    #: The source whose unused samples are cut anew; None for an index.
+    parent: int | None = None
+    #: The blend with which it came.
+    blend: int = 0
+    #: Ends of the ranges within which tokens that are cut anew are shuffled.
+    windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UsedFacts:
+    """Which samples of a source are used: all below `first`, and those whose bits are set."""
+
+    source: int
+    #: Sample of the first bit; bits are stored for ``[first, stop)``.
+    first: int
+    #: All samples from here on are unused.
+    stop: int
+    num_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlendFacts:
+    """One blend of a run, and what was used when it began."""
+
+    #: Datasets that it draws from, in the order of its ids.
+    datasets: tuple[int, ...]
+    #: Weights, or samples of each if all of them are drawn; None is the other one.
+    weights: tuple[float, ...] | None
+    sizes: tuple[int, ...] | None
+    num_samples: int
+    seed: int
+    #: For every source that may still be drawn from, in ascending order.
+    used: tuple[UsedFacts, ...]
+    #: For every source whose tokens were cut anew, by the numbers of its index's samples.
+    cut: tuple[UsedFacts, ...] = ()
+    #: Name of the store that holds the bits of ``used`` or ``cut``; None if there are none.
+    store: str | None = None
+
+    def sources_of(self, dataset: int, sources: Sequence[Source]) -> list[UsedFacts]:
+        """Return what a dataset's samples are drawn from, first to last."""
+        return [facts for facts in self.used if sources[facts.source].dataset == dataset]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Positions ``[start, stop)`` of the run: positions of one blend from an offset on."""
+
+    start: int
+    stop: int
+    blend: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run with its edits: everything that maps a position to a sample."""
+
+    #: Paths; those that an edit added come last.
+    datasets: tuple[str, ...]
+    #: Weights in the scale of the run's file; None for a dataset that was dropped.
+    weights: tuple[float | None, ...]
+    #: Tokens of each dataset that were consumed before the last blend.
+    consumed_tokens: tuple[int, ...]
+    sequence_length: int
+    sources: tuple[Source, ...]
+    blends: tuple[BlendFacts, ...]
+    segments: tuple[Segment, ...]
+    #: Parts of blends that nobody is trained on: blend, first position, one after the last.
+    skipped: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the whole run."""
+        return self.segments[-1].stop if self.segments else 0
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether the last blend draws given numbers of samples."""
+        return self.blends[-1].sizes is not None
+
+    def to_json(self, num_given: int) -> dict[str, Any]:
+        """Return the fields as JSON values, without the paths of the first datasets."""
+        return asdict(self) | {"datasets": list(self.datasets[num_given:])}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], given: Sequence[str]) -> "RunState":
+        """Return the state that `to_json` wrote, of a run of given datasets."""
+
+        def facts(rows: Sequence[Mapping[str, Any]]) -> tuple[UsedFacts, ...]:
+            return tuple(UsedFacts(**row) for row in rows)
+
+        def blend(row: Mapping[str, Any]) -> BlendFacts:
+            lists = {
+                name: None if row[name] is None else tuple(row[name])
+                for name in ("datasets", "weights", "sizes")
+            }
+            return BlendFacts(
+                **{**row, **lists, "used": facts(row["used"]), "cut": facts(row["cut"])}
+            )
+
+        return cls(
+            datasets=(*given, *fields["datasets"]),
+            weights=tuple(fields["weights"]),
+            consumed_tokens=tuple(fields["consumed_tokens"]),
+            sequence_length=fields["sequence_length"],
+            sources=tuple(
+                Source(**{**row, "windows": tuple(row["windows"])}) for row in fields["sources"]
+            ),
+            blends=tuple(map(blend, fields["blends"])),
+            segments=tuple(Segment(**row) for row in fields["segments"]),
+            skipped=tuple((row[0], row[1], row[2]) for row in fields["skipped"]),
+        )
+
+
+def cut_at(segments: Sequence[Segment], position: int) -> tuple[Segment, ...]:
+    """Return the segments of the positions before one.
+
+    Examples
+    --------
+    >>> cut_at([Segment(0, 5, 0, 0), Segment(5, 9, 0, 7)], 6)[-1]
+    Segment(start=5, stop=6, blend=0, offset=7)
+    """
+    return tuple(
+        replace(item, stop=min(item.stop, position)) for item in segments if item.start < position
+    )
+
+
+def leave_out(
+    segments: Sequence[Segment], start: int, stop: int
+) -> tuple[tuple[Segment, ...], tuple[tuple[int, int, int], ...]]:
+    """Return the segments without positions ``[start, stop)``, and which parts of blends those are.
+
+    Later positions move up, so that the run has no hole.
+
+    Examples
+    --------
+    >>> segments, skipped = leave_out([Segment(0, 9, 0, 0)], 2, 5)
+    >>> segments[-1], skipped
+    (Segment(start=2, stop=6, blend=0, offset=5), ((0, 2, 5),))
+    """
+    kept, skipped = list(cut_at(segments, start)), []
+    for item in segments:
+        first, last = max(item.start, start), min(item.stop, stop)
+        if first < last:
+            offset = item.offset + first - item.start
+            skipped.append((item.blend, offset, offset + last - first))
+        first = max(item.start, stop)
+        if first < item.stop:
+            moved = replace(item, start=first, offset=item.offset + first - item.start)
+            shift = stop - start
+            kept.append(replace(moved, start=first - shift, stop=item.stop - shift))
+    return tuple(kept), tuple(skipped)
+
+
+def used_ranges(state: RunState, blend: int, position: int) -> tuple[list[Any], list[Any]]:
+    """Return the parts of a blend that are consumed before a position, and those skipped.
+
+    Returns
+    -------
+    consumed, skipped
+        Half-open ranges of the blend's own positions; no two of all of them overlap.
+    """
+    consumed = [
+        (item.offset, item.offset + item.stop - item.start)
+        for item in cut_at(state.segments, position)
+        if item.blend == blend
+    ]
+    return consumed, [(start, stop) for number, start, stop in state.skipped if number == blend]
+
+
+def check_change(state: RunState, change: Change, position: int, *, last: int) -> None:
+    """Check that an edit fits the run.
+
+    Parameters
+    ----------
+    state
+        The run before the edit.
+    change, position
+        The edit.
+    last
+        Position of the edit before it; 0 if there is none.
+
+    Raises
+    ------
+    ConfigError
+        If the edit names what the run has not, or changes nothing.
+    PlanError
+        If its positions do not lie in what is left of the run.
+    """
+    if not 0 <= position <= state.num_samples:
+        raise PlanError(
+            f"an edit must lie within the run of {state.num_samples:,} samples, got position "
+            f"{position:,}; give the number of consumed samples"
+        )
+    if position < last:
+        raise PlanError(
+            f"an edit must not lie before the last one, at position {last:,}, got {position:,}; "
+            "what was trained on is not changed any more"
+        )
+    if change.skip is None and not change.is_new_plan:
+        raise ConfigError("an edit must change something, got no change; name one")
+    _check_skip(state, change.skip, position)
+    for dataset in (*change.reweight, *change.drop):
+        if state.weights[dataset] is None:
+            raise ConfigError(
+                f"an edit must name datasets that the run draws from, '{state.datasets[dataset]}' "
+                "was dropped; add it to draw from it again"
+            )
+    twice = set(change.reweight) & set(change.drop)
+    if twice:
+        raise ConfigError(
+            f"an edit must do one thing to a dataset, '{state.datasets[min(twice)]}' is to be "
+            "dropped and to have a weight; leave one out"
+        )
+    named = {state.datasets[d]: weight for d, weight in change.reweight.items()}
+    for path, weight in {**named, **change.add}.items():
+        if not 0 < weight <= 1e300:
+            raise ConfigError(
+                f"weights of an edit must be positive numbers, got {weight} for '{path}'; drop "
+                "the dataset, or leave it out"
+            )
+    kept = sum(weight is not None for weight in state.weights) - len(change.drop)
+    if not kept and not change.add:
+        raise PlanError("an edit must leave a dataset to draw from, got all dropped; keep one")
+    _check_lengths(state, change, position)
+
+
+def _check_skip(state: RunState, skip: tuple[int, int] | None, position: int) -> None:
+    """Check that positions to leave out are still to come."""
+    if skip is not None and not position <= skip[0] < skip[1] <= state.num_samples:
+        raise PlanError(
+            f"positions to skip must lie in [{position:,}, {state.num_samples:,}), what is to come "
+            f"of the run, got [{skip[0]:,}, {skip[1]:,}); give a range of those"
+        )
+
+
+def _check_lengths(state: RunState, change: Change, position: int) -> None:
+    """Check the sequence length and the number of samples that an edit asks for."""
+    length = change.sequence_length
+    if length is not None and (length < 1 or length == state.sequence_length):
+        raise ConfigError(
+            f"sequence_length of an edit must be at least 1 and not {state.sequence_length}, the "
+            f"run's, got {length}; leave it out to keep it"
+        )
+    if change.num_samples is not None and change.num_samples <= position:
+        raise PlanError(
+            f"a run must have more samples than the {position:,} before its edit, got "
+            f"{change.num_samples:,}; give the samples of the whole run"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NextBlend:
+    """What the run goes on with: datasets, their shares, and how many samples."""
+
+    datasets: tuple[int, ...]
+    weights: tuple[float, ...] | None
+    sizes: tuple[int, ...] | None
+    num_samples: int
+
+
+def plan_next(
+    state: RunState, change: Change, position: int, planned: Sequence[int]
+) -> tuple[RunState, NextBlend]:
+    """Return the run's datasets after an edit, and the blend that it goes on with.
+
+    Parameters
+    ----------
+    state
+        The run before the edit, with what it skips left out.
+    change, position
+        The edit; checked.
+    planned
+        Samples of each dataset that the last blend would still have drawn.
+
+    Raises
+    ------
+    PlanError
+        If nothing is left to draw.
+
+    Notes
+    -----
+    A blend of given numbers of samples, by tokens, epochs or sizes, stays one as long as no weight
+    is given: each dataset goes on with what was still to come of it. Otherwise the rest of the run
+    is shared out by weights. A longer sequence length makes fewer samples of the same tokens.
+    """
+    length = change.sequence_length or state.sequence_length
+    weights = list(state.weights)
+    given = state.is_exhaustive
+    if given:
+        total = max(1, sum(planned))
+        weights = [
+            None if weight is None else count / total
+            for weight, count in zip(weights, planned, strict=True)
+        ]
+    for dataset in change.drop:
+        weights[dataset] = None
+    for dataset, weight in change.reweight.items():
+        weights[dataset] = weight
+    datasets = list(state.datasets)
+    for path, weight in change.add.items():
+        if path in datasets:
+            weights[datasets.index(path)] = weight
+        else:
+            datasets.append(path)
+            weights.append(weight)
+    scale = Fraction(state.sequence_length, length)
+    kept = tuple(d for d, weight in enumerate(weights) if weight)
+    sizes: tuple[int, ...] | None = None
+    if given and not (change.reweight or change.add) and change.num_samples is None:
+        counts = {d: int(planned[d] * scale) for d in kept}
+        kept = tuple(d for d in kept if counts[d])
+        sizes = tuple(counts[d] for d in kept)
+        num_samples = sum(sizes)
+    elif change.num_samples is not None:
+        num_samples = change.num_samples - position
+    else:
+        num_samples = int((state.num_samples - position) * scale)
+    if num_samples < 1:
+        raise PlanError(
+            f"an edit at position {position:,} must leave samples to draw, got none; set "
+            "num_samples to let the run go on"
+        )
+    changed = replace(
+        state,
+        datasets=tuple(datasets),
+        weights=tuple(weights),
+        consumed_tokens=(*state.consumed_tokens, *[0] * (len(datasets) - len(state.datasets))),
+        sequence_length=length,
+        segments=cut_at(state.segments, position),
+    )
+    shares = None if sizes is not None else tuple(float(weights[d] or 0) for d in kept)
+    return changed, NextBlend(kept, shares, sizes, num_samples)
+
+
+def cut_windows(bounds: Sequence[int], old_length: int, new_length: int) -> tuple[int, ...]:
+    """Return the ends of the ranges in which samples of another length are shuffled.
+
+    Parameters
+    ----------
+    bounds
+        Unused samples of the old length up to the end of each of its ranges, such as epochs.
+    old_length, new_length
+        Tokens per sample.
+
+    Returns
+    -------
+    windows
+        Ascending, each > 0; the last one is the number of samples. A sample belongs to the range
+        in which it starts.
+
+    Examples
+    --------
+    >>> cut_windows([3, 3, 5], 4, 6)
+    (2, 3)
+    """
+    num_samples = bounds[-1] * old_length // new_length if bounds else 0
+    ends = {min(-(-bound * old_length // new_length), num_samples) for bound in bounds}
+    return tuple(sorted(ends - {0}))
