@@ -60,6 +60,10 @@ class Tail:
     facts: Mapping[str, str]
 
 
+class _CutShortError(Exception):
+    """An answer that ends too early, though it does not look like it."""
+
+
 class _Clients:
     """The clients of this process: one for each bucket and direction."""
 
@@ -152,6 +156,8 @@ def _reason(error: Exception) -> str:
     status = re.search(r"status code: (\d+[ \w]*)", text)
     if status is not None:
         return f"status {status[1].strip()}" + (f", {code[1]}" if code is not None else "")
+    if isinstance(error, _CutShortError):
+        return text
     first = text.partition("\n")[0].rpartition(" - ")[2].partition(": ")
     words = first[2] if first[0].startswith(("HTTP error", "Generic")) else "".join(first)
     return words.partition(" (http")[0].partition(" http")[0].strip() or type(error).__name__
@@ -163,18 +169,20 @@ def _status(error: Exception) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _unavailable(path: ObjectPath, action: str, error: Exception, seconds: float) -> Exception:
+def _unavailable(
+    path: ObjectPath, action: str, error: Exception, *, seconds: float = 0.0, num_tries: int = 1
+) -> StoreUnavailableError:
     """Return the error to raise for a request that failed for good."""
     name = type(error).__name__
     if name in ("PermissionDeniedError", "UnauthenticatedError"):
         remedy = "check the credentials in the environment and what they allow"
-    elif isinstance(error, FileNotFoundError):
+    elif "NoSuchBucket" in str(error) or isinstance(error, FileNotFoundError):
         remedy = "create the bucket, or check its name"
     else:
         remedy = "check the network and the endpoint, and run again to go on from there"
     return StoreUnavailableError(
-        f"{path} must be {action}, the store did not answer with it for {seconds:.0f} s: "
-        f"{_reason(error)}; {remedy}"
+        f"{path} must be {action}, {num_tries} {'try' if num_tries == 1 else 'tries'} in "
+        f"{seconds:.1f} s gave {_reason(error)}; {remedy}"
     )
 
 
@@ -198,13 +206,15 @@ def _ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: 
             return request(client)
         except (FileNotFoundError, exceptions.AlreadyExistsError):
             raise
-        except exceptions.BaseError as error:
+        except (exceptions.BaseError, _CutShortError) as error:
             seconds = time.monotonic() - begin
             status = _status(error)
             is_final = status is not None and 400 <= status < 500 and status not in (408, 409, 429)
             is_last = attempt == NUM_ATTEMPTS or seconds >= TOTAL_DEADLINE
             if isinstance(error, refused) or is_final or is_last:
-                raise _unavailable(path, action, error, seconds) from None
+                raise _unavailable(
+                    path, action, error, seconds=seconds, num_tries=attempt
+                ) from None
         # Jitter keeps thousands of workers from asking again in the same instant.
         pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
         time.sleep(pause * random.uniform(0.5, 1.0))
@@ -262,7 +272,7 @@ def put(
         try:
             _ask(path, "written", request, writes=True)
         except FileNotFoundError as error:
-            raise _unavailable(path, "written", error, 0.0) from None
+            raise _unavailable(path, "written", error) from None
         except Exception as error:
             if type(error).__name__ != "AlreadyExistsError":
                 raise
@@ -302,7 +312,8 @@ def get_tail(path: ObjectPath, nbytes: int) -> Tail:
 
         answer = obstore.get(client, path.key, options={"range": {"suffix": nbytes}})
         facts = {str(name): str(value) for name, value in answer.attributes.items()}
-        return Tail(bytes(answer.bytes()), int(answer.meta["size"]), facts)
+        size = int(answer.meta["size"])
+        return Tail(bytes(_whole(answer, min(nbytes, size))), size, facts)
 
     if path.scheme == "az":  # Azure has no suffix ranges
         found = head(path)
@@ -319,7 +330,8 @@ def get_range(path: ObjectPath, start: int, stop: int) -> memoryview:
     def request(client: Any) -> memoryview:
         import obstore
 
-        return memoryview(obstore.get_range(client, path.key, start=start, end=stop))
+        answer = obstore.get(client, path.key, options={"range": (start, stop)})
+        return _whole(answer, min(stop, int(answer.meta["size"])) - start)
 
     try:
         return _ask(path, "read", request)
@@ -327,6 +339,14 @@ def get_range(path: ObjectPath, start: int, stop: int) -> memoryview:
         if "status 416" in str(error):  # it ends before the start
             return memoryview(b"")
         raise
+
+
+def _whole(answer: Any, nbytes: int) -> memoryview:
+    """Return the body of an answer, which must be as long as its header says."""
+    content = memoryview(answer.bytes())
+    if len(content) != nbytes:
+        raise _CutShortError(f"{len(content):,} of {nbytes:,} bytes")
+    return content
 
 
 def head(path: ObjectPath) -> Head | None:
@@ -359,7 +379,7 @@ def list_names(path: ObjectPath) -> set[str]:
     try:
         found = _ask(path, "listed", request)
     except FileNotFoundError as error:
-        raise _unavailable(path, "listed", error, 0.0) from None
+        raise _unavailable(path, "listed", error) from None
     keys = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
     return {str(key).rstrip("/").rpartition("/")[2] for key in keys}
 
