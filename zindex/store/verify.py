@@ -36,7 +36,7 @@ _NUM_THREADS = 8
 # Fields of ``attributes.zindex`` that stand in plan.json too.
 _PLAN_FIELDS = ("format_version", "kind", "fingerprint", "spec", "arrays", "grid")
 # What a build leaves beside its shards, and no reader needs.
-_SCRATCH_KEYS = ("_zindex/generator.json",)
+_SCRATCH_KEYS = ("_zindex/generator.json", "_zindex/alive")
 
 
 @dataclass(frozen=True, slots=True)
