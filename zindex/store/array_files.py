@@ -37,6 +37,8 @@ class ArrayFiles:
     #: A file's path below the root is prefix, number, suffix.
     prefix: str
     suffix: str = ""
+    #: Whether columns are an axis, even if there is one.
+    has_columns: bool = False
     #: Whether zindex wrote it: then every chunk is there, and it can be repaired.
     ours: bool = False
     #: Whether the root is the one file, which may be longer than the array.
@@ -44,8 +46,8 @@ class ArrayFiles:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array; one column has no axis."""
-        return (self.length,) if self.num_columns == 1 else (self.length, self.num_columns)
+        """Shape of the array."""
+        return (self.length, self.num_columns) if self.has_columns else (self.length,)
 
     @property
     def row_nbytes(self) -> int:
@@ -98,6 +100,13 @@ class ArrayFiles:
         """Return the path of a file below the root."""
         return self.prefix if self.flat else f"{self.prefix}{shard}{self.suffix}"
 
+    def where(self, shard: int) -> str:
+        """Name a file in messages."""
+        if self.flat:
+            return self.name
+        key = self.shard_key(shard)
+        return f"shard {key}" if self.ours else f"{self.name}/{key}"
+
     @classmethod
     def of(cls, layout: ArrayLayout) -> "ArrayFiles":
         """Return how an array of a zindex store lies."""
@@ -118,5 +127,6 @@ def _of_layout(layout: ArrayLayout) -> ArrayFiles:
         index=IndexForm(),
         prefix=f"{layout.name}/c/",
         suffix="/0" if layout.num_columns > 1 else "",
+        has_columns=layout.num_columns > 1,
         ours=True,
     )

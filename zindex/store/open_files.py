@@ -124,10 +124,6 @@ class OpenArray:
         """Return the path of a file."""
         return self.root if self.form.flat else f"{self.root}/{self.form.shard_key(shard)}"
 
-    def where(self, shard: int) -> str:
-        """Name a file in messages."""
-        return self.root if self.form.flat else f"shard {self.form.shard_key(shard)}"
-
     @property
     def remedy(self) -> str:
         """What cures damage."""
@@ -149,9 +145,8 @@ class OpenArray:
                 break
             got += more
         if got != wanted:
-            raise self.damaged(
-                f"{self.where(shard)} must hold {wanted} bytes at {offset}, it ends after {got}"
-            )
+            where = self.form.where(shard)
+            raise self.damaged(f"{where} must hold {wanted} bytes at {offset}, it ends after {got}")
 
 
 def _read_rest(descriptor: int, buffers: list[memoryview], offset: int, got: int) -> int:
@@ -270,7 +265,7 @@ class FileTable:
                 self._close_some(len(self.ring) // 2)
             return os.open(path, flags)
         except (FileNotFoundError, NotADirectoryError):
-            what = "" if array.form.flat else "shard "
+            what = "shard " if array.form.ours else "file "
             raise array.damaged(f"{what}{path} is missing") from None
 
     def _close_some(self, budget: int) -> None:
@@ -404,7 +399,8 @@ def _read_index(
         zero = np.zeros(1, np.int64)
         return ShardIndex(zero, zero + file_nbytes)
     offset = 0 if form.index.at_start else max(0, file_nbytes - form.index_nbytes)
-    stored = os.pread(file.number, form.index_nbytes, offset)
+    # Metadata may ask for an index that is larger than any file.
+    stored = os.pread(file.number, min(form.index_nbytes, file_nbytes), offset)
     index = decode_index(form, shard, stored, file_nbytes)
     start, stop = form.shard_bounds(shard)
     present = np.arange(-(-(stop - start) // form.chunk_length), dtype=np.int64)

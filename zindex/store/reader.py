@@ -236,7 +236,7 @@ class _Run:
         offset, nbytes = chunk_span(self.array, file, shard, chunk)
         if nbytes != self.chunk_nbytes + self.gap:
             raise self.array.damaged(
-                f"chunk {chunk} of {self.array.where(shard)} must hold "
+                f"chunk {chunk} of {self.array.form.where(shard)} must hold "
                 f"{self.chunk_nbytes + self.gap} bytes, got {nbytes}"
             )
         if offset + skip != self.stop or len(self.buffers) >= _MAX_IOVEC:
@@ -259,7 +259,7 @@ class _Run:
         self.array.read_exactly(file, shard, self.buffers, self.start)
         for chunk, part, stored in self.checks:
             if checksum(part) != int.from_bytes(stored, "little"):
-                where = self.array.where(shard)
+                where = self.array.form.where(shard)
                 raise self.array.damaged(f"chunk {chunk} of {where} fails its checksum")
         table.mark_verified(self.array, shard, file, [check[0] for check in self.checks])
         self.buffers, self.checks = [], []
@@ -272,7 +272,7 @@ def chunk_span(array: OpenArray, file: OpenFile, shard: int, chunk: int) -> tupl
         return form.base + chunk * form.stride, form.stride
     nbytes = int(file.index.lengths[chunk])
     if nbytes < 0:
-        raise array.damaged(f"chunk {chunk} of {array.where(shard)} is missing")
+        raise array.damaged(f"chunk {chunk} of {form.where(shard)} is missing")
     return int(file.index.offsets[chunk]), nbytes
 
 

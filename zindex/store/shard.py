@@ -112,7 +112,7 @@ def decode_index(
     """
     files = array if isinstance(array, ArrayFiles) else ArrayFiles.of(array)
     form = files.index or IndexForm()
-    where = f"shard {files.shard_key(shard)}"
+    where = files.where(shard)
     remedy = REMEDY if files.ours else FOREIGN_REMEDY
     if len(stored) != files.index_nbytes:
         edge = "start" if form.at_start else "end"
@@ -156,11 +156,11 @@ def decode_chunk(
         If the bytes fail their checksum or do not hold a whole chunk.
     """
     files = array if isinstance(array, ArrayFiles) else ArrayFiles.of(array)
-    where = f"chunk {chunk} of shard {files.shard_key(shard)}"
+    where = f"chunk {chunk} of {files.where(shard)}"
     try:
         body = files.chain.decode(stored, files.chunk_nbytes, where, check=check)
     except VerificationError as error:
         remedy = REMEDY if files.ours else FOREIGN_REMEDY
         raise VerificationError(f"{error}; {remedy}") from error.__cause__
     values = np.frombuffer(body, files.dtype)
-    return values if files.num_columns == 1 else values.reshape(-1, files.num_columns)
+    return values.reshape(-1, files.num_columns) if files.has_columns else values

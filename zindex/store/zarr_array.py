@@ -1,0 +1,233 @@
+"""Any Zarr array on local disk, read by position.
+
+What its files hold is taken from ``zarr.json``, which is not trusted: every size in it is checked
+before it is used. Arrays in one or two dimensions that are cut along the first axis only are read
+straight from their files; zarr-python reads the others, behind the same interface.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zindex.errors import StoreError, StoreNotFoundError
+from zindex.store.array_files import ArrayFiles, IndexForm
+from zindex.store.codecs import CodecChain, parse_chain
+from zindex.store.identity import parse_json
+from zindex.store.local import local_path, read_file
+from zindex.store.reader import LocalReader, RowReader, Verify, check_verify, forget_open_shards
+
+#: Data types that are read.
+DATA_TYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+#: Bytes of the values of a chunk that must be in memory at once.
+MAX_CHUNK_NBYTES = 1 << 30
+#: Chunks of an array, and of one of its shards: a byte and an index entry are kept for each.
+MAX_CHUNKS, MAX_SHARD_CHUNKS = 1 << 32, 1 << 24
+_MAX_SIZE = 1 << 62
+_MAX_DIMS = 32
+_METADATA = "zarr.json"
+_KNOWN_KEYS = {
+    *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
+    *("fill_value", "codecs", "attributes", "dimension_names", "storage_transformers"),
+}
+
+
+def open_array(path: str | os.PathLike[str], *, verify: Verify = "first") -> RowReader:
+    """Open a Zarr array of a local directory, whoever wrote it.
+
+    Parameters
+    ----------
+    path
+        Path or ``file://`` URL of the array's directory.
+    verify
+        When a chunk that has a crc32c is checked: ``"first"``, at its first touch in a process,
+        ``"always"`` or ``"never"``. Arrays that zarr-python reads are checked always.
+
+    Returns
+    -------
+    reader
+        The array's rows. A chunk that is not in the files is an error when it is read, also where
+        Zarr would make up values for it.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If no array is there.
+    StoreError
+        If its metadata are damaged or name something that cannot be read.
+    """
+    check_verify(verify)
+    root = local_path(path, "an array")
+    try:
+        content = read_file(root / _METADATA)
+    except StoreNotFoundError:
+        if (root / ".zarray").is_file():
+            return _open_with_zarr(root)
+        raise
+    metadata = _Metadata(parse_json(content, str(root / _METADATA)), root)
+    metadata.check()
+    form = metadata.array_files()
+    if form is None:
+        return _open_with_zarr(root)
+    forget_open_shards(root)
+    return LocalReader(str(root), form, hashlib.sha256(content).hexdigest(), verify)
+
+
+def _open_with_zarr(root: Path) -> RowReader:
+    """Return the reader of an array that is left to zarr-python."""
+    from zindex.store.zarr_rows import ZarrRows
+
+    return ZarrRows(str(root))
+
+
+class _Metadata:
+    """The metadata of an array: checked, and told what its files hold."""
+
+    def __init__(self, fields: Mapping[str, Any], root: Path) -> None:
+        self.fields = fields
+        self.root = root
+
+    def error(self, must: str, got: Any) -> StoreError:
+        """Return an error about the metadata."""
+        return StoreError(f"{self.root / _METADATA} must {must}, got {str(got)[:80]}; check it")
+
+    def check(self) -> None:
+        """Refuse what no array of numbers can be."""
+        fields = self.fields
+        if fields.get("zarr_format") != 3 or fields.get("node_type") != "array":
+            got = f"format {fields.get('zarr_format')!r} and {fields.get('node_type')!r}"
+            raise self.error("describe an array of Zarr format 3", got)
+        for key in fields.keys() - _KNOWN_KEYS:
+            value = fields[key]
+            if not isinstance(value, dict) or value.get("must_understand") is not False:
+                raise self.error("have no extension that must be understood", key)
+        if fields.get("storage_transformers"):
+            raise self.error("have no storage transformers", fields["storage_transformers"])
+        if fields.get("data_type") not in DATA_TYPES:
+            raise self.error(f"have a data type of {DATA_TYPES}", fields.get("data_type"))
+        self.shape = self._sizes(fields.get("shape"), "shape", least=0)
+        if not 1 <= len(self.shape) <= _MAX_DIMS:
+            raise self.error(f"have 1 to {_MAX_DIMS} dimensions", len(self.shape))
+        self.itemsize = np.dtype(fields["data_type"]).itemsize
+        if _product(self.shape) * self.itemsize > _MAX_SIZE:
+            raise self.error("have fewer than 2**62 bytes of values", list(self.shape))
+        self.grid = self._chunk_shape(fields.get("chunk_grid"), "chunk_grid")
+        num_chunks = _product([-(-n // c) for n, c in zip(self.shape, self.grid, strict=True)])
+        if num_chunks > MAX_CHUNKS:
+            raise self.error(f"have at most {MAX_CHUNKS:,} chunks", f"{num_chunks:,}")
+        self.codecs = fields.get("codecs")
+        if not isinstance(self.codecs, list) or not self.codecs:
+            raise self.error("have a list of codecs", self.codecs)
+        self.sharding = self._sharding()
+        nbytes = _product(self.inner) * self.itemsize
+        chain = parse_chain(self.inner_codecs, itemsize=self.itemsize, ndim=len(self.shape))
+        if nbytes > MAX_CHUNK_NBYTES and (chain is None or chain.steps):
+            raise self.error(f"have chunks of at most {MAX_CHUNK_NBYTES:,} bytes", f"{nbytes:,}")
+        self.chain = chain
+
+    def _sizes(self, value: Any, what: str, *, least: int) -> tuple[int, ...]:
+        """Return a list of sizes as a tuple."""
+        if not isinstance(value, list) or not all(
+            type(size) is int and least <= size <= _MAX_SIZE for size in value
+        ):
+            raise self.error(f"have a {what} of whole numbers of at least {least}", value)
+        return tuple(value)
+
+    def _chunk_shape(self, value: Any, what: str) -> tuple[int, ...]:
+        """Return the chunk shape of a regular grid or of a codec."""
+        settings = value.get("configuration") if isinstance(value, dict) else None
+        if what == "chunk_grid" and (not isinstance(value, dict) or value.get("name") != "regular"):
+            raise self.error("have a regular chunk grid", value)
+        if not isinstance(settings, dict):
+            raise self.error(f"configure its {what}", value)
+        shape = self._sizes(settings.get("chunk_shape"), f"chunk shape in {what}", least=1)
+        if len(shape) != len(self.shape):
+            raise self.error(f"have chunks of {len(self.shape)} dimensions", list(shape))
+        return shape
+
+    def _sharding(self) -> dict[str, Any] | None:
+        """Return the settings of a sharding codec that comes first, and check its chunks."""
+        assert self.codecs is not None
+        first = self.codecs[0]
+        self.inner, self.inner_codecs = self.grid, self.codecs
+        if not isinstance(first, dict) or first.get("name") != "sharding_indexed":
+            return None
+        self.inner = self._chunk_shape(first, "sharding_indexed")
+        settings: dict[str, Any] = first["configuration"]
+        self.inner_codecs = settings.get("codecs")
+        if not isinstance(self.inner_codecs, list):
+            raise self.error("list the codecs of inner chunks", self.inner_codecs)
+        if any(outer % inner for outer, inner in zip(self.grid, self.inner, strict=True)):
+            raise self.error(f"have shards that are multiples of {list(self.inner)}", self.grid)
+        per_shard = _product(self.grid) // _product(self.inner)
+        if per_shard > MAX_SHARD_CHUNKS:
+            raise self.error(f"have at most {MAX_SHARD_CHUNKS:,} chunks in a shard", per_shard)
+        num_shards = -(-self.shape[0] // self.grid[0]) if self.shape[0] else 0
+        if num_shards * per_shard > MAX_CHUNKS:
+            raise self.error(f"have at most {MAX_CHUNKS:,} chunks", num_shards * per_shard)
+        return settings
+
+    def array_files(self) -> ArrayFiles | None:
+        """Return how the files hold the array, or None if only zarr-python can read it."""
+        columns = self.shape[1:]
+        affixes = self._affixes()
+        index = None
+        codecs = self.codecs or []
+        if self.sharding is not None:
+            index = self._index_form(self.sharding)
+            if index is None or len(codecs) > 1:
+                return None
+        one_axis = len(self.shape) <= 2 and self.grid[1:] == columns == self.inner[1:]
+        if not one_axis or self.chain is None or affixes is None or 0 in columns:
+            return None
+        return ArrayFiles(
+            name=str(self.root),
+            length=self.shape[0],
+            num_columns=columns[0] if columns else 1,
+            dtype=str(self.fields["data_type"]),
+            chunk_length=self.inner[0],
+            shard_length=self.grid[0],
+            chain=self.chain,
+            index=index,
+            prefix=affixes[0],
+            suffix=affixes[1],
+            has_columns=bool(columns),
+        )
+
+    def _affixes(self) -> tuple[str, str] | None:
+        """Return what stands before and behind the number of a file in its path."""
+        encoding = self.fields.get("chunk_key_encoding")
+        name = encoding.get("name") if isinstance(encoding, dict) else encoding
+        settings = encoding.get("configuration") if isinstance(encoding, dict) else None
+        if name not in ("default", "v2") or not isinstance(settings or {}, dict):
+            return None
+        separator = (settings or {}).get("separator", "/" if name == "default" else ".")
+        if separator not in ("/", "."):
+            return None
+        suffix = f"{separator}0" * (len(self.shape) - 1)
+        return ("" if name == "v2" else f"c{separator}"), suffix
+
+    def _index_form(self, settings: dict[str, Any]) -> IndexForm | None:
+        """Return the form of the shards' index, or None if it is one that is not read here."""
+        codecs = settings.get("index_codecs")
+        if not isinstance(codecs, list):
+            return None
+        chain = parse_chain(codecs, itemsize=8, ndim=len(self.shape) + 1)
+        where = settings.get("index_location", "end")
+        if chain not in (CodecChain(), CodecChain(("crc32c",))) or where not in ("start", "end"):
+            return None
+        return IndexForm(at_start=where == "start", checked=chain.checked)
+
+
+def _product(sizes: Any) -> int:
+    """Return the product of sizes, exactly."""
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
