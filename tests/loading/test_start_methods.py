@@ -1,0 +1,54 @@
+"""Loader workers of every start method end, whether the parent has read the data before or not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.building.runs import LENGTHS
+from tests.conftest import WriteCorpus
+
+SCRIPT = Path(__file__).with_name("start_methods.py")
+ROOT = SCRIPT.parents[2]
+
+
+def load(tmp_path: Path, write_corpus: WriteCorpus, num_workers: int) -> None:
+    """Load a run by every start method in a process of its own, and kill that if it hangs."""
+    members = "".join(
+        f"  - {{path: {write_corpus(LENGTHS * n, name=f'corpus-{n}')}, weight: {n}}}\n"
+        for n in (1, 2)
+    )
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(
+        "sequence_length: 4\nseed: 1\nsplit: '1,0,0'\nindex: index\n"
+        f"samples: {{train: 200}}\ndatasets:\n{members}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-Wignore", str(SCRIPT), str(run_file), str(num_workers)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200 + 40 * num_workers,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
+    methods = ("fork", "forkserver", "spawn")
+    assert [name for name, _ in lines] == [
+        *(f"{method} untouched" for method in methods),
+        "threads",
+        *(f"{method} touched" for method in methods),
+    ]
+    assert len({digest for _, digest in lines}) == 1
+
+
+def test_two_workers_of_every_kind(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    load(tmp_path, write_corpus, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2000)
+def test_two_hundred_workers_in_all(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    load(tmp_path, write_corpus, 34)
