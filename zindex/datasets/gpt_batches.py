@@ -79,13 +79,13 @@ def read_texts(
     rows = np.argsort(which, kind="stable")
     used, edges = np.unique(which[rows], return_index=True)
     members = [datasets[i] for i in used.tolist()]
-    cuts = _slices(edges, len(rows))
+    cuts = cut_slices(edges, len(rows))
     indices = [member._open_arrays() for member in members]
-    samples = _read_round(
+    samples = read_round(
         Spans(index.shuffle_index, *find_runs(positions[rows[cut]]))
         for index, cut in zip(indices, cuts, strict=True)
     )
-    bounds = _read_round(
+    bounds = read_round(
         Spans(index.sample_index, samples[cut], samples[cut] + 2)
         for index, cut in zip(indices, cuts, strict=True)
     ).reshape(-1, 2, 2)
@@ -93,14 +93,14 @@ def read_texts(
     if (counts < 1).any():
         i = int(np.argmin(counts))
         raise _damaged(members, edges, i, samples, f"rows {bounds[i].tolist()} that fall")
-    documents = _read_round(
+    documents = read_round(
         Spans(index.document_index, starts[cut], starts[cut] + counts[cut])
         for index, cut in zip(indices, cuts, strict=True)
     )
     last_parts = np.cumsum(counts) - 1
     first_parts = last_parts - counts + 1
     sources = [member.dataset for member in members]
-    groups = list(zip(sources, _slices(first_parts[edges], len(documents)), strict=True))
+    groups = list(zip(sources, cut_slices(first_parts[edges], len(documents)), strict=True))
     extents = read_extents(groups, documents)
     begins = np.zeros_like(documents)
     begins[first_parts] = bounds[:, 0, 1]
@@ -159,13 +159,13 @@ def find_runs(numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
     return starts, numbers[np.append(cuts - 1, len(numbers) - 1)] + 1
 
 
-def _slices(edges: npt.NDArray[np.integer[Any]], size: int) -> list[slice]:
+def cut_slices(edges: npt.NDArray[np.integer[Any]], size: int) -> list[slice]:
     """Return the slices that begin at given places and together are all of ``size``."""
     starts = edges.tolist()
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], size], strict=True)]
 
 
-def _read_round(wanted: Iterable[Spans]) -> Int64Array:
+def read_round(wanted: Iterable[Spans]) -> Int64Array:
     """Return the rows of all spans, one array after another, as int64."""
     rows = read_many(list(wanted))
     if len(rows) == 1:

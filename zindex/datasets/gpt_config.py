@@ -7,6 +7,7 @@ import numpy as np
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.errors import ConfigError
 from zindex.formats.token_dtypes import token_dtype_code
+from zindex.plan.packing import PackingRules
 
 
 @dataclass
@@ -60,6 +61,9 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     with_provenance: bool = field(default=False, kw_only=True)
     """Ours: whether items tell where they come from: ``dataset_id``, ``document_ids`` of each
     token, ``epoch`` and ``sample_id``."""
+
+    packing: PackingRules | None = field(default=None, kw_only=True)
+    """Ours: how packed datasets keep documents whole; None takes the rules' defaults there."""
 
     def __post_init__(self) -> None:
         """Check the settings and derive the rest."""
