@@ -8,24 +8,19 @@ import pytest
 import torch
 
 from tests.loading.datasets import Numbers
+from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import ConfigError
-from zindex.loading.reading import BatchReader, join_samples, read_ahead
+from zindex.loading.collate import collate
+from zindex.loading.reading import BatchReader, read_ahead
 from zindex.loading.sampler import Positions
-
-
-class Tensors:
-    """What a dataset gives that stacks its samples itself."""
-
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self.tensors = tensors
 
 
 class Stacked(Numbers):
     """Numbers that are read many at a time."""
 
-    def __getitems__(self, positions: list[int]) -> Tensors:
+    def __getitems__(self, positions: list[int]) -> SampleBatch:
         samples = torch.tensor(positions)
-        return Tensors({"sample": samples, "loss_mask": torch.ones(len(positions), 2)})
+        return SampleBatch({"sample": samples, "loss_mask": torch.ones(len(positions), 2)})
 
 
 class Nested(Numbers):
@@ -37,17 +32,17 @@ class Nested(Numbers):
 
 @pytest.mark.parametrize("dataset", [Numbers(9), Stacked(9)])
 def test_padding_has_the_first_sample_and_no_weight(dataset: Numbers) -> None:
-    batch = BatchReader(dataset, join_samples).__getitems__([3, None, 4, None])
+    batch = BatchReader(dataset, collate).__getitems__([3, None, 4, None])
     assert batch["sample"].tolist() == [3, 0, 4, 0]
     assert batch["loss_mask"].tolist() == [[1, 1], [0, 0], [1, 1], [0, 0]]
 
 
 @pytest.mark.parametrize("dataset", [Numbers(9), Stacked(9)])
 def test_no_positions_give_a_batch_of_no_samples(dataset: Numbers) -> None:
-    batch = BatchReader(dataset, join_samples).__getitems__([])
+    batch = BatchReader(dataset, collate).__getitems__([])
     assert batch["sample"].shape == (0,)
     assert batch["loss_mask"].shape == (0, 2)
-    nested = BatchReader(Nested(9), join_samples).__getitems__([])
+    nested = BatchReader(Nested(9), collate).__getitems__([])
     assert nested["pair"][0].shape == (0,)
     assert nested["pair"][1][0].shape == (0, 3)
     assert nested["name"] == []
@@ -56,16 +51,16 @@ def test_no_positions_give_a_batch_of_no_samples(dataset: Numbers) -> None:
 def test_padding_needs_a_loss_mask() -> None:
     for dataset, kind in ((Nested(9), "dict"), ([5, 6], "Tensor")):
         with pytest.raises(ConfigError, match=f"with a loss_mask, .* got {kind}; choose tail="):
-            BatchReader(dataset, join_samples).check_padding()
+            BatchReader(dataset, collate).check_padding()
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3, 50])
 def test_batches_come_in_order(prefetch: int) -> None:
     batches: list[Positions] = [[i, i + 1] for i in range(20)]
-    found = read_ahead(BatchReader(Numbers(30), join_samples), batches, prefetch)
+    found = read_ahead(BatchReader(Numbers(30), collate), batches, prefetch)
     assert [batch["sample"].tolist() for batch in found] == batches
     assert not [t for t in threading.enumerate() if t.name.startswith("zindex-batch")]
-    assert list(read_ahead(BatchReader(Numbers(30), join_samples), [], prefetch)) == []
+    assert list(read_ahead(BatchReader(Numbers(30), collate), [], prefetch)) == []
 
 
 def test_only_so_many_batches_are_read_ahead() -> None:
@@ -76,7 +71,7 @@ def test_only_so_many_batches_are_read_ahead() -> None:
             asked.append(i)
             yield [i]
 
-    found = read_ahead(BatchReader(Numbers(30), join_samples), batches(), 3)
+    found = read_ahead(BatchReader(Numbers(30), collate), batches(), 3)
     for taken in range(1, 6):
         next(found)
         assert len(asked) == taken + 3
@@ -85,14 +80,14 @@ def test_only_so_many_batches_are_read_ahead() -> None:
 
 
 def test_the_first_batch_is_read_alone() -> None:
-    batches = read_ahead(BatchReader(Numbers(30), join_samples), [[i] for i in range(9)], 2)
+    batches = read_ahead(BatchReader(Numbers(30), collate), [[i] for i in range(9)], 2)
     threads = [batch["thread"].item() for batch in batches]
     assert threads[0] == threading.get_ident()
     assert threading.get_ident() not in threads[1:]
 
 
 def test_an_error_stands_where_its_batch_would() -> None:
-    reader = BatchReader(Numbers(3), join_samples)
+    reader = BatchReader(Numbers(3), collate)
     for prefetch in (0, 2):
         batches = read_ahead(reader, [[0], [1], [7], [2]], prefetch)
         assert [next(batches)["sample"].item() for _ in range(2)] == [0, 1]

@@ -11,8 +11,9 @@ import torch
 from zindex.config import RunConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError
+from zindex.loading.collate import collate as join_samples
 from zindex.loading.place import find_place
-from zindex.loading.reading import BatchReader, WorkerPool, join_samples, read_ahead, start_workers
+from zindex.loading.reading import BatchReader, WorkerPool, read_ahead, start_workers
 from zindex.loading.sampler import BatchPlan, Cursor, Tail, count_samples
 from zindex.loading.state import dataset_fingerprint
 

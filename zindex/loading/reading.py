@@ -52,12 +52,6 @@ class BatchReader:
         _silence(self.collate([self.dataset[0]]), [])
 
 
-def join_samples(items: Any) -> Any:
-    """Return one batch of what a dataset gave for several positions."""
-    tensors = getattr(items, "tensors", None)
-    return torch.utils.data.default_collate(items) if tensors is None else tensors
-
-
 def _silence(batch: Any, rows: list[int]) -> None:
     """Take all weight in the loss from rows of a batch."""
     mask = batch.get("loss_mask") if isinstance(batch, Mapping) else None
