@@ -14,11 +14,12 @@ import pytest
 
 from tests.building.conftest import PlanIndex, naive_megatron
 from tests.conftest import WriteCorpus
-from zindex.building import on_demand
+from zindex.building import on_demand, waiting
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor, run_builds
 from zindex.building.index import build_index, find_index, index_store_plan
-from zindex.building.on_demand import Builds, Needed, Rank, ensure_index, needed_index
+from zindex.building.on_demand import Builds, Needed, ensure_index, needed_index
+from zindex.building.waiting import Rank
 from zindex.errors import NotReadyError, PlanError, VerificationError
 from zindex.store.commit import begin_store
 
@@ -79,8 +80,8 @@ def test_finished_index_is_opened(
     planned: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: Rank | None
 ) -> None:
     expected = build(*planned, tmp_path)
-    for name in ("_BuildLoop", "time"):
-        monkeypatch.setattr(on_demand, name, None)
+    monkeypatch.setattr(on_demand, "_BuildLoop", None)
+    monkeypatch.setattr(waiting, "time", None)
     assert ensure_index(*planned, str(tmp_path), rank) == expected
 
 
@@ -155,7 +156,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(on_demand, "time", made)
+    monkeypatch.setattr(waiting, "time", made)
     return made
 
 
@@ -204,7 +205,7 @@ def test_nobody_takes_over_from_a_builder_that_moves(
     content = shard.read_bytes()
     shard.unlink()
     needed = needed_index(*planned, str(tmp_path))
-    watch = on_demand._Watch(Rank(1, takeover=10))
+    watch = waiting._Watch(Rank(1, takeover=10))
     seen = []
 
     def look(after: float) -> None:
@@ -230,7 +231,7 @@ def test_builder_alive_but_stuck_is_given_up(
     store = build(*planned, tmp_path)
     (store.root / "zarr.json").unlink()
     needed = needed_index(*planned, str(tmp_path))
-    watch = on_demand._Watch(Rank(1, takeover=10))
+    watch = waiting._Watch(Rank(1, takeover=10))
     for step in range(1, 30):
         touched = store.root / "_zindex" / "plan.json"
         os.utime(touched, ns=(step, step))

@@ -19,8 +19,9 @@ from tests.cloud.servers import Bucket
 from tests.conftest import WriteCorpus
 from zindex.building.executor import SerialExecutor
 from zindex.building.index import index_store_plan
-from zindex.building.on_demand import Rank, ensure_index
+from zindex.building.on_demand import ensure_index
 from zindex.building.planning import plan_run
+from zindex.building.waiting import Rank
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError
 from zindex.store.life import read_life, show_life

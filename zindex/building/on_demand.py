@@ -6,12 +6,8 @@ moves any more the next rank builds, which is safe beside any other builder.
 """
 
 import asyncio
-import logging
-import math
-import random
 import threading
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
@@ -23,59 +19,26 @@ from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
 from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.source import LengthSource
-from zindex.errors import NotReadyError, StoreNotFoundError, StoreUnavailableError
+from zindex.building.waiting import LONGEST_SILENCE, NUM_WATCHED, Rank, wait_for_others
+from zindex.errors import StoreUnavailableError
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.index_plan import IndexPlan
 from zindex.store import files
-from zindex.store.commit import ROOT_KEY, StorePlan, read_status
-from zindex.store.life import read_life, show_life
+from zindex.store.commit import ROOT_KEY, StorePlan
+from zindex.store.life import show_life
 from zindex.store.objects import Place
 from zindex.store.open import Store
-
-logger = logging.getLogger(__name__)
-
-#: Seconds that a process waits at most for a store that another builds.
-TIMEOUT = 3600.0
-#: Seconds without any sign of a builder after which rank 1 builds; later ranks wait longer.
-TAKEOVER = 60.0
 
 # Rows below which starting a cluster costs more than the build.
 _SERIAL_ROWS = 1 << 22
 # Threads that build small stores.
 _NUM_THREADS = 16
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
-# Seconds between two looks of a builder at the news, and at most between two signs of life.
-_LISTEN, _LONGEST_SILENCE = 0.5, 10.0
-# Unfinished stores, of however many, at which a waiting process looks for signs of life.
-_NUM_WATCHED = 8
-# A builder that lives but finishes no shard is given up after so many times the usual patience.
-_MAX_IDLE = 10
+# Seconds between two looks of a builder at the news.
+_LISTEN = 0.5
 
 R = TypeVar("R")
 
 Receive = Callable[[Store], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """One process among those that need the same stores: this one."""
-
-    #: The process of rank 0 builds; the others wait.
-    number: int = 0
-    #: Seconds to wait at most.
-    timeout: float = TIMEOUT
-    #: Seconds without any sign of a builder after which rank 1 builds.
-    takeover: float = TAKEOVER
-    #: Called now and then while waiting or building; raises where another process failed.
-    listen: Callable[[], None] = lambda: None
-
-    @property
-    def patience(self) -> float:
-        """Seconds without any sign of a builder after which this process builds.
-
-        It grows with the rank, so that one process after the other takes over, not all at once.
-        """
-        return self.takeover * (1 + math.log2(max(1, self.number)))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -209,19 +172,21 @@ class Builds:
         ZindexError
             If a build fails here, or another process says that it failed.
         """
-        stores: dict[Place, Store] = {}
         if self._missing and self.rank.number != 0:
             # In the same order everywhere: builders show life at the first ones.
             pending = [self._missing[root] for root in sorted(self._missing)]
-            stores = _wait_for_others(self.rank, pending)
+            wait_for_others(self.rank, pending, self._deliver)
             for needed in pending:
-                if needed.root not in stores:
+                if needed.root in self._receivers:
                     self._build(needed)
         if self._loop is not None:
-            stores |= self._loop.finish()
-        for root, receivers in self._receivers.items():
-            for receive in receivers:
-                receive(stores[root])
+            for root, store in self._loop.finish().items():
+                self._deliver(root, store)
+
+    def _deliver(self, root: Place, store: Store) -> None:
+        """Hand over a committed store to those who need it."""
+        for receive in self._receivers.pop(root, ()):
+            receive(store)
 
     def _build(self, needed: Needed) -> None:
         if self._loop is None:
@@ -263,16 +228,27 @@ class _BuildLoop:
         self._shared: Executor | None = None
         self._stack = ExitStack()
         self._ready = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="zindex-builds")
-        self._done: Future[None] = self._pool.submit(copy_context().run, self._run)
+        self._done: Future[None] = Future()
+        # A daemon: a build that goes on behind a training run must not outlive it.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="zindex-builds", daemon=True
+        )
+        self._thread.start()
         self._ready.wait()
 
     def _run(self) -> None:
         try:
-            run_builds(self._serve())
+            try:
+                run_builds(self._serve())
+            finally:
+                self._threads.pool.shutdown()
+                self._stack.close()
+        except BaseException as error:
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(None)
         finally:
-            self._threads.pool.shutdown()
-            self._stack.close()
+            self._ready.set()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -309,8 +285,8 @@ class _BuildLoop:
     async def _show_life(self) -> None:
         """Touch the plans of some unfinished stores, so that those who wait go on waiting."""
         while True:
-            await asyncio.sleep(min(self.rank.takeover / 6, _LONGEST_SILENCE))
-            for root in sorted(self._building)[:_NUM_WATCHED]:
+            await asyncio.sleep(min(self.rank.takeover / 6, LONGEST_SILENCE))
+            for root in sorted(self._building)[:NUM_WATCHED]:
                 with suppress(StoreUnavailableError):
                     await asyncio.to_thread(show_life, root)
 
@@ -338,83 +314,4 @@ class _BuildLoop:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._task.cancel)
             wait([self._done])
-        self._pool.shutdown()
-
-
-def _wait_for_others(rank: Rank, needed: Sequence[Needed]) -> dict[Place, Store]:
-    """Return the stores that others commit: all of them, or those until nobody builds."""
-    stores: dict[Place, Store] = {}
-    pending = list(reversed(needed))
-    watch = _Watch(rank)
-    deadline = time.monotonic() + rank.timeout
-    pause, longest = _FIRST_WAIT, min(_LONGEST_WAIT, rank.takeover / 4)
-    while pending:
-        # All are needed, so it is enough to look for the first of those that are missing.
-        store = pending[-1].find()
-        if store is not None:
-            stores[pending.pop().root] = store
-            continue
-        rank.listen()
-        if time.monotonic() >= deadline:
-            raise _not_ready(pending, rank.timeout)
-        if watch.is_over(pending):
-            logger.warning(
-                "rank %d builds %d stores that it waited for: nobody has worked on %s for %.0f s",
-                rank.number,
-                len(pending),
-                pending[-1].root,
-                rank.patience,
-            )
-            return stores
-        # Jitter keeps thousands of ranks from asking the file system in the same instant.
-        time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(2 * pause, longest)
-    return stores
-
-
-class _Watch:
-    """What a waiting process sees of a builder: finished shards, and touched plans."""
-
-    def __init__(self, rank: Rank) -> None:
-        self.patience = rank.patience
-        self.step = min(rank.takeover / 8, _LONGEST_SILENCE)
-        self.next_look = -math.inf
-        self.worked = self.lived = 0.0
-        self.work: list[int] = []
-        self.life: list[str | None] = []
-
-    def is_over(self, pending: Sequence[Needed]) -> bool:
-        """Return whether nothing moved for so long that the builder must be gone, or stuck."""
-        now = time.monotonic()
-        if now < self.next_look:
-            return False
-        self.next_look = now + self.step
-        work: list[int] = [len(pending)]
-        life: list[str | None] = []
-        for needed in pending[-_NUM_WATCHED:]:
-            with suppress(FileNotFoundError):  # not begun
-                work.append(read_status(needed.root).num_done)
-                life.append(read_life(needed.root))
-        if work != self.work:
-            self.work, self.worked, self.lived = work, now, now
-        if life != self.life:
-            self.life, self.lived = life, now
-        idle, silent = now - self.worked, now - self.lived
-        return silent >= self.patience or idle >= _MAX_IDLE * self.patience
-
-
-def _not_ready(pending: Sequence[Needed], timeout: float) -> NotReadyError:
-    """Return the error of a wait that is over."""
-    plan = pending[-1].plan
-    try:
-        num_done = read_status(plan.root).num_done
-    except StoreNotFoundError:
-        num_done = 0
-    others = f" ({len(pending) - 1} more are missing)" if len(pending) > 1 else ""
-    return NotReadyError(
-        f"{plan.root} must be committed within {timeout:.0f} s, {num_done} of "
-        f"{plan.num_shards} shards are finished{others}; check the building rank, or build ahead "
-        "with `zindex build`",
-        num_done=num_done,
-        num_shards=plan.num_shards,
-    )
+        self._thread.join()

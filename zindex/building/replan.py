@@ -14,7 +14,7 @@ from zindex.building.edited import blocks_of, shuffle_cut
 from zindex.building.executor import Executor, open_executor, run_builds, run_together
 from zindex.building.index import BuildResult
 from zindex.building.journal import RunJournal
-from zindex.building.on_demand import Builds, Needed, Rank, needed_blend, needed_index
+from zindex.building.on_demand import Builds, Needed, needed_blend, needed_index
 from zindex.building.used import (
     UsedSet,
     add_draws,
@@ -25,6 +25,7 @@ from zindex.building.used import (
     store_sets,
     used_store_plan,
 )
+from zindex.building.waiting import Rank
 from zindex.errors import PlanError
 from zindex.kernels.bitset import WORD_BITS, digest_set, mark_images
 from zindex.plan.blend_sizes import count_samples

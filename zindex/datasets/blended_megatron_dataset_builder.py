@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from zindex.building.on_demand import Builds, Rank, needed_blend
+from zindex.building.on_demand import Builds, needed_blend
+from zindex.building.waiting import Rank
 from zindex.datasets.blend_requests import SplitRequest, check_sizes, request_splits
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from zindex.building.on_demand import TAKEOVER, TIMEOUT
+from zindex.building.waiting import TAKEOVER, TIMEOUT
 from zindex.datasets.utils import Blend, Split, log_single_rank
 from zindex.errors import ConfigError
 from zindex.plan.blend_plan import Shuffle

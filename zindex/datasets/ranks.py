@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import torch
 
 from zindex import errors
-from zindex.building.on_demand import Builds, Needed, Rank, Receive, ensure_store
+from zindex.building.on_demand import Builds, Needed, Receive, ensure_store
+from zindex.building.waiting import Rank
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.utils import current_rank
 from zindex.errors import ZindexError

@@ -4,8 +4,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from zindex.building.on_demand import Builds, Rank
+from zindex.building.on_demand import Builds
 from zindex.building.planning import PlannedBlend, PlannedIndex, plan_run
+from zindex.building.waiting import Rank
 from zindex.config import RunConfig, as_config
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
