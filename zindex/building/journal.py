@@ -260,6 +260,11 @@ def open_journal(
             f"a run must have a blend of {split} to be edited, got none; give its datasets weights "
             "(a single one too), tokens or epochs"
         )
+    if config.packing is not None:
+        raise PlanError(
+            "a run must not pack documents to be edited, got packing; leave it out, or begin a "
+            "run with what is to change"
+        )
     journal = RunJournal(config, split, plan, blend)
     names = files.list_names(journal.folder)
     numbers = sorted(int(name.removesuffix(_SUFFIX)) for name in names if _is_entry(name))
@@ -276,6 +281,8 @@ def open_journal(
 
 def find_journals(config: RunConfig, plan: RunPlan) -> dict[str, RunJournal]:
     """Return the splits of a run that were edited."""
+    if config.packing is not None:
+        return {}
     journals = {item.split: open_journal(config, item.split, plan=plan) for item in plan.blends}
     return {split: journal for split, journal in journals.items() if journal.entries}
 

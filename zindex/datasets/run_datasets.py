@@ -1,25 +1,33 @@
 """The torch datasets of a run, as its YAML file describes them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zindex.building.on_demand import Builds
-from zindex.building.planning import PlannedBlend, PlannedIndex, plan_run
-from zindex.building.waiting import Rank
+from zindex.building.journal import find_journals
+from zindex.building.planning import PlannedBlend, PlannedIndex, PlannedPacking, plan_run
 from zindex.config import RunConfig, as_config
 from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-from zindex.datasets.ranks import collect, open_meeting
-from zindex.datasets.utils import Split, current_rank
+from zindex.datasets.packed_dataset import PackedGPTDataset
+from zindex.datasets.ranks import collect, open_builds, open_meeting
+from zindex.datasets.utils import Split
+
+#: A dataset of a run: cut out of a stream, or packed.
+Member = GPTDataset | PackedGPTDataset
 
 
 def open_run(
     config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
     tokenizer: Any,
+    *,
+    follow: float | None = None,
     **settings: Any,
-) -> dict[str, BlendedDataset | list[GPTDataset]]:
+) -> dict[str, BlendedDataset | EditedDataset | list[Member]]:
     """Return the datasets that a run describes; what ``zindex build`` has not built is built.
+
+    A run that was edited comes with its edits; see `zindex.edit`.
 
     Under ``torch.distributed`` every rank calls this. Rank 0 builds what is missing, the others
     look for the commits, and nobody waits at a barrier.
@@ -30,6 +38,9 @@ def open_run(
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     tokenizer
         The tokenizer: its special tokens, its vocabulary size and its identity are used.
+    follow
+        Seconds that a sample waits at most for what is still being built of it: the datasets are
+        returned at once, and built behind them. None waits here until all is built.
     settings
         Further settings of ``GPTDatasetConfig``; masks and positions are as in plain text unless
         they say otherwise.
@@ -37,7 +48,8 @@ def open_run(
     Returns
     -------
     datasets
-        By split: the blend, or, in a run without blends, the datasets in the run's order.
+        By split: the blend, with its edits if there are any, or, in a run without blends, the
+        datasets in the run's order.
 
     Raises
     ------
@@ -46,20 +58,21 @@ def open_run(
     """
     config = as_config(config)
     plan = plan_run(config)
-    gpt_config = _make_config(config, tokenizer, settings)
-    with open_meeting() as meeting:
-        timeout, takeover = gpt_config.index_timeout, gpt_config.index_takeover
-        with Builds(Rank(current_rank(), timeout, takeover, meeting.listen)) as builds:
-            with collect(builds):
-                members = _open_members(plan.indices, gpt_config)
-                blends = {
-                    item.split: _open_blend(item, members, gpt_config) for item in plan.blends
-                }
-            builds.finish()
+    journals = find_journals(config, plan)
+    gpt_config = _make_config(config, tokenizer, {"follow": follow} | settings)
+    with open_meeting() as meeting, open_builds(gpt_config, meeting) as builds:
+        with collect(builds):
+            members = _open_members((*plan.indices, *plan.packings), gpt_config)
+            blends = {item.split: _open_blend(item, members, gpt_config) for item in plan.blends}
+            edited = {
+                split: EditedDataset(blends[split], journal, gpt_config)
+                for split, journal in journals.items()
+            }
+        builds.finish()
     if config.blend_kind is not None:
-        return dict(blends)
-    datasets: dict[str, list[GPTDataset]] = {}
-    for item in plan.indices:
+        return {**blends, **edited}
+    datasets: dict[str, list[Member]] = {}
+    for item in (*plan.indices, *plan.packings):
         datasets.setdefault(item.plan.split, []).append(members[item.dataset, item.plan.split])
     return dict(datasets)
 
@@ -67,6 +80,8 @@ def open_run(
 def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) -> GPTDatasetConfig:
     """Return the torch side's configuration of a run."""
     plain = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
+    if config.packing is not None:  # packed attention needs no mask, which would be large
+        plain["inter_document_masking"] = True
     return GPTDatasetConfig(
         random_seed=config.seed,
         sequence_length=config.sequence_length,
@@ -81,29 +96,31 @@ def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) ->
         store=config.store,
         shuffle=config.shuffle,
         grid=config.grid,
+        packing=config.packing,
         **(plain | settings),
     )
 
 
 def _open_members(
-    items: tuple[PlannedIndex, ...], config: GPTDatasetConfig
-) -> dict[tuple[str, str], GPTDataset]:
+    items: Sequence[PlannedIndex | PlannedPacking], config: GPTDatasetConfig
+) -> dict[tuple[str, str], Member]:
     """Return the dataset of every index, by path and split."""
     tokens: dict[str, Any] = {}
-    members = {}
+    members: dict[tuple[str, str], Member] = {}
     for item in items:
         path, plan = item.dataset, item.plan
         if path not in tokens:
             tokens[path] = GPTDataset.build_low_level_dataset(path, config)
         documents, split = range(plan.start, plan.stop), Split[plan.split]
-        members[path, plan.split] = GPTDataset(
+        kind = GPTDataset if isinstance(item, PlannedIndex) else PackedGPTDataset
+        members[path, plan.split] = kind(
             tokens[path], path, documents, item.num_requested, split, config
         )
     return members
 
 
 def _open_blend(
-    item: PlannedBlend, members: dict[tuple[str, str], GPTDataset], config: GPTDatasetConfig
+    item: PlannedBlend, members: dict[tuple[str, str], Member], config: GPTDatasetConfig
 ) -> BlendedDataset:
     """Return the blend of one split over its members."""
     datasets = [members[path, item.split] for path in item.datasets]

@@ -1,0 +1,258 @@
+"""A blend that was edited while it was trained on: one order of samples across all its plans."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.building.blend_arrays import BlendArrays, open_blend_arrays
+from zindex.building.edited import PoolTable
+from zindex.building.journal import RunJournal
+from zindex.building.on_demand import needed_blend
+from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.cut_dataset import CutDataset
+from zindex.datasets.gpt_batches import find_runs, is_plain
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.gpt_tensors import make_batch
+from zindex.datasets.ranks import obtain
+from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.utils import Split, current_rank
+from zindex.plan.blend_plan import MAX_INT16_DATASETS
+from zindex.store.identity import fingerprint
+from zindex.store.open import Store
+from zindex.store.reader import Spans, read_many
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """The samples of a run with its edits, in one order.
+
+    Positions before an edit are what they were; from it on its plan holds. Items are those of the
+    datasets themselves, with ``dataset_id`` before them, the number of the dataset in `paths`. An
+    edit of the sequence length makes them longer or shorter.
+
+    Parameters
+    ----------
+    blend
+        The blend as the run's file describes it.
+    journal
+        The run and its edits, at least one.
+    config
+        The configuration.
+
+    Attributes
+    ----------
+    blend, config
+        As given.
+    split
+        The split.
+    edits
+        Position of each edit, and the fingerprint of its entry in the journal.
+    sources
+        What samples are drawn from: the blend's datasets, those that edits added, further passes
+        over one, and what was left of one when the sequence length changed.
+    """
+
+    def __init__(
+        self, blend: BlendedDataset, journal: RunJournal, config: GPTDatasetConfig
+    ) -> None:
+        super().__init__()
+        self.blend = blend
+        self.config = config
+        self.edits = tuple((entry.position, entry.fingerprint) for entry in journal.entries)
+        self.split: Split = blend.split
+        self._state = journal.state
+        self._ends = [segment.stop for segment in self._state.segments]
+        self._pools: list[PoolTable] = []
+        self._arrays: dict[int, BlendArrays] = {}
+        rank = current_rank()
+        for number, facts in enumerate(self._state.blends):
+            self._pools.append(journal.pools(number))
+            if number:
+                needed = needed_blend(journal.blend_plan(facts, number), journal.config.index)
+                obtain(needed, self._receiver(number), rank, config)
+        self.sources: list[GPTDataset | CutDataset] = []
+        for number in range(len(self._state.sources)):
+            self.sources.append(self._open_source(journal, number))
+        wide = len(self._state.datasets) > MAX_INT16_DATASETS
+        self._id_dtype = np.dtype(np.int32 if wide else np.int16)
+        self._dataset_of = np.array([item.dataset for item in self._state.sources], np.int64)
+
+    def _receiver(self, blend: int) -> Callable[[Store], None]:
+        """Return what takes the committed store of a blend."""
+
+        def receive(store: Store) -> None:
+            self._arrays[blend] = open_blend_arrays(store)
+
+        return receive
+
+    def _open_source(self, journal: RunJournal, number: int) -> "GPTDataset | CutDataset":
+        """Return the dataset of one source; those before it are open."""
+        source = self._state.sources[number]
+        if number < len(self.blend.datasets):
+            member = self.blend.datasets[number]
+            assert isinstance(member, GPTDataset)
+            return member
+        config = replace(
+            self.config, random_seed=source.seed, sequence_length=source.sequence_length
+        )
+        if source.parent is not None:
+            used = journal.cut_table(source.blend)
+            return CutDataset(source, number, self.sources[source.parent], used, config)
+        item = journal.index_of(number)
+        path = item.dataset
+        opened = [
+            dataset.dataset
+            for dataset in self.sources
+            if isinstance(dataset, GPTDataset) and dataset.dataset_path == path
+        ]
+        tokens = opened[0] if opened else GPTDataset.build_low_level_dataset(path, config)
+        documents = range(item.plan.start, item.plan.stop)
+        return GPTDataset(tokens, path, documents, source.num_requested, self.split, config)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the datasets, by ``dataset_id``; some may have been dropped."""
+        return self._state.datasets
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256, in hex, of what decides which sample stands where, in any process."""
+        return self._fingerprints[-1]
+
+    @cached_property
+    def _fingerprints(self) -> list[str]:
+        """Fingerprints of the run before its first edit, and after each."""
+        base = self.blend.fingerprint
+        return [base, *(fingerprint({"blend": base, "edit": edit}) for _, edit in self.edits)]
+
+    @property
+    def previous_fingerprints(self) -> tuple[tuple[str, int], ...]:
+        """What the run was called before each edit, and up to which position it was the same."""
+        positions = [position for position, _ in self.edits]
+        return tuple(zip(self._fingerprints[:-1], positions, strict=True))
+
+    def accepts_state(self, fingerprint: str, consumed_samples: int) -> bool:
+        """Return whether a state of a loader is one of this run, saved before an edit or after.
+
+        Parameters
+        ----------
+        fingerprint, consumed_samples
+            Of the state.
+        """
+        return fingerprint == self.fingerprint or any(
+            fingerprint == known and consumed_samples <= position
+            for known, position in self.previous_fingerprints
+        )
+
+    def __len__(self) -> int:
+        return self._state.num_samples
+
+    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Its position, from the end if negative; None gives the first sample with a loss mask of
+            zeros, to fill up a batch.
+
+        Returns
+        -------
+        item
+            The dataset's own sample, and before it ``dataset_id``, its number in `paths`.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        """
+        return self.__getitems__([idx])[0]
+
+    def __getitems__(self, positions: Sequence[int | None]) -> "SampleBatch | list[dict[str, Any]]":
+        """Return the samples of a batch, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        positions
+            Positions, as of single samples; they may lie on both sides of an edit.
+
+        Returns
+        -------
+        batch
+            For each position what ``self[position]`` returns; a list if they differ in length.
+        """
+        if not len(positions):
+            return SampleBatch.of_items([])
+        where = f"the edited {self.split.name} blend of {len(self.paths)} datasets"
+        numbers, is_padding = resolve_positions(positions, len(self), where)
+        # Padding is as long as the samples that it stands beside.
+        real = np.flatnonzero(~is_padding)
+        numbers[is_padding] = numbers[real[0]] if real.size else 0
+        sources, samples = self.find_samples(numbers)
+        dataset_ids = self._dataset_of[sources].astype(self._id_dtype)
+        used = [self.sources[number] for number in set(sources.tolist())]
+        lengths = {dataset.config.sequence_length for dataset in used}
+        if len(lengths) == 1 and all(is_plain(dataset, GPTDataset) for dataset in used):
+            members: Any = self.sources
+            return make_batch(members, sources, samples, is_padding, dataset_ids)
+        items = self._make_items(sources, samples, is_padding, dataset_ids)
+        return SampleBatch.of_items(items) if len(lengths) == 1 else items
+
+    def _make_items(
+        self,
+        sources: Int64Array,
+        samples: Int64Array,
+        is_padding: npt.NDArray[np.bool_],
+        dataset_ids: npt.NDArray[Any],
+    ) -> list[dict[str, Any]]:
+        """Return items of sources that are not read together, source by source."""
+        items: list[dict[str, Any]] = [{}] * len(sources)
+        for number in set(sources.tolist()):
+            places = np.flatnonzero(sources == number)
+            wanted = [
+                None if is_padding[place] else int(samples[place]) for place in places.tolist()
+            ]
+            batch = self.sources[number].__getitems__(wanted)
+            for place, item in zip(places.tolist(), batch, strict=True):
+                items[place] = {"dataset_id": 0} | item | {"dataset_id": dataset_ids[place]}
+        return items
+
+    def find_samples(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return where samples of the run come from.
+
+        Parameters
+        ----------
+        positions
+            Shape (positions,), each in ``[0, len(self))``.
+
+        Returns
+        -------
+        sources, samples
+            Shape (positions,), int64: number in `sources`, and position in that dataset.
+        """
+        sources, samples = np.empty_like(positions), np.empty_like(positions)
+        segments = np.searchsorted(self._ends, positions, side="right")
+        for number in set(segments.tolist()):
+            segment = self._state.segments[number]
+            inside = np.flatnonzero(segments == number)
+            spans = find_runs(positions[inside] - segment.start + segment.offset)
+            arrays = self._open_arrays(segment.blend)
+            datasets, draws = read_many(
+                [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]
+            )
+            found = self._pools[segment.blend].find(datasets, draws)
+            sources[inside], samples[inside] = found
+        return sources, samples
+
+    def _open_arrays(self, blend: int) -> BlendArrays:
+        """Return the arrays of one blend of the run."""
+        if not blend:
+            return self.blend._open_arrays()
+        return self._arrays[blend]
