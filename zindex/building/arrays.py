@@ -11,6 +11,7 @@ from zindex.building.documents import compute_documents, shuffle_documents
 from zindex.building.shuffle import compute_shuffle, shuffle_samples
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
+from zindex.store.follow import FollowedStore
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
 from zindex.store.reader import RowReader
@@ -47,15 +48,17 @@ class ComputedArray(RowReader):
 
 
 def open_index_arrays(store: Store) -> IndexArrays:
-    """Return the arrays of a committed index; nothing is read before it is used.
+    """Return the arrays of an index; nothing is read before it is used.
 
     Parameters
     ----------
     store
-        An index store, built with ``store="all"`` or ``"minimal"``.
+        An index store, built with ``store="all"`` or ``"minimal"``, or followed while it is built:
+        then nothing is waited for that the scalable order computes on read.
     """
     samples = store[schema.SAMPLE_INDEX.name]
-    if schema.DOCUMENT_INDEX.name in store:
+    is_computed = isinstance(store, FollowedStore) and store.spec["algorithm"] == "scalable"
+    if schema.DOCUMENT_INDEX.name in store and not is_computed:
         return IndexArrays(
             store[schema.DOCUMENT_INDEX.name], samples, store[schema.SHUFFLE_INDEX.name]
         )

@@ -29,7 +29,8 @@ class BlendArrays(NamedTuple):
     dataset_index: RowReader | AnyArray
     #: Shape (samples,): positions to positions in that dataset.
     dataset_sample_index: RowReader | AnyArray
-    #: Shape (datasets,), int64: samples that the whole blend draws of each dataset.
+    #: Shape (datasets,), int64: samples that the whole blend draws of each dataset. Of a greedy
+    #: blend that is still being built this is a reader, which waits for the end of the build.
     dataset_count: npt.NDArray[np.int64]
 
 
@@ -129,6 +130,23 @@ def open_blend_arrays(store: Store) -> BlendArrays:
         datasets = store[schema.DATASET_INDEX.name]
         return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
     return _computed(_read_plan(store, counts))
+
+
+def follow_blend_arrays(store: Store, plan: BlendPlan) -> BlendArrays:
+    """Return the arrays of a blend that is still being built; nothing is read before it is used.
+
+    Parameters
+    ----------
+    store
+        The followed store.
+    plan
+        The blend: nothing is waited for that its order computes on read.
+    """
+    if plan.order == "scalable" and plan.shuffle == "keyed":
+        return _computed(plan)
+    counts: Any = plan.counts if plan.order == "scalable" else store[schema.DATASET_COUNT.name]
+    datasets = store[schema.DATASET_INDEX.name]
+    return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
 
 
 def _read_plan(store: Store, counts: npt.NDArray[np.int64]) -> BlendPlan:

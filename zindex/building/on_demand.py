@@ -124,10 +124,16 @@ class Builds:
     ----------
     rank
         This process among those that need the same stores.
+    on_built
+        Called with place and store as soon as one is built, in a thread of the builds; None hands
+        all of them over in `finish`.
     """
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(
+        self, rank: Rank, *, on_built: Callable[[Place, Store], None] | None = None
+    ) -> None:
         self.rank = rank
+        self._on_built = on_built
         self._lock = threading.Lock()
         self._missing: dict[Place, Needed] = {}
         self._receivers: dict[Place, list[Receive]] = {}
@@ -190,7 +196,7 @@ class Builds:
 
     def _build(self, needed: Needed) -> None:
         if self._loop is None:
-            self._loop = _BuildLoop(self.rank)
+            self._loop = _BuildLoop(self.rank, self._on_built)
         self._loop.add(needed)
 
 
@@ -219,8 +225,9 @@ class _BuildLoop:
     Small ones are built in this process; the executor opens once there is enough to do.
     """
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, on_built: Callable[[Place, Store], None] | None = None) -> None:
         self.rank = rank
+        self._on_built = on_built
         self._stores: dict[Place, Store] = {}
         self._building: set[Place] = set()
         self._num_rows = 0
@@ -269,6 +276,8 @@ class _BuildLoop:
         result = await needed.build(await self._executor(needed))
         self._building.discard(needed.root)
         self._stores[needed.root] = result.store
+        if self._on_built is not None:
+            self._on_built(needed.root, result.store)
 
     async def _executor(self, needed: Needed) -> Executor:
         """Return where a store is built: here, while a cluster's start would cost more."""

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 
 from zindex.building.on_demand import Builds, needed_blend
-from zindex.building.waiting import Rank
 from zindex.datasets.blend_requests import SplitRequest, check_sizes, request_splits
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.gpt_index import STORED
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
-from zindex.datasets.ranks import collect, open_meeting
-from zindex.datasets.utils import current_rank, log_single_rank
+from zindex.datasets.ranks import collect, open_builds, open_meeting
+from zindex.datasets.utils import log_single_rank
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.plan.split import split_range
 
@@ -102,9 +101,7 @@ class BlendedMegatronDatasetBuilder:
             if not _is_built_here(self.is_built_on_rank):
                 meeting.leave()
                 return [_nothing(request) for request in requests]
-            config = self.config
-            rank = Rank(current_rank(), config.index_timeout, config.index_takeover, meeting.listen)
-            with _explain(self.cls, config), Builds(rank) as builds:
+            with _explain(self.cls, self.config), open_builds(self.config, meeting) as builds:
                 self._begin_known_blends(requests, builds)
                 members = self._open_members(requests, builds)
                 with collect(builds):

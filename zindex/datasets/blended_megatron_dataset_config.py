@@ -105,9 +105,15 @@ class BlendedMegatronDatasetConfig:
     index_takeover: float = field(default=TAKEOVER, kw_only=True)
     """Ours: seconds without any sign of the building rank after which another one builds."""
 
+    follow: float | None = field(default=None, kw_only=True)
+    """Ours: seconds that a sample waits at most for what is still being built of its index; the
+    index is then built behind the datasets. None waits for the index before there is a dataset."""
+
     def __post_init__(self) -> None:
         """Check the settings against each other and derive the split matrix."""
         self._check_cache()
+        if self.follow is not None and not self.follow >= 0:
+            raise ConfigError(f"follow must be 0 seconds or more, got {self.follow}; or None")
         for name in ("index_timeout", "index_takeover"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0 seconds, got {getattr(self, name)}")

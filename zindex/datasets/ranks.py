@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from zindex import errors
+from zindex.building.background import FollowedBuilds
 from zindex.building.on_demand import Builds, Needed, Receive, ensure_store
 from zindex.building.waiting import Rank
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
@@ -78,8 +79,22 @@ def obtain(
 def obtain_now(
     needed: Needed, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
 ) -> None:
-    """Hand over a committed store now; parameters as of `obtain`."""
-    receive(ensure_store(needed, Rank(rank, config.index_timeout, config.index_takeover)))
+    """Hand over a store now, committed unless it is to be followed; parameters as of `obtain`."""
+    this = Rank(rank, config.index_timeout, config.index_takeover)
+    if config.follow is None:
+        receive(ensure_store(needed, this))
+        return
+    with FollowedBuilds(this, config.follow) as builds:
+        builds.add(needed, receive)
+        builds.finish()
+
+
+def open_builds(config: BlendedMegatronDatasetConfig, meeting: "Meeting") -> Builds:
+    """Return the builds of a step that all ranks take; those that are followed outlast it."""
+    rank = Rank(current_rank(), config.index_timeout, config.index_takeover, meeting.listen)
+    if config.follow is None:
+        return Builds(rank)
+    return FollowedBuilds(rank, config.follow, meeting.report)
 
 
 class Meeting:
@@ -144,14 +159,18 @@ class Meeting:
         error._zindex_heard = True  # type: ignore[attr-defined]
         raise error
 
-    def _tell(self, error: Exception) -> None:
-        """Tell the others of an error, and stay until they have stopped too: they may need us."""
+    def report(self, error: Exception) -> None:
+        """Tell the others of an error, which they raise where they listen."""
         if not getattr(error, "_zindex_heard", False):
             kind, message = type(error).__name__, str(error)
             if not isinstance(error, ZindexError):
                 kind, message = "ZindexError", f"{kind}: {message}"
             news = json.dumps({"rank": self.rank, "kind": kind, "message": message})
             self._ask(lambda store: store.set(self._key("failed"), news))
+
+    def _tell(self, error: Exception) -> None:
+        """Tell the others of an error, and stay until they have stopped too: they may need us."""
+        self.report(error)
         self._count("stopped", 1)
         deadline = time.monotonic() + _LINGER
         for _ in self._pauses():

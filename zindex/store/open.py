@@ -65,6 +65,7 @@ def open_store(
     kind: str | None = None,
     expected: str | None = None,
     verify: Verify = "first",
+    follow: float | None = None,
 ) -> Store:
     """Open a committed store; one file is read.
 
@@ -79,6 +80,9 @@ def open_store(
     verify
         When an inner chunk is checked against its crc32c: ``"first"``, at its first touch in a
         process; ``"always"``, at every read; ``"never"``.
+    follow
+        Seconds that a read of a store which is still being built waits at most for what it needs;
+        None refuses such a store.
 
     Raises
     ------
@@ -96,6 +100,10 @@ def open_store(
         If its metadata are damaged.
     """
     check_verify(verify)
+    if follow is not None:
+        from zindex.store.follow import follow_store
+
+        return follow_store(url, follow, kind=kind, expected=expected, verify=verify)
     root = place_of(url)
     facts = read_root(root)
     if kind is not None and facts["kind"] != kind:
