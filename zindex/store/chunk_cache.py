@@ -51,6 +51,8 @@ class ChunkCache:
         self._nbytes = 0
         self._coming: dict[Key, Future[Any]] = {}
         self._numbers: dict[Hashable, int] = {}
+        #: Array and shard whose chunks are known to lie one after the other; a few bytes each.
+        self.regular: set[tuple[int, int]] = set()
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)
         self._pool: ThreadPoolExecutor | None = None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +40,11 @@ class RemoteArray:
     def number(self) -> int:
         """What stands for it in this process."""
         return cache.number(self)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether only a shard's index tells where its chunks lie; otherwise it confirms it."""
+        return self.layout.codec != "none"
 
     @property
     def num_chunks(self) -> int:
@@ -84,6 +90,9 @@ class _Request(NamedTuple):
 def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
     """Return the decoded chunks of several arrays by number.
 
+    Chunks that are not compressed are asked for where they must lie, without a look into the
+    shard's index before.
+
     Raises
     ------
     VerificationError
@@ -100,9 +109,11 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
     found, mine = cache.claim(list(dict.fromkeys(key for part in keys for key in part)))
     # A long pass over an array must not push out what others come back to.
     nbytes = sum(arrays[number].chunk_nbytes for number, _ in mine)
-    _fetch(arrays, list(mine), kept=4 * nbytes <= cache.limit)
-    for number, need in zip(numbers, needs, strict=True):
-        _fetch_ahead(number, need)
+    kept = 4 * nbytes <= cache.limit
+    _fetch(arrays, list(mine), kept=kept)
+    if kept:
+        for number, need in zip(numbers, needs, strict=True):
+            _fetch_ahead(number, need)
     values = found | mine
     return [{key[1]: settle(values[key]) for key in part} for part in keys]
 
@@ -126,10 +137,11 @@ def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Req
     for number, chunk in sorted(keys):
         shard = chunk // arrays[number].layout.chunks_per_shard
         shards.setdefault((number, shard), []).append(chunk)
-    # Chunks that are not compressed lie where they must, and a checksum proves it: there is no
-    # need to read the shard's index before them.
-    unknown = [key for key in shards if arrays[key[0]].layout.codec != "none"]
-    indices = _shard_indices(arrays, unknown)
+    indices = _shard_indices(arrays, [key for key in shards if arrays[key[0]].is_compressed])
+    for number, shard in shards:
+        if not arrays[number].is_compressed and (number, shard) not in cache.regular:
+            # Comes with the chunks, not before them, and is looked at before they are taken.
+            cache.pool.submit(_check_order, arrays[number], number, shard)
     requests: list[_Request] = []
     for key, chunks in shards.items():
         parts = _locate(arrays[key[0]], chunks, indices.get(key))
@@ -184,12 +196,15 @@ def _answer(request: _Request, kept: bool) -> None:
 
 def _decode(array: RemoteArray, shard: int, part: _Part, stored: memoryview) -> AnyArray:
     """Return the values of a chunk; the shard's index has the last word on where it is."""
-    try:
-        return _decode_stored(array, shard, part.chunk, stored)
-    except VerificationError:
-        [part] = _locate(array, [part.chunk], _shard_index(array, array.number, shard))
-    # Bytes may also be lost on their way; those that come again are what the store has.
-    stored = _get(array, shard, part.offset, part.offset + part.nbytes)
+    right = part
+    if not array.is_compressed:
+        index = _check_order(array, array.number, shard)
+        [right] = _locate(array, [part.chunk], index)
+    if right == part:
+        # Bytes may also be lost on their way; those that come again are what the store has.
+        with suppress(VerificationError):
+            return _decode_stored(array, shard, part.chunk, stored)
+    stored = _get(array, shard, right.offset, right.offset + right.nbytes)
     return _decode_stored(array, shard, part.chunk, stored)
 
 
@@ -197,7 +212,7 @@ def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryvie
     """Return the values of the stored bytes of a chunk."""
     layout = array.layout
     body = len(stored) - _CRC_NBYTES
-    if not array.is_checked and layout.codec == "none" and body == array.chunk_nbytes:
+    if not array.is_checked and not array.is_compressed and body == array.chunk_nbytes:
         values = np.frombuffer(stored[:body], layout.dtype)
         return values if layout.num_columns == 1 else values.reshape(-1, layout.num_columns)
     return decode_chunk(layout, shard, chunk % layout.chunks_per_shard, stored)
@@ -247,8 +262,25 @@ def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
     except BaseException as error:
         cache.break_promise(key, error)
         raise
-    cache.keep_promise(key, index, index.offsets.nbytes + index.lengths.nbytes)
+    # That of chunks which are not compressed is looked at once.
+    nbytes = index.offsets.nbytes + index.lengths.nbytes
+    cache.keep_promise(key, index, nbytes, kept=array.is_compressed)
     return index
+
+
+def _check_order(array: RemoteArray, number: int, shard: int) -> ShardIndex | None:
+    """Return the index of a shard whose chunks do not lie one after the other; None if they do."""
+    if (number, shard) in cache.regular:
+        return None
+    index = _shard_index(array, number, shard)
+    start, stop = array.layout.shard_bounds(shard)
+    count = -(-(stop - start) // array.layout.chunk_length)
+    nbytes = array.chunk_nbytes + _CRC_NBYTES
+    expected = np.arange(count) * nbytes
+    if (index.lengths[:count] != nbytes).any() or (index.offsets[:count] != expected).any():
+        return index
+    cache.regular.add((number, shard))
+    return None
 
 
 def _fetch_ahead(number: int, need: Need) -> None:

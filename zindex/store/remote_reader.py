@@ -15,7 +15,8 @@ import numpy.typing as npt
 from zindex.store.chunk_fetch import Need, RemoteArray, obtain
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import ObjectPath
-from zindex.store.reader import RowReader, Spans, Verify
+from zindex.store.reader import Verify
+from zindex.store.rows import RowReader, Spans, check_places
 
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
@@ -106,6 +107,8 @@ class _Job:
         out = spans.out
         if out is None:
             out = np.empty((int(lengths.sum()), *reader.shape[1:]), reader.dtype)
+        if len(places):
+            check_places(int(places.min()), int((places + lengths).max()), len(out))
         return cls(reader, starts, stops, out, np.asarray(places, np.int64))
 
     @property
