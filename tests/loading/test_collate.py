@@ -7,7 +7,7 @@ import torch
 
 from tests.datasets.test_gpt_dataset import open_dataset
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.sample_batch import BatchTensors, SampleBatch, allocate, pin_tensor
+from zindex.datasets.sample_batch import BatchTensors, SampleBatch, pin_tensor
 from zindex.loading.collate import collate, pin, to_device
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]
@@ -67,19 +67,6 @@ def test_loaders(dataset: GPTDataset, num_workers: int, function: Any) -> None:
             assert start or batch["position_ids"].stride(0) == 0
         start += len(expected)
     assert start == len(dataset)
-
-
-def test_memory_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: object())
-    tensors = allocate(
-        {"a": ((3,), torch.int16), "b": ((2, 5), torch.float32), "c": ((0, 2), torch.int64)}
-    )
-    assert [tuple(tensor.shape) for tensor in tensors.values()] == [(3,), (2, 5), (0, 2)]
-    tensors["a"].fill_(-1)
-    tensors["b"].fill_(2.5)
-    assert tensors["a"].tolist() == [-1] * 3
-    assert tensors["b"].dtype is torch.float32
-    assert tensors["b"].is_shared()
 
 
 def test_to_a_device_without_gpu(dataset: GPTDataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.datasets.batch_memory import take_array
 from zindex.datasets.gpt_sources import is_known, read_extents, read_tokens, token_dtype
 from zindex.errors import ConfigError, VerificationError
 from zindex.store.reader import Spans, read_many
@@ -121,7 +122,7 @@ def read_texts(
         )
         raise _damaged(members, edges, i, samples, taken)
     dtypes = {token_dtype(source) for source in sources}
-    tokens = np.empty((len(rows), width), dtypes.pop() if len(dtypes) == 1 else np.int64)
+    tokens = take_array((len(rows), width), dtypes.pop() if len(dtypes) == 1 else np.int64)
     places = rows[owners] * width + offsets
     read_tokens(groups, documents, extents, begins, lengths, tokens.reshape(-1), places)
     return Texts(
@@ -131,7 +132,7 @@ def read_texts(
 
 def is_plain(dataset: Any, base: type[Any]) -> bool:
     """Return whether a dataset makes its items in no other way than ``base`` does."""
-    ways = (getattr(type(dataset), name, None) is getattr(base, name) for name in _WAYS)
+    ways = (getattr(type(dataset), name, None) is getattr(base, name, None) for name in _WAYS)
     return all(ways) and is_known(dataset.dataset)
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from zindex.datasets.batch_memory import Shapes, allocate
 from zindex.datasets.gpt_batches import Texts, read_texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_masks import causal_mask
-from zindex.datasets.sample_batch import SampleBatch, allocate
+from zindex.datasets.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,6 @@ Int64Array = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 
-Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
-
 
 class Origin(NamedTuple):
     """Where the samples of a batch come from, as far as their texts do not tell."""
@@ -29,8 +28,8 @@ class Origin(NamedTuple):
     #: Shape (samples,), int16 or int32: the place of each one's dataset in the blend; None leaves
     #: it out of the items.
     dataset_ids: AnyArray | None
-    #: Shape (samples,): tokens of an epoch of its dataset.
-    tokens_per_epoch: Int64Array
+    #: Shape (samples,): tokens of an epoch of its dataset; None if nobody asks.
+    tokens_per_epoch: Int64Array | None
 
 
 def make_tensors(
@@ -152,8 +151,10 @@ def make_batch(
     config = first.config
     width = config.sequence_length + int(config.add_extra_token_to_sequence)
     texts = read_texts(datasets, which, positions, width)
-    epochs = [datasets[i]._epochs.tokens_per_epoch for i in which.tolist()]
-    origin = Origin(dataset_ids, np.array(epochs))
+    origin = Origin(dataset_ids, None)
+    if config.with_provenance:
+        epochs = [datasets[i]._epochs.tokens_per_epoch for i in which.tolist()]
+        origin = Origin(dataset_ids, np.array(epochs))
     return SampleBatch(make_tensors(texts, config, first._pad_token_id, is_padding, origin))
 
 

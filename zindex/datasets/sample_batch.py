@@ -1,6 +1,5 @@
 """A batch of samples: one tensor per name for all of them, and the samples as views of it."""
 
-import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -104,32 +103,6 @@ def move_tensor(tensor: torch.Tensor, device: torch.device, *, non_blocking: boo
 
 def _is_expanded(tensor: torch.Tensor) -> bool:
     return tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0
-
-
-def allocate(
-    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]],
-) -> dict[str, torch.Tensor]:
-    """Return uninitialised tensors by name, of the shapes and dtypes given.
-
-    In a worker of torch's DataLoader they lie side by side in one piece of shared memory, so that
-    they reach the main process without another copy, and with one file.
-    """
-    if torch.utils.data.get_worker_info() is None:
-        return {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
-    spans, nbytes = {}, 0
-    for name, (shape, dtype) in shapes.items():
-        size = math.prod(shape) * dtype.itemsize
-        spans[name] = slice(nbytes, nbytes + size)
-        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-    storages: Any = torch.UntypedStorage
-    memory = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
-    return {
-        name: memory[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
-    }
-
-
-# Bytes: a cache line, and a multiple of every item.
-_ALIGNMENT = 64
 
 
 def resolve_positions(

@@ -1,0 +1,86 @@
+"""Memory of batches: used again once nobody holds it, or shared where another process needs it."""
+
+import math
+import sys
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+Bytes = npt.NDArray[np.uint8]
+
+# Bytes: a cache line, and a multiple of every item.
+_ALIGNMENT = 64
+# Below this, malloc uses its memory again by itself; above it gives it back to the system, and
+# the page faults of fresh memory cost as much as filling it.
+_MIN_NBYTES = 1 << 16
+# What is kept at most: pieces, and bytes of all of them.
+_MAX_PIECES, _MAX_NBYTES = 16, 1 << 28
+# References to a piece that nobody holds: the variable that names it and the count's argument.
+_FREE = 2
+
+_pieces: deque[Bytes] = deque()
+
+
+def take_bytes(nbytes: int) -> Bytes:
+    """Return uninitialised memory that nobody else holds.
+
+    It is used again when the array, all of its views and all tensors made of them are gone, which
+    the reference count of the piece tells: each of them holds it.
+    """
+    if nbytes < _MIN_NBYTES or not _counts_are_exact():
+        return np.empty(nbytes, np.uint8)
+    for _ in range(len(_pieces)):
+        try:
+            # Out of the queue, so that no other thread takes it too.
+            piece = _pieces.popleft()
+        except IndexError:
+            break
+        fits = nbytes <= piece.nbytes <= 2 * nbytes
+        if fits and sys.getrefcount(piece) == _FREE:
+            view = piece[:nbytes]
+            _pieces.append(piece)
+            return view
+        _pieces.append(piece)
+    piece = np.empty(nbytes, np.uint8)
+    view = piece[:]
+    _pieces.append(piece)
+    while len(_pieces) > _MAX_PIECES or sum(kept.nbytes for kept in _pieces) > _MAX_NBYTES:
+        _pieces.popleft()
+    return view
+
+
+def _counts_are_exact() -> bool:
+    """Return whether reference counts can be relied on: without a global lock they lag behind."""
+    is_enabled = getattr(sys, "_is_gil_enabled", None)
+    return is_enabled is None or bool(is_enabled())
+
+
+def take_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an uninitialised array in memory of this kind."""
+    kind = np.dtype(dtype)
+    return take_bytes(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
+
+
+def allocate(shapes: Shapes) -> dict[str, torch.Tensor]:
+    """Return uninitialised tensors by name, side by side in one piece of memory.
+
+    In a worker of torch's DataLoader that is shared memory, so that they reach the main process
+    without another copy, and with one file.
+    """
+    spans, nbytes = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        size = math.prod(shape) * dtype.itemsize
+        spans[name] = slice(nbytes, nbytes + size)
+        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+    if torch.utils.data.get_worker_info() is None:
+        memory = torch.from_numpy(take_bytes(nbytes))
+    else:
+        storages: Any = torch.UntypedStorage
+        memory = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
+    return {
+        name: memory[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
+    }
