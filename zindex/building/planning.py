@@ -111,8 +111,13 @@ class RunPlan:
     #: In the order of the datasets; in the place of indices in a run that packs documents.
     packings: tuple[PlannedPacking, ...] = ()
 
+    @property
+    def members(self) -> tuple[PlannedIndex | PlannedPacking, ...]:
+        """Indices of either kind."""
+        return (*self.indices, *self.packings)
+
     def __iter__(self) -> Iterator["PlannedStore"]:
-        return iter((*self.indices, *self.packings, *self.blends))
+        return iter((*self.members, *self.blends))
 
 
 def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:

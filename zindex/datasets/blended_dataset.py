@@ -7,9 +7,9 @@ import logging
 import math
 import operator
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from zindex.building.blend_arrays import (
     AnyArray,
     BlendArrays,
     compute_blend_arrays,
+    follow_blend_arrays,
     open_blend_arrays,
 )
 from zindex.building.on_demand import Needed, needed_blend
@@ -28,12 +29,15 @@ from zindex.datasets.gpt_batches import find_runs, is_plain
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.packed_batches import make_packed_batch
+from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.sample_batch import SampleBatch, resolve_positions
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
 from zindex.plan.blend_plan import BlendPlan
+from zindex.store.follow import FollowedStore
 from zindex.store.identity import fingerprint
 from zindex.store.open import Store
 from zindex.store.reader import RowReader, Spans, read_many
@@ -192,7 +196,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def dataset_count(self) -> npt.NDArray[np.int64]:
         """Shape (datasets,), int64: samples that the blend draws of each dataset."""
-        return self._open_arrays().dataset_count
+        return np.asarray(self._open_arrays().dataset_count)
 
     def __len__(self) -> int:
         return self.plan.num_samples
@@ -252,22 +256,25 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         dataset_ids, samples = read_many(
             [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]
         )
-        if not self._is_plain(dataset_ids):
+        make = self._find_maker(dataset_ids)
+        if make is None:
             return SampleBatch.of_items([self[position] for position in positions])
         places = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
-        members = cast("list[GPTDataset]", self.datasets)
-        return make_batch(members, which, places, is_padding, dataset_ids)
+        return make(self.datasets, which, places, is_padding, dataset_ids)
 
-    def _is_plain(self, dataset_ids: AnyArray) -> bool:
-        """Return whether items are made as here, of datasets that make theirs as GPTDataset."""
+    def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
+        """Return what makes items of these datasets together; None if one makes its own way."""
         if type(self).__getitem__ is not BlendedDataset.__getitem__:
-            return False
+            return None
         used = [self.datasets[i] for i in set(dataset_ids.tolist())]
-        if not all(is_plain(dataset, GPTDataset) for dataset in used):
-            return False
         first = used[0].config
-        return all(dataset.config is first or dataset.config == first for dataset in used)
+        if not all(dataset.config is first or dataset.config == first for dataset in used):
+            return None
+        for base, make in ((GPTDataset, make_batch), (PackedGPTDataset, make_packed_batch)):
+            if all(is_plain(dataset, base) for dataset in used):
+                return make
+        return None
 
     @property
     def _where(self) -> str:
@@ -302,14 +309,24 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             elif self._store is None:
                 obtain_now(self._needed, self._receive, self._rank, self.config)
             else:
-                self._arrays = open_blend_arrays(self._store)
+                self._arrays = self._arrays_of(self._store)
         assert self._arrays is not None
         return self._arrays
 
     def _receive(self, store: Store) -> None:
-        """Take the committed index."""
-        self._take(open_blend_arrays(store))
+        """Take the index, committed or followed while it is built."""
+        arrays = self._arrays_of(store)
+        if isinstance(store, FollowedStore):
+            self._arrays = arrays  # how much it draws of each dataset is checked in the end
+        else:
+            self._take(arrays)
         self._store = store
+
+    def _arrays_of(self, store: Store) -> BlendArrays:
+        """Return the arrays of a store."""
+        if isinstance(store, FollowedStore):
+            return follow_blend_arrays(store, self.plan)
+        return open_blend_arrays(store)
 
     def _take(self, arrays: BlendArrays) -> None:
         """Take the arrays, if every dataset has as many samples as are drawn of it."""

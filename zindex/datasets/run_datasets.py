@@ -40,7 +40,8 @@ def open_run(
         The tokenizer: its special tokens, its vocabulary size and its identity are used.
     follow
         Seconds that a sample waits at most for what is still being built of it: the datasets are
-        returned at once, and built behind them. None waits here until all is built.
+        returned at once, and built behind them. None waits here until all is built; so does a run
+        that was edited.
     settings
         Further settings of ``GPTDatasetConfig``; masks and positions are as in plain text unless
         they say otherwise.
@@ -59,10 +60,11 @@ def open_run(
     config = as_config(config)
     plan = plan_run(config)
     journals = find_journals(config, plan)
-    gpt_config = _make_config(config, tokenizer, {"follow": follow} | settings)
+    followed = None if journals else follow
+    gpt_config = _make_config(config, tokenizer, {"follow": followed} | settings)
     with open_meeting() as meeting, open_builds(gpt_config, meeting) as builds:
         with collect(builds):
-            members = _open_members((*plan.indices, *plan.packings), gpt_config)
+            members = _open_members(plan.members, gpt_config)
             blends = {item.split: _open_blend(item, members, gpt_config) for item in plan.blends}
             edited = {
                 split: EditedDataset(blends[split], journal, gpt_config)
@@ -72,7 +74,7 @@ def open_run(
     if config.blend_kind is not None:
         return {**blends, **edited}
     datasets: dict[str, list[Member]] = {}
-    for item in (*plan.indices, *plan.packings):
+    for item in plan.members:
         datasets.setdefault(item.plan.split, []).append(members[item.dataset, item.plan.split])
     return dict(datasets)
 
