@@ -18,6 +18,8 @@ from zindex.building.on_demand import Builds, Needed, Receive
 from zindex.building.timeline import Timeline
 from zindex.building.waiting import Rank
 from zindex.store.follow import follow_plan
+from zindex.store.objects import Place
+from zindex.store.open import Store
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ R = TypeVar("R")
 
 # A run begins with the first shards of its blends and any of its indices: all else comes later.
 _BLEND_PRIORITY = -10
+# Of the others not even the size is known before they are built.
+_FOLLOWED_KINDS = ("gpt", "blend")
 
 
 class FollowedBuilds(Builds):
@@ -57,6 +61,10 @@ class FollowedBuilds(Builds):
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
+        self._news = threading.Condition()
+        self._committed: dict[Place, Store] = {}
+        self._blends: set[Place] = set()
+        self._unfollowed: set[Place] = set()
 
     def __exit__(
         self,
@@ -73,17 +81,42 @@ class FollowedBuilds(Builds):
         if store is not None:
             receive(store)
             return
-        receive(follow_plan(needed.plan, self.patience, self.listen))
-        if needed.plan.spec.get("kind") == "blend":
+        kind = needed.plan.spec.get("kind")
+        if kind in _FOLLOWED_KINDS:
+            receive(follow_plan(needed.plan, self.patience, self.listen))
+        else:
+            self._unfollowed.add(needed.root)
+        if kind == "blend":
+            self._blends.add(needed.root)
             needed = _put_off(needed)
         super().add(needed, receive)
 
     def finish(self) -> None:
-        """Let the builds go on behind the caller."""
+        """Let the builds go on behind the caller, once what cannot be followed is committed.
+
+        Raises
+        ------
+        ZindexError
+            If a build fails before that.
+        """
         if self._receivers and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="zindex-follow", daemon=True)
             atexit.register(self.stop)
             self._thread.start()
+        with self._news:
+            while self.error is None and self._unfollowed & self._receivers.keys():
+                self._news.wait()
+        self.listen()
+
+    def _deliver(self, root: Place, store: Store) -> None:
+        """Hand over a committed store; blends only after what they draw from."""
+        self._committed[root] = store
+        is_open = self._blends.issuperset(self._receivers.keys() - self._committed.keys())
+        for place, committed in self._committed.items():
+            if place not in self._blends or is_open:
+                super()._deliver(place, committed)
+        with self._news:
+            self._news.notify_all()
 
     def _run(self) -> None:
         """Wait for all stores, build those that nobody builds, and keep what goes wrong."""
@@ -97,6 +130,8 @@ class FollowedBuilds(Builds):
         finally:
             super().__exit__(None, None, None)
             atexit.unregister(self.stop)
+            with self._news:
+                self._news.notify_all()
 
     def listen(self) -> None:
         """Raise what ended the builds, if they ended badly."""

@@ -137,7 +137,7 @@ def follow_store(
         except NotReadyError:
             break
         except StoreNotFoundError:
-            wait.go_on("its plan")
+            wait.go_on("the plan")
     facts = read_plan(root)
     layouts = tuple(ArrayLayout.from_json(fields) for fields in facts["arrays"])
     plan = StorePlan(root, facts["kind"], facts["spec"], layouts)
@@ -233,7 +233,7 @@ class FollowedArray(RowReader):
                 plan = read_plan(store.root)
                 break
             except StoreNotFoundError:
-                wait.go_on("its plan")
+                wait.go_on("the plan")
         _check_fingerprint(store.root, plan["fingerprint"], store.fingerprint)
         (fields,) = [fields for fields in plan["arrays"] if fields["name"] == self.name]
         self._cut = ArrayLayout.from_json(fields)
