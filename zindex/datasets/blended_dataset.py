@@ -268,12 +268,11 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if type(self).__getitem__ is not BlendedDataset.__getitem__:
             return None
         used = [self.datasets[i] for i in set(dataset_ids.tolist())]
-        first = used[0].config
-        if not all(dataset.config is first or dataset.config == first for dataset in used):
-            return None
         for base, make in ((GPTDataset, make_batch), (PackedGPTDataset, make_packed_batch)):
             if all(is_plain(dataset, base) for dataset in used):
-                return make
+                first = used[0].config
+                same = (item.config is first or item.config == first for item in used)
+                return make if all(same) else None
         return None
 
     @property

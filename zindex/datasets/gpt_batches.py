@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zindex.datasets.batch_memory import take_array
 from zindex.datasets.gpt_sources import is_known, read_extents, read_tokens, token_dtype
+from zindex.datasets.held_arrays import find_held, take_spans
 from zindex.errors import ConfigError, VerificationError
 from zindex.store.reader import Spans, read_many
 
@@ -77,9 +78,8 @@ def read_texts(
     -----
     Rounds: shuffle index, sample index, document index, bounds of documents, tokens.
     """
-    rows = np.argsort(which, kind="stable")
-    used, edges = np.unique(which[rows], return_index=True)
-    members = [datasets[i] for i in used.tolist()]
+    rows, edges = _order(which, len(datasets))
+    members = [datasets[i] for i in which[rows[edges]].tolist()]
     cuts = cut_slices(edges, len(rows))
     indices = [member._open_arrays() for member in members]
     samples = read_round(
@@ -112,9 +112,10 @@ def read_texts(
     before = np.cumsum(lengths) - lengths
     offsets = before - before[first_parts][owners]
     num_tokens = np.add.reduceat(lengths, first_parts)
-    wrong = (begins < 0) | (lengths < 0) | (ends > extents.lengths) | (num_tokens > width)[owners]
-    if wrong.any():
-        i = int(owners[np.argmax(wrong)])
+    # Below 0 where a part begins before its document or ends behind it.
+    signs = begins | lengths | (extents.lengths - ends) | (width - num_tokens)[owners]
+    if signs.min() < 0:
+        i = int(owners[np.argmax(signs < 0)])
         parts = [documents, begins, ends, extents.lengths]
         taken = np.stack([column[owners == i] for column in parts], axis=1).tolist()
         taken = ", ".join(
@@ -128,6 +129,15 @@ def read_texts(
     return Texts(
         tokens, rows, num_tokens, samples, first_parts, owners, documents, lengths, offsets
     )
+
+
+def _order(which: Int64Array, num_datasets: int) -> tuple[Int64Array, npt.NDArray[np.intp]]:
+    """Return the samples in an order in which those of a dataset come together, and its starts."""
+    if num_datasets == 1:
+        return np.arange(len(which)), np.zeros(1, np.intp)
+    rows = np.argsort(which, kind="stable")
+    ordered = which[rows]
+    return rows, np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
 
 
 def is_plain(dataset: Any, base: type[Any]) -> bool:
@@ -168,10 +178,18 @@ def cut_slices(edges: npt.NDArray[np.integer[Any]], size: int) -> list[slice]:
 
 def read_round(wanted: Iterable[Spans]) -> Int64Array:
     """Return the rows of all spans, one array after another, as int64."""
-    rows = read_many(list(wanted))
-    if len(rows) == 1:
+    asked = list(wanted)
+    rows: dict[int, npt.NDArray[Any]] = {}
+    for i, spans in enumerate(asked):
+        held = find_held(spans.reader, len(spans.starts))
+        if held is not None:
+            rows[i] = take_spans(held, spans.starts, spans.stops)
+    missing = [i for i in range(len(asked)) if i not in rows]
+    if missing:
+        rows.update(zip(missing, read_many([asked[i] for i in missing]), strict=True))
+    if len(asked) == 1:
         return rows[0].astype(np.int64)
-    return np.concatenate(rows, dtype=np.int64)
+    return np.concatenate([rows[i] for i in range(len(asked))], dtype=np.int64)
 
 
 def _damaged(
