@@ -66,3 +66,30 @@ def test_a_dataset_is_known_by_its_fingerprint_or_by_class_and_length() -> None:
     assert dataset_fingerprint([1, 2]) != dataset_fingerprint([1, 2, 3])
     assert dataset_fingerprint([1, 2]) != dataset_fingerprint((1, 2))
     assert len(dataset_fingerprint([1])) == 64
+
+
+def parse_after_edits(consumed_samples: int, fingerprint: str = "old", epoch: int = 0) -> Any:
+    state = {
+        "version": 1,
+        "fingerprint": fingerprint,
+        "consumed_samples": consumed_samples,
+        "epoch": epoch,
+    }
+    ancestors = (("old", 4), ("older", 6))
+    return parse_state(
+        state, fingerprint="ab", num_positions=10, num_samples=10, ancestors=ancestors
+    )
+
+
+def test_a_state_from_before_an_edit_is_one_of_the_edited_run() -> None:
+    assert parse_after_edits(4) == LoaderState("ab", 4, 0)
+    assert parse_after_edits(6, "older") == LoaderState("ab", 6, 0)
+    # The run ended there, and an edit made it longer.
+    assert parse_after_edits(6, "older", epoch=1) == LoaderState("ab", 6, 0)
+
+
+def test_a_state_from_beyond_an_edit_is_refused() -> None:
+    with pytest.raises(StateMismatchError, match="at position 4, got 5 consumed samples"):
+        parse_after_edits(5)
+    with pytest.raises(StateMismatchError, match="got one of other"):
+        parse_after_edits(0, "other")

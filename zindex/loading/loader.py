@@ -231,7 +231,7 @@ def loader(
     tokenizer
         The tokenizer of the run.
     micro_batch_size
-        Samples of this rank in each batch.
+        Samples of this rank in each batch, the same on all ranks.
     split
         The split of the run.
     data_parallel_rank, data_parallel_size
@@ -294,6 +294,7 @@ def loader(
         shuffle=shuffle,
         seed=seed,
         fingerprint=dataset_fingerprint(dataset),
+        ancestors=getattr(dataset, "previous_fingerprints", ()),
     )
     made = Loader(
         dataset,

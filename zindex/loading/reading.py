@@ -22,7 +22,8 @@ Collate = Callable[[Any], Any]
 class BatchReader:
     """Reads the batch of given positions; itself a dataset, of which a ``DataLoader`` can ask it.
 
-    None among the positions is padding: the dataset's first sample without any weight in the loss.
+    None among the positions is padding: a sample of the batch, or the dataset's first one, without
+    any weight in the loss.
     No positions at all give a batch of no samples, with the shapes and dtypes of any other.
     """
 
@@ -35,7 +36,9 @@ class BatchReader:
 
     def __getitems__(self, positions: Positions) -> Any:
         """Return the batch of some positions."""
-        wanted = [0 if position is None else position for position in positions] or [0]
+        # As long as the others: an edited run may have samples of two lengths.
+        filler = next((position for position in positions if position is not None), 0)
+        wanted = [filler if position is None else position for position in positions] or [0]
         if hasattr(self.dataset, "__getitems__"):
             items = self.dataset.__getitems__(wanted)
         else:

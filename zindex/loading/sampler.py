@@ -62,6 +62,8 @@ class BatchPlan:
     """Seed of the order, >= 0."""
     fingerprint: str
     """Of the dataset."""
+    ancestors: tuple[tuple[str, int], ...] = ()
+    """Fingerprints of the dataset before it was edited, and the samples up to which each holds."""
 
     def __post_init__(self) -> None:
         lowest = {
@@ -211,7 +213,7 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     num_positions
         Samples of the dataset.
     micro_batch_size
-        Samples of one rank in one step.
+        Samples of one rank in one step, the same on all ranks.
     data_parallel_rank, data_parallel_size
         This rank, and how many share the samples.
     num_epochs
@@ -344,6 +346,7 @@ class Cursor:
             fingerprint=plan.order_fingerprint,
             num_positions=plan.num_positions,
             num_samples=plan.num_samples,
+            ancestors=() if plan.shuffle else plan.ancestors,
         )
         self.consumed_samples = checked.consumed_samples
         self._is_restored = True

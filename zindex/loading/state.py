@@ -5,7 +5,7 @@ values, so that JSON and every checkpoint format keep them. Nothing in it depend
 ranks, the size of a micro-batch, loader workers or batches read ahead.
 """
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,12 @@ class LoaderState:
 
 
 def parse_state(
-    state: Mapping[str, Any], *, fingerprint: str, num_positions: int, num_samples: int | None
+    state: Mapping[str, Any],
+    *,
+    fingerprint: str,
+    num_positions: int,
+    num_samples: int | None,
+    ancestors: Sequence[tuple[str, int]] = (),
 ) -> LoaderState:
     """Return a state after checking that it belongs to this stream of samples.
 
@@ -54,11 +59,14 @@ def parse_state(
         Samples of the dataset, > 0.
     num_samples
         Samples of the whole stream; None if it has no end.
+    ancestors
+        Fingerprints of this stream before it was edited, and the samples up to which each was the
+        same.
 
     Returns
     -------
     state
-        The checked state.
+        The checked state, as one of this stream.
 
     Raises
     ------
@@ -88,6 +96,17 @@ def parse_state(
                 "state_dict() returned"
             )
     found = LoaderState(state["fingerprint"], state["consumed_samples"], state["epoch"])
+    for ancestor, position in ancestors:
+        if found.fingerprint == ancestor and ancestor != fingerprint:
+            if found.consumed_samples > position:
+                raise StateMismatchError(
+                    f"a loader state from before an edit must stand at or before it, at position "
+                    f"{position:,}, got {found.consumed_samples:,} consumed samples; go back to an "
+                    "earlier checkpoint, or make the edit where training stands"
+                )
+            # The run may have had another length.
+            consumed = found.consumed_samples
+            found = LoaderState(fingerprint, consumed, consumed // num_positions)
     if found.fingerprint != fingerprint:
         raise StateMismatchError(
             f"a loader state must belong to these samples, which are {fingerprint}, got one of "
