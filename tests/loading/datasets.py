@@ -1,6 +1,7 @@
 """Datasets whose samples say which ones they are, in this process and in any other."""
 
 import os
+import signal
 import threading
 from typing import Any
 
@@ -39,4 +40,13 @@ class Failing(Numbers):
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index == self.wrong and not os.path.exists(self.file):
             raise OSError(f"sample {index} cannot be read")
+        return super().__getitem__(index)
+
+
+class Deadly(Failing):
+    """Numbers of which one kills the process that reads it as long as a file is missing."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.wrong and not os.path.exists(self.file):
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+import zindex
 from tests.building.runs import LENGTHS, make_config
 from tests.conftest import FakeTokenizer, WriteCorpus
-from tests.loading.datasets import Failing, Numbers
+from tests.loading.datasets import Deadly, Failing, Numbers
+from zindex.building.executor import SerialExecutor
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, PlanError, StateMismatchError
@@ -24,6 +26,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:User
 
 def samples_of(batches: Any) -> list[list[int]]:
     return [batch["sample"].tolist() for batch in batches]
+
+
+def take_all(batches: Any, found: list[Any]) -> None:
+    for batch in batches:
+        found.append(batch)  # noqa: PERF402 - what came before an error is kept
 
 
 def make_run(tmp_path: Path, write_corpus: WriteCorpus, **settings: Any) -> Any:
@@ -54,6 +61,24 @@ def test_a_run_is_loaded_by_its_ranks(
                 item = train[step * 12 + rank * 4 + row]
                 for name in ("tokens", "labels", "loss_mask", "position_ids"):
                     assert torch.equal(batch[name][row], item[name])
+
+
+def test_threads_read_what_one_thread_reads(
+    tmp_path: Path, write_corpus: WriteCorpus, tokenizer: FakeTokenizer
+) -> None:
+    pairs = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (2, 3)]
+    stores = zindex.convert(pairs, tmp_path, client=SerialExecutor())
+    members = [DatasetConfig(str(store.root), weight=1) for store in stores]
+    config = make_config(tmp_path, *members, split="1,0,0", samples={"train": 200})
+
+    def read(prefetch: int) -> list[torch.Tensor]:
+        # Opened anew, so that threads meet what has not been read yet.
+        batches = loader(config, tokenizer, micro_batch_size=2, prefetch=prefetch)
+        return [batch["tokens"] for batch in batches]
+
+    expected = torch.stack(read(0))
+    for _ in range(3):
+        assert torch.equal(torch.stack(read(8)), expected)
 
 
 def test_splits_and_settings_of_a_run(
@@ -176,13 +201,25 @@ def test_a_batch_that_failed_is_read_again(tmp_path: Path, num_workers: int) -> 
     file = tmp_path / "there"
     dataset = Failing(12, wrong=5, file=str(file))
     with loader(dataset, micro_batch_size=2, num_workers=num_workers) as batches:
-        found = []
+        found: list[Any] = []
         with pytest.raises(OSError, match="sample 5 cannot be read") as caught:
-            found += [found.append(batch) for batch in batches]
+            take_all(batches, found)
         assert "while reading the batch after 4 samples" in caught.value.__notes__
         assert samples_of(found) == [[0, 1], [2, 3]]
         file.touch()
         assert samples_of(batches) == [[4, 5], [6, 7], [8, 9], [10, 11]]
+
+
+def test_a_worker_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    dataset = Deadly(12, wrong=5, file=str(file))
+    with loader(dataset, micro_batch_size=2, num_workers=2, prefetch=2) as batches:
+        found: list[Any] = []
+        with pytest.raises(RuntimeError, match="worker"):
+            take_all(batches, found)
+        file.touch()
+        # Also what another worker had read before is read again, if it was not handed over.
+        assert samples_of([*found, *batches]) == [[i, i + 1] for i in range(0, 12, 2)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -31,10 +31,14 @@ class Nested(Numbers):
 
 
 @pytest.mark.parametrize("dataset", [Numbers(9), Stacked(9)])
-def test_padding_has_the_first_sample_and_no_weight(dataset: Numbers) -> None:
+def test_padding_is_a_sample_without_weight(dataset: Numbers) -> None:
     batch = BatchReader(dataset, collate).__getitems__([3, None, 4, None])
-    assert batch["sample"].tolist() == [3, 0, 4, 0]
+    assert batch["sample"].tolist() == [3, 3, 4, 3]
     assert batch["loss_mask"].tolist() == [[1, 1], [0, 0], [1, 1], [0, 0]]
+    # One of the batch where there is any: all have one length then.
+    batch = BatchReader(dataset, collate).__getitems__([None, None])
+    assert batch["sample"].tolist() == [0, 0]
+    assert not batch["loss_mask"].any()
 
 
 @pytest.mark.parametrize("dataset", [Numbers(9), Stacked(9)])
@@ -84,6 +88,19 @@ def test_the_first_batch_is_read_alone() -> None:
     threads = [batch["thread"].item() for batch in batches]
     assert threads[0] == threading.get_ident()
     assert threading.get_ident() not in threads[1:]
+
+
+def test_batches_are_read_at_the_same_time() -> None:
+    together = threading.Barrier(3, timeout=200)
+
+    class Meeting(Numbers):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index:
+                together.wait()
+            return super().__getitem__(index)
+
+    batches = read_ahead(BatchReader(Meeting(30), collate), [[i] for i in range(7)], 3)
+    assert [batch["sample"].item() for batch in batches] == list(range(7))
 
 
 def test_an_error_stands_where_its_batch_would() -> None:

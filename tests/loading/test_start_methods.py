@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import zindex
 from tests.building.runs import LENGTHS
 from tests.conftest import WriteCorpus
+from zindex.building.executor import SerialExecutor
 
 SCRIPT = Path(__file__).with_name("start_methods.py")
 ROOT = SCRIPT.parents[2]
@@ -16,10 +18,9 @@ ROOT = SCRIPT.parents[2]
 
 def load(tmp_path: Path, write_corpus: WriteCorpus, num_workers: int) -> None:
     """Load a run by every start method in a process of its own, and kill that if it hangs."""
-    members = "".join(
-        f"  - {{path: {write_corpus(LENGTHS * n, name=f'corpus-{n}')}, weight: {n}}}\n"
-        for n in (1, 2)
-    )
+    pairs = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
+    (store,) = zindex.convert(pairs[1:], tmp_path, client=SerialExecutor())
+    members = "".join(f"  - {{path: {path}, weight: 1}}\n" for path in (pairs[0], store.root))
     run_file = tmp_path / "run.yaml"
     run_file.write_text(
         "sequence_length: 4\nseed: 1\nsplit: '1,0,0'\nindex: index\n"
