@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from zindex.kernels.bijection import NUM_ROUNDS
-from zindex.plan.keys import Stage, round_keys
+from zindex.plan.keys import Stage, cut_keys, edit_seed, round_keys
 from zindex.plan.split import SPLIT_NAMES
 
 DIGESTS = [hashlib.sha256(name).hexdigest() for name in (b"a", b"b")]
@@ -49,3 +49,14 @@ def test_keys_are_frozen() -> None:
         hashlib.sha256(keys.astype("<u8").tobytes()).hexdigest()
         == "3a4ac4a98fa2f8bf2baaa94fe0096d3dde89502a242ed5ceb126de8ec2cd68b6"
     )
+
+
+def test_seeds_and_keys_of_edits_are_their_own() -> None:
+    seeds = {edit_seed(7, split, number) for split in ("train", "valid") for number in (1, 2, 3)}
+    assert len(seeds) == 6
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    keys = {
+        cut_keys(7, "train", source, window).tobytes() for source in (0, 1) for window in (0, 1)
+    }
+    assert len(keys) == 4
+    assert edit_seed(7, "train", 1) == edit_seed(7, "train", 1)
