@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import ref
 
 from zindex.building.executor import Executor, Held
 from zindex.building.index import find_index
@@ -61,6 +62,7 @@ class FollowedBuilds(Builds):
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
+        self._is_complete = False
         self._news = threading.Condition()
         self._committed: dict[Place, Store] = {}
         self._blends: set[Place] = set()
@@ -101,22 +103,29 @@ class FollowedBuilds(Builds):
         """
         if self._receivers and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="zindex-follow", daemon=True)
-            atexit.register(self.stop)
+            _at_end(self)
             self._thread.start()
         with self._news:
+            self._is_complete = True
+            self._hand_over()
             while self.error is None and self._unfollowed & self._receivers.keys():
                 self._news.wait()
         self.listen()
 
     def _deliver(self, root: Place, store: Store) -> None:
-        """Hand over a committed store; blends only after what they draw from."""
-        self._committed[root] = store
-        is_open = self._blends.issuperset(self._receivers.keys() - self._committed.keys())
-        for place, committed in self._committed.items():
-            if place not in self._blends or is_open:
-                super()._deliver(place, committed)
+        """Hand over a committed store as soon as it is its turn."""
         with self._news:
+            self._committed[root] = store
+            self._hand_over()
             self._news.notify_all()
+
+    def _hand_over(self) -> None:
+        """Hand over what is committed; blends only after all that they may draw from."""
+        waiting = self._receivers.keys() - self._committed.keys()
+        is_open = self._is_complete and self._blends.issuperset(waiting)
+        for place in sorted(self._committed, key=self._blends.__contains__):
+            if place not in self._blends or is_open:
+                super()._deliver(place, self._committed[place])
 
     def _run(self) -> None:
         """Wait for all stores, build those that nobody builds, and keep what goes wrong."""
@@ -129,7 +138,6 @@ class FollowedBuilds(Builds):
                 self._report(error)
         finally:
             super().__exit__(None, None, None)
-            atexit.unregister(self.stop)
             with self._news:
                 self._news.notify_all()
 
@@ -149,6 +157,18 @@ class FollowedBuilds(Builds):
         if os.getpid() == self._process:
             self._is_stopped = True
             super().__exit__(None, None, None)
+
+
+def _at_end(builds: FollowedBuilds) -> None:
+    """Have builds stopped when this process ends."""
+    held = ref(builds)
+
+    def stop() -> None:
+        if (running := held()) is not None:
+            running.stop()
+
+    # Functions of atexit come too late: the pools on which the builds run are closed by then.
+    getattr(threading, "_register_atexit", atexit.register)(stop)
 
 
 def _put_off(needed: Needed) -> Needed:
