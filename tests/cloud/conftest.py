@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.servers import Bucket, ObjectServer, moto_server
-from zindex.store import object_client
+from zindex.store import object_calls
 from zindex.store.chunk_cache import cache
 
 pytest.importorskip("obstore", reason="needs the extra 'cloud'")
@@ -36,10 +36,10 @@ def bucket(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bu
     # moto hands out times in seconds, and so a test must not depend on them.
     name = f"bucket-{next(_numbers)}"
     server.client.create_bucket(Bucket=name)
-    object_client.forget_clients()
+    object_calls.forget_clients()
     cache.reset()
     yield Bucket(server, name)
-    object_client.forget_clients()
+    object_calls.forget_clients()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor
 from zindex.errors import StoreUnavailableError, VerificationError
-from zindex.store import object_client
+from zindex.store import object_calls
 from zindex.store.chunk_cache import cache
 from zindex.store.objects import Place, place_of
 from zindex.store.open import open_store
@@ -28,9 +28,9 @@ ARRAYS = {ONE: count_up(10), TWO: count_up(4, num_columns=2)}
 @pytest.fixture
 def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     """A proxy that the environment leads to; clients are patient for moments only."""
-    monkeypatch.setattr(object_client, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(object_client, "_LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(object_client, "READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(object_calls, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(object_calls, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(object_calls, "READ_TIMEOUT", 0.5)
     with fault_proxy(bucket.server.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         yield proxy
@@ -70,9 +70,9 @@ def test_a_read_that_fails_once_is_made_again(proxy: FaultProxy, root: Place, fa
 def test_a_read_that_never_succeeds_is_given_up(
     proxy: FaultProxy, root: Place, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_client, "NUM_ATTEMPTS", 2)
-    monkeypatch.setattr(object_client, "_NUM_RETRIES", 1)
-    object_client.forget_clients()
+    monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 2)
+    monkeypatch.setattr(object_calls, "_NUM_RETRIES", 1)
+    object_calls.forget_clients()
     store = open_store(root)
     proxy.faults = lambda method, path, number: fault if is_shard(path) else None
     message = r"^s3://bucket-\d+/store/one/c/0 must be read, 2 tries in [\d.]+ s gave .*; check the"
@@ -106,8 +106,8 @@ def test_a_bucket_that_does_not_exist(bucket: Bucket) -> None:
 
 def test_nobody_listens(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(object_client, "NUM_ATTEMPTS", 1)
-    monkeypatch.setattr(object_client, "_NUM_RETRIES", 1)
+    monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 1)
+    monkeypatch.setattr(object_calls, "_NUM_RETRIES", 1)
     with pytest.raises(StoreUnavailableError, match=r"error sending request; check the network"):
         open_store(f"{bucket.url}/store")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from zindex.store import object_client
+from zindex.store import object_calls
 from zindex.store.chunk_cache import CACHE_NBYTES, cache
 from zindex.store.objects import ObjectPath
 
@@ -18,10 +18,10 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
     def make_client(path: ObjectPath, *, writes: bool) -> Any:
         return store
 
-    monkeypatch.setattr(object_client, "_make_client", make_client)
-    object_client.forget_clients()
+    monkeypatch.setattr(object_calls, "_make_client", make_client)
+    object_calls.forget_clients()
     cache.reset()
     yield ObjectPath("s3", "memory", "store")
-    object_client.forget_clients()
+    object_calls.forget_clients()
     cache.set_limit(CACHE_NBYTES)
     cache.reset()

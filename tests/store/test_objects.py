@@ -92,10 +92,10 @@ def test_keys_lead_nowhere_else(key: str) -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from zindex.store import object_client
+    from zindex.store import object_calls, object_client
 
     monkeypatch.setitem(sys.modules, "obstore", None)
-    object_client.forget_clients()
+    object_calls.forget_clients()
     with pytest.raises(ConfigError, match=r"s3://b/k is in an object store, which needs .*cloud\]"):
         object_client.head(ObjectPath("s3", "b", "k"))
 

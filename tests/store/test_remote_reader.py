@@ -94,15 +94,15 @@ def test_all_requests_of_a_round_are_made_side_by_side(
 ) -> None:
     build_arrays(objects, {ONE: count_up(100), TWO: count_up(40, num_columns=2)}, GRID)
     store = open_store(objects)
-    # Nobody goes on before five have come: one after the other they would wait for ever.
-    meeting = threading.Barrier(5, timeout=60)
-    get_range = object_client.get_range
+    # Nobody goes on before four have come: one after the other they would wait for ever.
+    meeting = threading.Barrier(4, timeout=60)
+    get_ranges = object_client.get_ranges
 
-    def meet(*args: Any) -> memoryview:
+    def meet(*args: Any) -> list[memoryview]:
         meeting.wait()
-        return get_range(*args)
+        return get_ranges(*args)
 
-    monkeypatch.setattr(object_client, "get_range", meet)
+    monkeypatch.setattr(object_client, "get_ranges", meet)
     one, two = np.array([0, 40, 80]), np.array([0, 39])
     # Shards 0 to 2 of one array; of the other the chunks 0 and 9, which are near: 3 + 1, and 1.
     monkeypatch.setattr(chunk_fetch, "_GAP_NBYTES", 0)
@@ -119,13 +119,13 @@ def test_a_chunk_is_fetched_once_by_many_threads(
     reader = open_one(objects)
     reader_statistics(reset=True)
     go_on = threading.Event()
-    get_range = object_client.get_range
+    get_ranges = object_client.get_ranges
 
-    def wait(*args: Any) -> memoryview:
+    def wait(*args: Any) -> list[memoryview]:
         go_on.wait(60)
-        return get_range(*args)
+        return get_ranges(*args)
 
-    monkeypatch.setattr(object_client, "get_range", wait)
+    monkeypatch.setattr(object_client, "get_ranges", wait)
     rows: list[list[int]] = []
     threads = [threading.Thread(target=lambda i=i: rows.append(take(reader, i))) for i in range(4)]
     for thread in threads:

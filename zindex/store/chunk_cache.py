@@ -14,8 +14,8 @@ from typing import Any
 
 #: Bytes of decoded chunks and shard indices that a process keeps unless told otherwise.
 CACHE_NBYTES = 256 << 20
-#: Requests of one process at the same time: what hides a round trip of tens of milliseconds.
-NUM_REQUESTS = 64
+#: Threads of one process that wait for answers, each to several requests to a shard.
+NUM_THREADS = 64
 
 #: An array's number in this process, and a chunk of it; below 0 the index of a shard.
 Key = tuple[int, int]
@@ -61,7 +61,7 @@ class ChunkCache:
         """Threads that wait for answers."""
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(NUM_REQUESTS, thread_name_prefix="zindex-fetch")
+                self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="zindex-fetch")
             return self._pool
 
     def number(self, identity: Hashable) -> int:
@@ -115,10 +115,15 @@ class ChunkCache:
         if promise is not None:
             promise.set_exception(error)
 
-    def count_request(self, nbytes: int) -> None:
-        """Count a request that was answered."""
+    def find(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """Return what is here by key."""
         with self._lock:
-            self._counts["num_requests"] += 1
+            return {key: self._kept[key][0] for key in keys if key in self._kept}
+
+    def count_requests(self, count: int, nbytes: int) -> None:
+        """Count requests that were answered, and what they brought."""
+        with self._lock:
+            self._counts["num_requests"] += count
             self._counts["nbytes"] += nbytes
 
     def statistics(self, *, reset: bool) -> ReaderStatistics:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from zindex.errors import VerificationError
 from zindex.store import object_client
-from zindex.store.chunk_cache import NUM_REQUESTS, Key, cache, settle
+from zindex.store.chunk_cache import NUM_THREADS, Key, cache, settle
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import ObjectPath
 from zindex.store.shard import REMEDY, ShardIndex, decode_chunk, decode_index, index_nbytes
@@ -24,6 +25,8 @@ Int64Array = npt.NDArray[np.int64]
 _GAP_NBYTES, _REQUEST_NBYTES = 64 << 10, 4 << 20
 # Bytes that are fetched ahead of a reader that goes on and on.
 _AHEAD_NBYTES = 8 << 20
+# Requests that one thread makes at a time: obstore makes no more than ten of them side by side.
+_GROUP = 10
 _CRC_NBYTES = 4
 
 
@@ -58,7 +61,13 @@ class RemoteArray:
 
     def shard_path(self, shard: int) -> ObjectPath:
         """Return the object of a shard."""
-        return self.root / self.layout.shard_key(shard)
+        return _shard_path(self.root, self.layout.shard_key(shard))
+
+
+@lru_cache(maxsize=4096)
+def _shard_path(root: ObjectPath, key: str) -> ObjectPath:
+    """Return the object of a key, spelt out once."""
+    return root / key
 
 
 class Need(NamedTuple):
@@ -80,11 +89,17 @@ class _Part(NamedTuple):
 class _Request(NamedTuple):
     """Bytes ``[start, stop)`` of one shard that hold some chunks, and perhaps others between."""
 
-    array: RemoteArray
-    shard: int
     start: int
     stop: int
     parts: list[_Part]
+
+
+class _Group(NamedTuple):
+    """Requests to one shard that a thread makes side by side."""
+
+    array: RemoteArray
+    shard: int
+    requests: list[_Request]
 
 
 def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
@@ -123,15 +138,15 @@ def _fetch(arrays: dict[int, RemoteArray], keys: list[Key], *, kept: bool) -> No
     if not keys:
         return
     try:
-        for request in _plan_requests(arrays, keys):
-            cache.pool.submit(_answer, request, kept)
+        for group in _plan_requests(arrays, keys):
+            cache.pool.submit(_answer, group, kept)
     except BaseException as error:
         for key in keys:
             cache.break_promise(key, error)
         raise
 
 
-def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Request]:
+def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Group]:
     """Return the requests for chunks: those near each other in a shard come together."""
     shards: dict[tuple[int, int], list[int]] = {}
     for number, chunk in sorted(keys):
@@ -142,11 +157,13 @@ def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Req
         if not arrays[number].is_compressed and (number, shard) not in cache.regular:
             # Comes with the chunks, not before them, and is looked at before they are taken.
             cache.pool.submit(_check_order, arrays[number], number, shard)
-    requests: list[_Request] = []
+    groups: list[_Group] = []
     for key, chunks in shards.items():
-        parts = _locate(arrays[key[0]], chunks, indices.get(key))
-        requests += _coalesce(arrays[key[0]], key[1], parts)
-    return requests
+        array, shard = arrays[key[0]], key[1]
+        requests = _coalesce(_locate(array, chunks, indices.get(key)))
+        cuts = range(0, len(requests), _GROUP)
+        groups += [_Group(array, shard, requests[cut : cut + _GROUP]) for cut in cuts]
+    return groups
 
 
 def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> list[_Part]:
@@ -161,7 +178,7 @@ def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> 
     ]
 
 
-def _coalesce(array: RemoteArray, shard: int, parts: list[_Part]) -> list[_Request]:
+def _coalesce(parts: list[_Part]) -> list[_Request]:
     """Return the requests that bring parts of a shard."""
     requests: list[_Request] = []
     for part in parts:
@@ -172,40 +189,43 @@ def _coalesce(array: RemoteArray, shard: int, parts: list[_Part]) -> list[_Reque
             if is_near and stop - last.start <= _REQUEST_NBYTES:
                 requests[-1] = last._replace(stop=stop, parts=[*last.parts, part])
                 continue
-        requests.append(_Request(array, shard, part.offset, stop, [part]))
+        requests.append(_Request(part.offset, stop, [part]))
     return requests
 
 
-def _answer(request: _Request, kept: bool) -> None:
-    """Make one request, and keep the promises of its chunks or break them."""
-    array, number = request.array, request.array.number
-    left = [part.chunk for part in request.parts]
+def _answer(group: _Group, kept: bool) -> None:
+    """Make a group of requests, and keep the promises of its chunks or break them."""
+    array, shard, requests = group
+    number = array.number
+    left = {part.chunk for request in requests for part in request.parts}
     try:
-        content = _get(array, request.shard, request.start, request.stop)
-        for part in request.parts:
-            start = part.offset - request.start
-            values = _decode(array, request.shard, part, content[start : start + part.nbytes])
-            if len(request.parts) > 1 and not values.flags.owndata:
-                values = values.copy()  # or it would hold on to the whole answer
-            left.remove(part.chunk)
-            cache.keep_promise((number, part.chunk), values, values.nbytes, kept=kept)
+        contents = _get(array, shard, requests)
+        index = None if array.is_compressed else _check_order(array, number, shard)
+        for request, content in zip(requests, contents, strict=True):
+            for part in request.parts:
+                start = part.offset - request.start
+                stored = content[start : start + part.nbytes]
+                values = _decode(array, shard, part, stored, index)
+                if len(request.parts) > 1 and not values.flags.owndata:
+                    values = values.copy()  # or it would hold on to the whole answer
+                left.remove(part.chunk)
+                cache.keep_promise((number, part.chunk), values, values.nbytes, kept=kept)
     except BaseException as error:
         for chunk in left:
             cache.break_promise((number, chunk), error)
 
 
-def _decode(array: RemoteArray, shard: int, part: _Part, stored: memoryview) -> AnyArray:
-    """Return the values of a chunk; the shard's index has the last word on where it is."""
-    right = part
-    if not array.is_compressed:
-        index = _check_order(array, array.number, shard)
-        [right] = _locate(array, [part.chunk], index)
+def _decode(
+    array: RemoteArray, shard: int, part: _Part, stored: memoryview, index: ShardIndex | None
+) -> AnyArray:
+    """Return the values of a chunk; an index that is given says where it really is."""
+    right = part if index is None else _locate(array, [part.chunk], index)[0]
     if right == part:
         # Bytes may also be lost on their way; those that come again are what the store has.
         with suppress(VerificationError):
             return _decode_stored(array, shard, part.chunk, stored)
-    stored = _get(array, shard, right.offset, right.offset + right.nbytes)
-    return _decode_stored(array, shard, part.chunk, stored)
+    [again] = _get(array, shard, [_Request(right.offset, right.offset + right.nbytes, [right])])
+    return _decode_stored(array, shard, part.chunk, again)
 
 
 def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryview) -> AnyArray:
@@ -218,30 +238,31 @@ def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryvie
     return decode_chunk(layout, shard, chunk % layout.chunks_per_shard, stored)
 
 
-def _get(array: RemoteArray, shard: int, start: int, stop: int) -> memoryview:
-    """Return bytes of a shard, fewer where it ends before."""
+def _get(array: RemoteArray, shard: int, requests: list[_Request]) -> list[memoryview]:
+    """Return what requests to a shard bring, fewer bytes where it ends before."""
     path = array.shard_path(shard)
+    starts = [request.start for request in requests]
     try:
-        content = object_client.get_range(path, start, stop)
+        contents = object_client.get_ranges(path, starts, [request.stop for request in requests])
     except FileNotFoundError:
         raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
-    cache.count_request(len(content))
-    return content
+    cache.count_requests(len(contents), sum(map(len, contents)))
+    return contents
 
 
 def _shard_indices(
     arrays: dict[int, RemoteArray], keys: list[tuple[int, int]]
 ) -> dict[tuple[int, int], ShardIndex]:
-    """Return the indices of several shards, fetched side by side."""
-
-    def one(key: tuple[int, int]) -> ShardIndex:
-        return _shard_index(arrays[key[0]], *key)
-
-    if len(keys) < 2:
-        return {key: one(key) for key in keys}
-    # Threads of their own: those of the pool may all wait for what would wait for them.
-    with ThreadPoolExecutor(min(len(keys), NUM_REQUESTS)) as pool:
-        return dict(zip(keys, pool.map(one, keys), strict=True))
+    """Return the indices of several shards; those that are not kept are fetched side by side."""
+    found = cache.find([(number, -1 - shard) for number, shard in keys])
+    indices = {(number, -1 - shard): index for (number, shard), index in found.items()}
+    missing = [key for key in keys if key not in indices]
+    if missing:
+        # Threads of their own: those of the pool may all wait for what would wait for them.
+        with ThreadPoolExecutor(min(len(missing), NUM_THREADS)) as pool:
+            fetched = pool.map(lambda key: _shard_index(arrays[key[0]], *key), missing)
+            indices.update(zip(missing, fetched, strict=True))
+    return indices
 
 
 def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
@@ -257,7 +278,7 @@ def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
             tail = object_client.get_tail(path, index_nbytes(array.layout))
         except FileNotFoundError:
             raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
-        cache.count_request(len(tail.content))
+        cache.count_requests(1, len(tail.content))
         index = decode_index(array.layout, shard, tail.content, tail.nbytes)
     except BaseException as error:
         cache.break_promise(key, error)

@@ -17,6 +17,8 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 _READ_ONLY = ("http", "https")
 # A bucket, a container, or a host with a port.
 _BUCKET = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
+# A part of a key: anything but control characters.
+_PLAIN = re.compile(r"[^\x00-\x1f]+")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -136,6 +138,6 @@ def _split(key: str) -> list[str]:
     """Return the parts of a key, refusing those that lead elsewhere."""
     parts = [part for part in key.split("/") if part]
     for part in parts:
-        if part in (".", "..") or any(ord(letter) < 32 for letter in part):
+        if part in (".", "..") or not _PLAIN.fullmatch(part):
             raise ConfigError(f"a key must have plain parts, got {part!r} in {key!r}; spell it out")
     return parts

@@ -1,0 +1,191 @@
+"""How object stores are asked: by whom, how often, and what is said when it fails.
+
+The only importer of obstore's clients. They belong to the process that made them: obstore's threads
+do not survive ``fork``, so a child that inherited a used client is refused instead of hanging.
+Credentials and endpoints are read from the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``).
+"""
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from zindex.errors import ConfigError, ForkedStoreError, StoreUnavailableError
+from zindex.store.objects import ObjectPath
+
+R = TypeVar("R")
+
+#: Seconds that one request may take: what is read is small, a shard that is written need not be.
+READ_TIMEOUT, WRITE_TIMEOUT = 20.0, 120.0
+#: Seconds after which no request is tried again, and how often one is tried at most.
+TOTAL_DEADLINE, NUM_ATTEMPTS = 120.0, 5
+# Requests that a store answers with 5xx or 429 are first tried again by obstore itself.
+_NUM_RETRIES, _RETRY_TIMEOUT = 6, 30.0
+#: Seconds before a second try; they double from try to try up to the longest.
+FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
+_ENVIRONMENT = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
+_CLIENT_OPTIONS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+)
+
+
+class CutShortError(Exception):
+    """An answer that ends too early, though it does not look like it."""
+
+
+class _Clients:
+    """The clients of this process: one for each bucket and direction."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.clients: dict[tuple[str, str, bool], Any] = {}
+        self.is_inherited = False
+
+    def get(self, path: ObjectPath, *, writes: bool) -> Any:
+        """Return a client, made at its first use."""
+        if self.is_inherited:
+            raise ForkedStoreError(
+                f"{path} cannot be used here: this process was forked from one that had used an "
+                "object store; start worker processes with multiprocessing_context='forkserver' "
+                "or 'spawn', or open object stores only in the workers"
+            )
+        key = (path.scheme, path.bucket, writes)
+        with self.lock:
+            if key not in self.clients:
+                self.clients[key] = _make_client(path, writes=writes)
+            return self.clients[key]
+
+    def forget(self) -> None:
+        """Make clients anew, from the environment as it is then."""
+        with self.lock:
+            self.clients.clear()
+
+    def after_fork(self) -> None:
+        """Refuse in a child what its parent has used; it must not even be let go of."""
+        self.lock = threading.Lock()
+        self.is_inherited = self.is_inherited or bool(self.clients)
+
+
+_clients = _Clients()
+os.register_at_fork(after_in_child=_clients.after_fork)
+
+#: Called after a change of credentials in the environment.
+forget_clients = _clients.forget
+
+
+def _make_client(path: ObjectPath, *, writes: bool) -> Any:
+    """Return a client of obstore for a whole bucket."""
+    try:
+        from obstore import store
+        from obstore.exceptions import BaseError
+    except ImportError as error:
+        raise ConfigError(
+            f"{path} is in an object store, which needs the extra 'cloud'; "
+            "run pip install 'zindex[cloud]'"
+        ) from error
+    timeout = WRITE_TIMEOUT if writes else READ_TIMEOUT
+    options: dict[str, Any] = {"timeout": timedelta(seconds=timeout)}
+    options["connect_timeout"] = timedelta(seconds=min(5.0, timeout))
+    prefix = _ENVIRONMENT.get(path.scheme)
+    for name in _CLIENT_OPTIONS:
+        value = os.environ.get(f"{prefix}_{name.upper()}")
+        if prefix is not None and value is not None:
+            options[name] = value
+    retries = {
+        "max_retries": _NUM_RETRIES,
+        "retry_timeout": timedelta(seconds=min(_RETRY_TIMEOUT, TOTAL_DEADLINE)),
+        "backoff": {
+            "init_backoff": timedelta(seconds=FIRST_PAUSE),
+            "max_backoff": timedelta(seconds=_LONGEST_PAUSE),
+            "base": 2,
+        },
+    }
+    try:
+        if path.is_read_only:
+            options["allow_http"] = path.scheme == "http"
+            url = f"{path.scheme}://{path.bucket}"
+            return store.HTTPStore(url, client_options=options, retry_config=retries)
+        bucket = f"{path.scheme}://{path.bucket}"
+        return store.from_url(bucket, client_options=options, retry_config=retries)
+    except BaseError as error:
+        raise ConfigError(
+            f"{path} needs the settings of its store in the environment: {_reason(error)}"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return in a few words what went wrong: no addresses, no bodies, nothing that is secret."""
+    text = str(error)
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    status = re.search(r"status code: (\d+[ \w]*)", text)
+    if status is not None:
+        return f"status {status[1].strip()}" + (f", {code[1]}" if code is not None else "")
+    if isinstance(error, CutShortError):
+        return text
+    first = text.partition("\n")[0].rpartition(" - ")[2].partition(": ")
+    words = first[2] if first[0].startswith(("HTTP error", "Generic")) else "".join(first)
+    return words.partition(" (http")[0].partition(" http")[0].strip() or type(error).__name__
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status that an error came with."""
+    found = re.search(r"status code: (\d+)", str(error))
+    return None if found is None else int(found[1])
+
+
+def unavailable(
+    path: ObjectPath, action: str, error: Exception, *, seconds: float = 0.0, num_tries: int = 1
+) -> StoreUnavailableError:
+    """Return the error to raise for a request that failed for good."""
+    name = type(error).__name__
+    if name in ("PermissionDeniedError", "UnauthenticatedError"):
+        remedy = "check the credentials in the environment and what they allow"
+    elif "NoSuchBucket" in str(error) or isinstance(error, FileNotFoundError):
+        remedy = "create the bucket, or check its name"
+    else:
+        remedy = "check the network and the endpoint, and run again to go on from there"
+    return StoreUnavailableError(
+        f"{path} must be {action}, {num_tries} {'try' if num_tries == 1 else 'tries'} in "
+        f"{seconds:.1f} s gave {_reason(error)}; {remedy}"
+    )
+
+
+def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: bool = False) -> R:
+    """Return the answer to a request, which is tried again while that can help.
+
+    FileNotFoundError and obstore's AlreadyExistsError pass through.
+    """
+    client = _clients.get(path, writes=writes)
+    from obstore import exceptions
+
+    refused = (
+        exceptions.PermissionDeniedError,
+        exceptions.UnauthenticatedError,
+        exceptions.NotSupportedError,
+        exceptions.InvalidPathError,
+    )
+    begin = time.monotonic()
+    for attempt in range(1, NUM_ATTEMPTS + 1):
+        try:
+            return request(client)
+        except (FileNotFoundError, exceptions.AlreadyExistsError):
+            raise
+        except (exceptions.BaseError, CutShortError) as error:
+            seconds = time.monotonic() - begin
+            status = _status(error)
+            is_final = status is not None and 400 <= status < 500 and status not in (408, 409, 429)
+            is_last = attempt == NUM_ATTEMPTS or seconds >= TOTAL_DEADLINE
+            if isinstance(error, refused) or is_final or is_last:
+                raise unavailable(path, action, error, seconds=seconds, num_tries=attempt) from None
+        # Jitter keeps thousands of workers from asking again in the same instant.
+        pause = min(FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
+        time.sleep(pause * random.uniform(0.5, 1.0))
+    raise AssertionError("the last attempt returns or raises")
