@@ -1,0 +1,259 @@
+"""Datasets that are read while they are built: the same items, or a clear word why not yet."""
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.building.runs import LENGTHS, make_config
+from tests.conftest import FakeTokenizer, WriteCorpus
+from zindex.building import background
+from zindex.building import blend as blend_module
+from zindex.building.background import FollowedBuilds
+from zindex.building.executor import SerialExecutor
+from zindex.building.run import build
+from zindex.config import DatasetConfig
+from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.run_datasets import open_run
+from zindex.datasets.utils import Split
+from zindex.errors import ConfigError, NotReadyError, PlanError, StoreError
+from zindex.store.follow import FollowedStore
+from zindex.store.layout import ChunkGrid
+
+NUM_SAMPLES = 60
+ORDERS: dict[str, dict[str, Any]] = {
+    "megatron": {},
+    "scalable": {"order": "scalable"},
+    "minimal": {"order": "scalable", "store": "minimal"},
+    "uniform": {"order": "scalable", "shuffle": "uniform"},
+}
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Every set of builds that goes on behind the datasets of a test; they end with it."""
+    made: list[FollowedBuilds] = []
+    init = FollowedBuilds.__init__
+
+    def remember(self: FollowedBuilds, *args: Any) -> None:
+        made.append(self)
+        init(self, *args)
+
+    monkeypatch.setattr(FollowedBuilds, "__init__", remember)
+    yield made
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch, builds: Any) -> Any:
+    """Hold up every shard of a blend but the first."""
+    opened = threading.Event()
+
+    def hold_up(real: Any) -> Any:
+        def store(*args: Any) -> Any:
+            assert args[2] == 0 or opened.wait(60)
+            return real(*args)
+
+        return store
+
+    for name in ("store_chunk", "store_scalable_shard"):
+        monkeypatch.setattr(blend_module, name, hold_up(getattr(blend_module, name)))
+    yield opened
+    opened.set()
+
+
+@pytest.fixture
+def paths(write_corpus: WriteCorpus) -> list[str]:
+    return [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
+
+
+def run_config(tmp_path: Path, paths: list[str], **settings: Any) -> Any:
+    members = [
+        DatasetConfig(path, weight=weight) for path, weight in zip(paths, (3.0, 1.0), strict=True)
+    ]
+    own = {"samples": {"train": NUM_SAMPLES}, "split": "100,0,0", "grid": ChunkGrid(4, 16)}
+    return make_config(tmp_path, *members, **(own | settings))
+
+
+def assert_equal_items(first: Any, second: Any, positions: range) -> None:
+    for position in positions:
+        one, other = first[position], second[position]
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[name]))
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_items_are_those_of_the_finished_run(
+    tmp_path: Path,
+    paths: list[str],
+    tokenizer: FakeTokenizer,
+    builds: list[FollowedBuilds],
+    gate: threading.Event,
+    name: str,
+) -> None:
+    config = run_config(tmp_path / "followed", paths, **ORDERS[name])
+    followed = open_run(config, tokenizer, follow=30)["train"]
+    assert isinstance(followed, BlendedDataset)
+    assert len(followed) == NUM_SAMPLES
+    first = followed.__getitems__(range(16)).tensors
+    assert not gate.is_set()
+    gate.set()
+    expected = open_run(run_config(tmp_path / "whole", paths, **ORDERS[name]), tokenizer)["train"]
+    for key, values in expected.__getitems__(range(16)).tensors.items():
+        assert torch.equal(values, first[key])
+    assert_equal_items(followed, expected, range(NUM_SAMPLES))
+    assert followed.dataset_count.tolist() == expected.dataset_count.tolist()
+    assert followed.fingerprint == expected.fingerprint
+    for each in builds:
+        each.wait()
+    assert not isinstance(followed._store, FollowedStore)
+    assert not any(isinstance(item._store, FollowedStore) for item in followed.datasets)
+    assert_equal_items(followed, expected, range(NUM_SAMPLES))
+
+
+def test_the_first_samples_do_not_wait_for_the_last(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
+) -> None:
+    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30)["train"]
+    batch = dataset.__getitems__(range(16))
+    assert batch.tensors["tokens"].shape == (16, 4)
+    copy = pickle.loads(pickle.dumps(dataset))  # as in a loader's worker
+    assert torch.equal(copy.__getitems__(range(16)).tensors["tokens"], batch.tensors["tokens"])
+    hurried = open_run(run_config(tmp_path, paths), tokenizer, follow=0.05)["train"]
+    hurried[15]
+    with pytest.raises(NotReadyError, match=r"shard dataset_index/c/1 of .* within 0.05 s"):
+        hurried[16]
+    late = threading.Timer(0.05, gate.set)
+    late.start()
+    assert copy[NUM_SAMPLES - 1]["tokens"].shape == (4,)
+    late.join()
+
+
+def test_what_its_order_computes_is_not_waited_for(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
+) -> None:
+    config = run_config(tmp_path, paths, order="scalable")
+    dataset = open_run(config, tokenizer, follow=30)["train"]
+    assert dataset[NUM_SAMPLES - 1]["tokens"].shape == (4,)
+    assert not gate.is_set()
+    assert isinstance(dataset._store, FollowedStore)
+
+
+def test_datasets_that_stay_apart_are_followed_too(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[FollowedBuilds]
+) -> None:
+    config = make_config(tmp_path, *paths, split="60,40,0", samples={"train": 30})
+    followed = open_run(config, tokenizer, follow=30)
+    own = make_config(tmp_path / "own", *paths, split="60,40,0", samples={"train": 30})
+    whole = open_run(own, tokenizer)
+    for split, parts in followed.items():
+        for part, other in zip(parts, whole[split], strict=True):
+            assert_equal_items(part, other, range(len(other)))
+    assert len(builds) == 1
+
+
+def gpt_config(
+    tmp_path: Path, paths: list[str], tokenizer: Any, **settings: Any
+) -> GPTDatasetConfig:
+    values: dict[str, Any] = {
+        "random_seed": 7,
+        "sequence_length": 4,
+        "blend": (paths, [0.75, 0.25]),
+        "split": "100,0,0",
+        "path_to_cache": str(tmp_path / "cache"),
+        "tokenizer": tokenizer,
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": False,
+        "grid": ChunkGrid(4, 16),
+    }
+    return GPTDatasetConfig(**(values | settings))
+
+
+def test_the_builder_of_datasets_follows(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
+) -> None:
+    config = gpt_config(tmp_path, paths, tokenizer, follow=30)
+    train, _, _ = BlendedMegatronDatasetBuilder(
+        GPTDataset, [NUM_SAMPLES, 0, 0], lambda: True, config
+    ).build()
+    assert isinstance(train, BlendedDataset)
+    first = train[0]
+    assert not gate.is_set()
+    gate.set()
+    whole = gpt_config(tmp_path / "whole", paths, tokenizer)
+    expected, _, _ = BlendedMegatronDatasetBuilder(
+        GPTDataset, [NUM_SAMPLES, 0, 0], lambda: True, whole
+    ).build()
+    assert torch.equal(first["tokens"], expected[0]["tokens"])
+    assert_equal_items(train, expected, range(NUM_SAMPLES))
+
+
+def test_a_dataset_by_itself_follows(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[FollowedBuilds]
+) -> None:
+    config = gpt_config(tmp_path, paths, tokenizer, follow=30)
+    tokens = GPTDataset.build_low_level_dataset(paths[0], config)
+    split = Split.train
+    dataset = GPTDataset(tokens, paths[0], range(10), 20, split, config)
+    assert dataset[0]["tokens"].shape == (4,)
+    builds[0].wait()
+    assert not isinstance(dataset._store, FollowedStore)
+
+
+def test_a_failed_build_is_raised_by_the_next_sample(
+    tmp_path: Path,
+    paths: list[str],
+    tokenizer: FakeTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    builds: list[FollowedBuilds],
+) -> None:
+    def fail(*args: Any) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(blend_module, "store_chunk", fail)
+    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30)["train"]
+    for _ in range(2):
+        with pytest.raises(StoreError, match="the disk is full"):
+            dataset[0]
+
+
+def test_a_blend_that_draws_too_much_is_told_when_it_is_built(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[FollowedBuilds]
+) -> None:
+    """How much the greedy order draws of each dataset is known at its end only."""
+    config = gpt_config(tmp_path, paths, tokenizer, follow=30)
+    tokens = [GPTDataset.build_low_level_dataset(path, config) for path in paths]
+    split = Split.train
+    members = [
+        GPTDataset(low_level, path, range(10), 14, split, config)
+        for low_level, path in zip(tokens, paths, strict=True)
+    ]
+    blend = BlendedDataset(members, [0.75, 0.25], NUM_SAMPLES, config)
+    with pytest.raises(PlanError, match="train blend of 60 samples needs 45 samples"):
+        builds[-1].wait()
+    with pytest.raises(PlanError, match="needs 45 samples"):
+        blend[0]
+
+
+def test_a_finished_run_is_opened_as_ever(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run_config(tmp_path, paths)
+    build(config, SerialExecutor())
+    monkeypatch.setattr(background, "follow_plan", None)
+    monkeypatch.setattr(FollowedBuilds, "_run", None)
+    dataset = open_run(config, tokenizer, follow=30)["train"]
+    assert dataset[0]["tokens"].shape == (4,)
+
+
+def test_patience_is_checked(tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer) -> None:
+    with pytest.raises(ConfigError, match="follow must be 0 seconds or more, got -1"):
+        open_run(run_config(tmp_path, paths), tokenizer, follow=-1)
