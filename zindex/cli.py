@@ -196,11 +196,13 @@ def build(run_file: str, scheduler: str | None, timeline: str | None, as_json: b
     indices: list[dict[str, Any]] = []
     blends: list[dict[str, Any]] = []
     for (dataset, split), result in results.items():
+        # Of a packed index the number is a result, of others it was decided ahead.
+        numbers = result.store.attributes | result.store.spec
         fact = {
             "split": split,
             "store": str(result.store.root),
             "fingerprint": result.store.fingerprint,
-            "num_samples": result.store.spec["num_samples"],
+            "num_samples": numbers["num_samples"],
             "num_shards": result.num_shards,
             "num_written": result.num_written,
         }

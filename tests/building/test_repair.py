@@ -27,6 +27,7 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
+from zindex.plan.packing import PackingRules
 from zindex.store.identity import canonical_json
 from zindex.store.layout import ChunkGrid
 from zindex.store.verify import verify_store
@@ -41,6 +42,8 @@ STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "scalable": ("gpt", {"order": "scalable"}),
     "scalable, zstd": ("gpt", {"order": "scalable", "grid": ChunkGrid(2, 4, "zstd")}),
     "minimal": ("gpt", {"order": "scalable", "store": "minimal"}),
+    "packed": ("packed", {"packing": PackingRules(3), "samples": {"train": 40}}),
+    "packed, minimal": ("packed", {"packing": PackingRules(), "store": "minimal"}),
     "greedy": ("blend", {"grid": ChunkGrid(4, 8)}),
     "greedy, by sizes": ("blend", {"blend": "sizes"}),
     "keyed": ("blend", {"order": "scalable", "grid": ChunkGrid(4, 8)}),

@@ -118,21 +118,33 @@ async def build_packing(
     finally:
         tasks.held.clear()
         drop_held(source, store_plan.root)
-    num_epochs = sizes[0] // plan.partitions_per_epoch
-    facts = {
-        "num_samples": sizes[1],
-        "num_parts": sizes[2],
-        "num_tokens": int(starts[-1, 2]),
-        "num_epochs": num_epochs,
-        "num_documents": plan.num_documents,
-        "padding_share": padding_share(plan, sizes[1], int(starts[-1, 2])),
-    }
     receipts = [result.receipt for result in results]
-    await asyncio.to_thread(commit_store, store_plan, receipts, facts)
+    await asyncio.to_thread(commit_store, store_plan, receipts, packing_facts(plan, starts))
     store = find_index(store_plan)
     assert store is not None
     num_written = sum(result.written for result in results)
     return BuildResult(store, num_written=num_written, num_shards=store_plan.num_shards)
+
+
+def packing_facts(plan: PackingPlan, starts: Int64Array) -> dict[str, Any]:
+    """Return what the attributes of a packed index tell of its sizes.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    starts
+        Shape (partitions + 1, 3), int64: sample, part and token at which each partition starts.
+    """
+    num_samples, num_parts, num_tokens = starts[-1].tolist()
+    return {
+        "num_samples": num_samples,
+        "num_parts": num_parts,
+        "num_tokens": num_tokens,
+        "num_epochs": (len(starts) - 1) // plan.partitions_per_epoch,
+        "num_documents": plan.num_documents,
+        "padding_share": padding_share(plan, num_samples, num_tokens),
+    }
 
 
 def padding_share(plan: PackingPlan, num_samples: int, num_tokens: int) -> float:
@@ -202,7 +214,7 @@ def store_part_shard(
     def compute() -> AnyArray:
         values = np.empty((stop - start, 2), layout.dtype)
         for first, run in zip(first_parts, runs, strict=True):
-            _copy_overlap(run.part_index, first, values, start)
+            copy_overlap(run.part_index, first, values, start)
         return values
 
     return store_shard(root, layout, shard, compute)
@@ -230,13 +242,13 @@ def store_offset_shard(
         values = np.empty(stop - start, layout.dtype)
         for (first_sample, first_part), run in zip(firsts, runs, strict=True):
             # The end of a run is the start of the next one, and at last the number of parts.
-            _copy_overlap(run.sample_offset + first_part, first_sample, values, start)
+            copy_overlap(run.sample_offset + first_part, first_sample, values, start)
         return values
 
     return store_shard(root, layout, shard, compute)
 
 
-def _copy_overlap(source: AnyArray, first: int, out: AnyArray, start: int) -> None:
+def copy_overlap(source: AnyArray, first: int, out: AnyArray, start: int) -> None:
     """Copy what rows ``[first, ...)`` and rows ``[start, ...)`` have in common."""
     low, high = max(first, start), min(first + len(source), start + len(out))
     if low < high:

@@ -13,10 +13,12 @@ from zindex.building.convert import Corpus, plan_corpus, read_corpus_rows
 from zindex.building.documents import compute_documents, read_documents, shuffle_documents
 from zindex.building.executor import SerialExecutor, run_builds
 from zindex.building.held import drop_held, order_lengths
+from zindex.building.remade_source import open_same_lengths
 from zindex.building.remake_blend import RemadeBlend
+from zindex.building.remake_packing import RemadePacking
 from zindex.building.samples import compute_boundaries
 from zindex.building.shuffle import compute_shuffle, shuffle_samples
-from zindex.building.source import LengthSource, open_source
+from zindex.building.source import LengthSource
 from zindex.errors import ConfigError, FingerprintMismatchError, StoreError
 from zindex.formats.bin_idx import read_index
 from zindex.plan.blend_plan import BlendPlan
@@ -81,6 +83,8 @@ def open_remade(
     kind = plan.spec.get("kind")
     if kind == "gpt":
         return _RemadeIndex(plan, source)
+    if kind == "packed":
+        return RemadePacking(plan, source, damaged)
     if kind == "blend":
         return RemadeBlend(plan, blend, damaged)
     raise StoreError(
@@ -153,23 +157,8 @@ class _RemadeIndex:
     def _lengths(self) -> LengthSource:
         """The dataset, after checking that it is the one."""
         if self._opened is None:
-            source = self._source
-            if source is None:
-                raise ConfigError(
-                    f"the sample index of {self.store_plan.root} was made from the lengths of a "
-                    "dataset, which must be named to repair it; give --source with its token store "
-                    "or prefix, or name the run file"
-                )
-            if isinstance(source, str):
-                source = open_source(source, require_bin=False)
-            expected = (self.plan.source.length_digest, self.plan.source.num_sequences)
-            if (source.facts.length_digest, source.facts.num_sequences) != expected:
-                raise FingerprintMismatchError(
-                    f"{source.path} must have the lengths of digest {expected[0][:16]} that "
-                    f"{self.store_plan.root} was made from, it has "
-                    f"{source.facts.length_digest[:16]}; name the right source"
-                )
-            self._opened = source
+            root, what = self.store_plan.root, "the sample index"
+            self._opened = open_same_lengths(self._source, self.plan.source, root, what)
         return self._opened
 
     def make(self, shards: set[ShardId]) -> Iterator[Made]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zindex.building.named_stores import NamedStore, find_stores
-from zindex.building.planning import PlannedBlend, PlannedIndex
+from zindex.building.planning import PlannedBlend, PlannedIndex, PlannedPacking
 from zindex.building.progress import open_progress
 from zindex.building.remake import RemadeStore, open_remade
 from zindex.building.source import LengthSource
@@ -136,10 +136,11 @@ class _Repair:
         self.root = named.root
         self.item = named.item
         self.source: str | LengthSource | None = source
-        if source is None and isinstance(named.item, PlannedIndex):
+        if source is None and isinstance(named.item, PlannedIndex | PlannedPacking):
             self.source = named.item.source
         self.known = None
-        if named.item is not None and named.folder is not None:
+        # How large the arrays of a packed index are, only its own metadata tell.
+        if named.folder is not None and isinstance(named.item, PlannedIndex | PlannedBlend):
             self.known = named.item.store_plan(named.folder).to_json()
         self.advance = advance
         # Keys in the order in which they were put in place; one may be put twice.

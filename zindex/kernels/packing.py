@@ -108,6 +108,32 @@ def pack_documents(
     return Packing(sample_offset, part_index, int(np.arange(room + 1) @ counts))
 
 
+def count_samples(
+    document_lengths: IntegerArray,
+    sequence_length: int,
+    extra_token: int,
+    max_documents: int,
+    long_documents: int,
+) -> tuple[int, int, int]:
+    """Return how many samples, parts and tokens `pack_documents` makes of documents.
+
+    Notes
+    -----
+    Law: the order of the documents makes no difference.
+
+    Examples
+    --------
+    >>> count_samples(np.array([3, 9, 5, 2, 3]), 8, 0, 4, SPLIT)
+    (3, 6, 22)
+    """
+    room = sequence_length + extra_token
+    counts = np.zeros(room + 1, np.int64)
+    num_parts = count_parts(document_lengths, sequence_length, extra_token, long_documents, counts)
+    parts = np.empty(num_parts, np.int32), np.zeros(num_parts, np.int32)
+    num_samples = fit_parts(counts, max_documents, *parts)
+    return num_samples, num_parts, int(np.arange(room + 1) @ counts)
+
+
 @jit
 def count_parts(
     document_lengths: IntegerArray,

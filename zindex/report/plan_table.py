@@ -13,6 +13,7 @@ from zindex.config import RunConfig
 from zindex.plan.index_plan import IndexPlan
 from zindex.report.blend_table import BlendReport, largest_rows, make_blend_report
 from zindex.report.formatting import align_columns, format_count, format_nbytes
+from zindex.report.packing_table import PackingRow, make_packing_rows, packing_lines
 from zindex.store.commit import StoreStatus
 from zindex.store.files import free_nbytes
 from zindex.store.objects import place_of
@@ -81,11 +82,19 @@ class PlanReport:
     free_nbytes: int | None
     rows: tuple[PlanRow, ...]
     blends: tuple[BlendReport, ...] = ()
+    #: In the place of rows in a run that packs documents.
+    packings: tuple[PackingRow, ...] = ()
 
     @property
-    def items(self) -> tuple[PlanRow | BlendReport, ...]:
+    def items(self) -> tuple[PlanRow | PackingRow | BlendReport, ...]:
         """Everything to build."""
-        return (*self.rows, *self.blends)
+        return (*self.rows, *self.packings, *self.blends)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all indices."""
+        indices: tuple[PlanRow | PackingRow, ...] = (*self.rows, *self.packings)
+        return sum(row.num_samples for row in indices)
 
     @property
     def missing_nbytes(self) -> int:
@@ -96,7 +105,7 @@ class PlanReport:
         """Return the report as JSON values: its fields, the totals, and ``fits``."""
         counted = ("nbytes", "missing_nbytes", "num_shards", "num_done")
         totals = {name: sum(getattr(item, name) for item in self.items) for name in counted}
-        totals["num_samples"] = sum(row.num_samples for row in self.rows)
+        totals["num_samples"] = self.num_samples
         return asdict(self) | {"totals": totals, "fits": self.fits}
 
     @property
@@ -111,7 +120,8 @@ class PlanReport:
             f"split {self.split}"
         )
         blends = [line for blend in self.blends for line in ("", *blend.to_lines())]
-        lines = [title, "", *_table_lines(self.rows), *blends, "", *self._total_lines()]
+        table = packing_lines(self.packings) if self.packings else _table_lines(self.rows)
+        lines = [title, "", *table, *blends, "", *self._total_lines()]
         return "\n".join(lines)
 
     def _total_lines(self) -> list[str]:
@@ -121,12 +131,11 @@ class PlanReport:
         if lines:
             lines.append("")
         num_built = sum(item.committed for item in self.items)
-        num_samples = sum(row.num_samples for row in self.rows)
         plural = "s" if len(self.blends) > 1 else ""
         blends = f" and {len(self.blends):,} blend{plural}" if self.blends else ""
         lines.append(
-            f"{len(self.rows):,} indices{blends}, {num_built:,} of them built; "
-            f"{num_samples:,} samples"
+            f"{len(self.rows) + len(self.packings):,} indices{blends}, {num_built:,} of them "
+            f"built; {self.num_samples:,} samples"
         )
         free = "any amount" if self.free_nbytes is None else format_nbytes(self.free_nbytes)
         lines.append(f"{format_nbytes(self.missing_nbytes)} to write, {free} free at {self.index}")
@@ -164,8 +173,9 @@ def make_report(
     free
         Bytes that may be written below the index folder; None: as many as one likes.
     """
-    num_indices = len(plan.indices)
+    num_indices, num_members = len(plan.indices), len(plan.members)
     rows = tuple(map(_make_row, plan.indices, statuses[:num_indices]))
+    packed = make_packing_rows(plan.packings, statuses[num_indices:num_members], config.index)
     return PlanReport(
         order=config.order,
         seed=config.seed,
@@ -174,7 +184,8 @@ def make_report(
         index=str(place_of(config.index)),
         free_nbytes=free,
         rows=rows,
-        blends=_make_blends(config, plan.blends, statuses[num_indices:], rows),
+        blends=_make_blends(config, plan.blends, statuses[num_members:], (*rows, *packed)),
+        packings=packed,
     )
 
 
@@ -182,7 +193,7 @@ def _make_blends(
     config: RunConfig,
     blends: Sequence[PlannedBlend],
     statuses: Sequence[StoreStatus],
-    rows: Sequence[PlanRow],
+    rows: Sequence[PlanRow | PackingRow],
 ) -> tuple[BlendReport, ...]:
     """Return the reports of a run's blends."""
     if config.blend_kind is None:
