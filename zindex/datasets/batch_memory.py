@@ -12,6 +12,14 @@ import torch
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Bytes = npt.NDArray[np.uint8]
 
+_DTYPES: dict[torch.dtype, npt.DTypeLike] = {
+    torch.bool: np.bool_,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.float32: np.float32,
+    torch.uint8: np.uint8,
+}
 # Bytes: a cache line, and a multiple of every item.
 _ALIGNMENT = 64
 # Below this, malloc uses its memory again by itself; above it gives it back to the system, and
@@ -77,10 +85,13 @@ def allocate(shapes: Shapes) -> dict[str, torch.Tensor]:
         spans[name] = slice(nbytes, nbytes + size)
         nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
     if torch.utils.data.get_worker_info() is None:
-        memory = torch.from_numpy(take_bytes(nbytes))
-    else:
-        storages: Any = torch.UntypedStorage
-        memory = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
+        memory = take_bytes(nbytes)
+        return {
+            name: torch.from_numpy(memory[spans[name]].view(_DTYPES[dtype]).reshape(shape))
+            for name, (shape, dtype) in shapes.items()
+        }
+    storages: Any = torch.UntypedStorage
+    shared = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
     return {
-        name: memory[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
+        name: shared[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
     }

@@ -165,7 +165,9 @@ def find_runs(numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
     >>> starts.tolist(), stops.tolist()
     ([4, 2, 3], [7, 4, 4])
     """
-    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+    cuts = np.flatnonzero(numbers[1:] - numbers[:-1] != 1) + 1
+    if not cuts.size:
+        return numbers[:1], numbers[-1:] + 1
     starts = numbers[np.concatenate(([0], cuts))]
     return starts, numbers[np.append(cuts - 1, len(numbers) - 1)] + 1
 

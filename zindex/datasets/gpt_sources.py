@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zindex.datasets.held_arrays import find_held
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -58,8 +59,13 @@ def read_extents(groups: DocumentGroups, documents: Int64Array) -> Extents:
     for dataset, part in groups:
         numbers = documents[part]
         if isinstance(dataset, ZarrIndexedDataset):
-            wanted.append(Spans(dataset.offsets, numbers, numbers + 2))
-            places.append(part)
+            held = find_held(dataset.offsets, len(numbers))
+            if held is None or numbers.min() < 0 or numbers.max() + 1 >= len(held):
+                wanted.append(Spans(dataset.offsets, numbers, numbers + 2))
+                places.append(part)
+                continue
+            extents.starts[part] = starts = held[numbers]
+            np.subtract(held[numbers + 1], starts, out=extents.lengths[part])
         elif isinstance(dataset, IndexedDataset):
             index = dataset.index
             extents.starts[part] = index.sequence_pointers[numbers] // index.dtype_size

@@ -69,7 +69,8 @@ def make_tensors(
         _fill_provenance(arrays, texts, origin)
     text = _fill_up(texts, pad)
     _fill_labels(arrays, text, pad)
-    arrays["loss_mask"][is_padding] = 0.0
+    if is_padding.any():
+        arrays["loss_mask"][is_padding] = 0.0
     starts: AnyArray = np.zeros((1, 1), np.int64)
     if is_packed:
         starts = _fill_boundaries(texts, arrays["cu_seqlens"], arrays["max_seqlen"])

@@ -128,9 +128,8 @@ def resolve_positions(
     numbers = np.array(
         [0 if position is None else operator.index(position) for position in positions], np.int64
     )
-    wrong = (numbers < -size) | (numbers >= size)
-    if wrong.any():
-        raise IndexError(
-            f"index {numbers[np.argmax(wrong)]} is out of range for the {size} samples of {where}"
-        )
-    return np.where(numbers < 0, numbers + size, numbers), is_padding
+    numbers[numbers < 0] += size
+    if numbers.min() < 0 or numbers.max() >= size:
+        i = int(np.argmax((numbers < 0) | (numbers >= size)))
+        raise IndexError(f"index {positions[i]} is out of range for the {size} samples of {where}")
+    return numbers, is_padding
