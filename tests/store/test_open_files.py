@@ -30,6 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarn
 
 @pytest.fixture(autouse=True)
 def _kernel_from_the_first_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_all_files()
     monkeypatch.setattr(round_reader, "SPANS_BEFORE_KERNEL", 0)
     monkeypatch.setattr(round_reader, "FEW_SPANS", 0)
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.store.open_files import OpenArray, table
-from zindex.store.rows import RowReader, Spans, check_places
+from zindex.store.rows import RowReader, Spans, check_counts, check_places
 
 if TYPE_CHECKING:
     from zindex.store.reader import LocalReader
@@ -20,6 +20,7 @@ FEW_SPANS = 2
 #: a run, and short-lived processes, do without.
 SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
+_SMALL_NBYTES = 1 << 14
 _INT64 = np.dtype(np.int64)
 
 _num_spans = 0
@@ -65,6 +66,11 @@ class _Round:
         self.placed = False
         self.address = 0
         self.addressed: AnyArray | None = None
+        # Small results are views of one block: to find out an array's address takes longer than
+        # anything else here.
+        self.block = np.empty(_SMALL_NBYTES, np.uint8)
+        self.block_address = self.block.__array_interface__["data"][0]
+        self.block_nbytes = 0
         for spans in wanted:
             self.results.append(self._add(spans))
 
@@ -78,32 +84,46 @@ class _Round:
         record = local.record(array)
         count = len(starts)
         if count != len(stops) or (places is not None and count != len(places)):
-            raise ValueError(
-                f"starts, stops and places must be as many, got {count}, {len(stops)} and "
-                f"{'none' if places is None else len(places)}"
-            )
+            check_counts(starts, stops, places)
         dtype = local.dtype
         wide = 0
         if out is None:
             if not record:
                 return None
-            rows = int(stops[0]) - int(starts[0]) if count == 1 else int((stops - starts).sum())
-            out = np.empty((max(rows, 0), *local._row_shape), dtype)
-        elif not record or not out.flags.c_contiguous or out.shape[1:] != local._row_shape:
+            rows = stops.item() - starts.item() if count == 1 else int((stops - starts).sum())
+            out, address = self._target(local, max(rows, 0))
+        elif not record or not out.flags.carray or out.shape[1:] != local._row_shape:
             return None
-        elif out.dtype != dtype:
-            if out.dtype != _INT64 or dtype.kind not in "iu" or dtype.itemsize > 4 or out.ndim > 1:
-                return None
-            wide = 1
-        if out is not self.addressed:
-            self.address = out.__array_interface__["data"][0]
-            self.addressed = out
+        else:
+            if out.dtype != dtype:
+                if out.dtype != _INT64 or dtype.kind not in "iu" or dtype.itemsize > 4:
+                    return None
+                if out.ndim > 1:
+                    return None
+                wide = 1
+            if out is not self.addressed:
+                self.address = out.__array_interface__["data"][0]
+                self.addressed = out
+            address = self.address
         self.num_spans += count
         placed = places is not None
         self.placed |= placed
-        self.fields += (self.num_spans, record, self.address, len(out), wide, placed)
+        self.fields += (self.num_spans, record, address, len(out), wide, placed)
         self.groups.append((spans, array, out))
         return out
+
+    def _target(self, reader: "LocalReader", rows: int) -> tuple[AnyArray, int]:
+        """Return an array for the rows of a reader, and its address."""
+        first = self.block_nbytes
+        nbytes = rows * reader._row_nbytes
+        if first + nbytes <= _SMALL_NBYTES:
+            self.block_nbytes = first + nbytes + (-nbytes & 7)
+            part: AnyArray = self.block[first : first + nbytes].view(reader.dtype)
+            if reader._row_shape:
+                part = part.reshape(rows, *reader._row_shape)
+            return part, self.block_address + first
+        out = np.empty((rows, *reader._row_shape), reader.dtype)
+        return out, out.__array_interface__["data"][0]
 
     def read(self) -> list[AnyArray]:
         """Return the rows of all spans."""
@@ -152,6 +172,9 @@ def _join(parts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 def _read_left(group: tuple[Spans, OpenArray, AnyArray], start: int, stop: int, place: int) -> None:
     """Read a span that the kernel left: it needs a file opened or a chunk verified, or is wrong."""
     spans, _, target = group
-    rows = cast("LocalReader", spans.reader).read(start, stop)
-    check_places(place, place + len(rows), len(target))
+    reader = cast("LocalReader", spans.reader)
+    rows = reader.read(start, stop)
+    if place < 0 or place + len(rows) > len(target):
+        reader.refuse(spans.starts, spans.stops)
+        check_places(place, place + len(rows), len(target))
     target[place : place + len(rows)] = rows

@@ -136,9 +136,7 @@ class RowReader:
             If a shard is missing or a chunk fails its checksum.
         """
         if not 0 <= start <= stop <= len(self):
-            raise IndexError(
-                f"rows [{start}, {stop}) are outside {self.layout.name} of length {len(self)}"
-            )
+            raise self._outside(start, stop)
         shape = (stop - start, *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)
@@ -179,11 +177,14 @@ class RowReader:
         VerificationError
             If a shard is missing or a chunk fails its checksum.
         """
+        check_counts(starts, stops, places)
         lengths = stops - starts
+        if len(lengths) and lengths.min() < 0:
+            self.refuse(starts, stops)
         if places is None:
             places = np.cumsum(lengths) - lengths
         if out is None:
-            out = np.empty((max(0, int(lengths.sum())), *self.shape[1:]), self.dtype)
+            out = np.empty((int(lengths.sum()), *self.shape[1:]), self.dtype)
         if len(places):
             check_places(int(places.min()), int((places + lengths).max()), len(out))
         for start, stop, place in zip(
@@ -191,6 +192,18 @@ class RowReader:
         ):
             out[place : place + stop - start] = self.read(start, stop)
         return out
+
+    def refuse(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
+        """Raise IndexError for the first span that is outside the array, if there is one."""
+        wrong = np.flatnonzero((starts < 0) | (stops < starts) | (stops > len(self)))
+        if len(wrong):
+            raise self._outside(int(starts[wrong[0]]), int(stops[wrong[0]]))
+
+    def _outside(self, start: int, stop: int) -> IndexError:
+        """Return the error for rows that are not there."""
+        return IndexError(
+            f"rows [{start}, {stop}) are outside {self.layout.name} of length {len(self)}"
+        )
 
     def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return rows by number: shape (len(rows), ...), in this dtype."""
@@ -207,6 +220,20 @@ class RowReader:
         Classes that read many arrays better at once than one after the other have their own.
         """
         return [read_array_spans(*spans) for spans in wanted]
+
+
+def check_counts(
+    starts: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64] | None,
+) -> None:
+    """Refuse spans of which there are not as many starts as stops and places."""
+    count = len(starts)
+    if count != len(stops) or (places is not None and count != len(places)):
+        raise ValueError(
+            f"starts, stops and places must be as many, got {count}, {len(stops)} and "
+            f"{'none' if places is None else len(places)}"
+        )
 
 
 def check_places(first: int, last: int, length: int) -> None:
