@@ -12,6 +12,7 @@ COMMANDS = {
     "bench_blend": ["--datasets", "9", "--samples", "1e4", "--runs", "1"],
     "bench_build": ["--documents", "20000", "--runs", "1"],
     "bench_kernels": ["--size", "1e5", "--runs", "1"],
+    "bench_packing": ["--documents", "20000", "--python", "2000", "--runs", "1"],
     "bench_remote": ["--tokens", "2e5", "--length", "64", "--seconds", "0.2", "--latency", "0.001"],
     "bench_read": ["--tokens", "2e5", "--members", "3", "--runs", "1"],
 }
