@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import zindex
 from tests.building.runs import GRID, LENGTHS, make_config
 from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.building.executor import SerialExecutor
+from zindex.building.repair import repair
+from zindex.cli import main
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import NotReadyError, StoreNotFoundError
@@ -19,6 +22,7 @@ from zindex.report.plan_table import report_run
 from zindex.store import files
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import place_of
+from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()
 
@@ -140,6 +144,43 @@ class ObjectStoreContract:
         again = next(iter(zindex.build(config, SERIAL).values()))
         assert (again.num_written, again.num_shards) == (3, len(shards))
         assert bucket.contents(prefix) == whole
+
+    def test_damage_is_found_and_repaired(self, bucket: Bucket, write_corpus: WriteCorpus) -> None:
+        prefix = write_corpus(LENGTHS)
+        [store] = zindex.convert(prefix, f"{bucket.url}/corpus.zarr", client=SERIAL, grid=GRID)
+        assert verify_store(store.root).is_sound
+        whole = bucket.contents()
+        damaged = bytearray(whole["corpus.zarr/tokens/c/3"])
+        damaged[5] ^= 1
+        bucket.write("corpus.zarr/tokens/c/3", bytes(damaged))
+        bucket.remove("corpus.zarr/tokens/c/7")
+        report = verify_store(store.root)
+        assert [damage.key for damage in report.damages] == ["tokens/c/3", "tokens/c/7"]
+        repair(store.root, source=prefix)
+        assert bucket.contents() == whole
+        assert verify_store(store.root).is_sound
+
+    def test_commands_take_urls(
+        self, bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        prefix, url = write_corpus(LENGTHS), f"{bucket.url}/corpus.zarr"
+        run_file = tmp_path / "run.yaml"
+        run_file.write_text(
+            f"datasets: [{url}]\nsequence_length: 4\nsplit: '100,0,0'\nindex: {bucket.url}/index\n"
+        )
+
+        def run(*arguments: str) -> str:
+            done = CliRunner().invoke(main, arguments)
+            assert done.exit_code == 0, done.output
+            return done.output
+
+        run("convert", prefix, url)
+        assert f"any amount free at {bucket.url}/index" in run("plan", str(run_file))
+        run("build", str(run_file))
+        assert "1 of them built" in run("plan", str(run_file))
+        run("verify", url, f"{bucket.url}/index")
+        run("export", url, str(tmp_path / "back"))
+        assert (tmp_path / "back.bin").read_bytes() == Path(f"{prefix}.bin").read_bytes()
 
     def test_nothing_there(self, bucket: Bucket) -> None:
         with pytest.raises(StoreNotFoundError, match=r"no zindex store at s3://bucket-\d+/corpus;"):

@@ -1,0 +1,109 @@
+"""Stores behind an HTTP server, which are only read; and what lies in file systems only."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zindex
+from tests.building.runs import GRID, LENGTHS, make_config
+from tests.cloud.servers import Bucket, free_port, wait_for_port
+from tests.conftest import WriteCorpus
+from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
+from zindex.building.executor import SerialExecutor
+from zindex.config import DatasetConfig
+from zindex.errors import ConfigError, NotReadyError, StoreNotFoundError
+from zindex.store.chunk_cache import cache
+from zindex.store.commit import begin_store
+from zindex.store.open import open_store
+
+ROOT = Path(__file__).parents[2]
+SERIAL = SerialExecutor()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and the URL under which a server of static files shows it."""
+    folder, port = tmp_path / "served folder", free_port()
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.benchmarks.latency_server", str(folder)]
+    process = subprocess.Popen([*command, str(port), "0"], cwd=ROOT)
+    try:
+        wait_for_port(port, process)
+        cache.reset()
+        yield folder, f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_store_is_read_over_http(served: tuple[Path, str]) -> None:
+    folder, url = served
+    build_arrays(folder / "my store", {ONE: count_up(10)})
+    for name in ("my store", "my%20store/"):
+        store = open_store(f"{url}/{name}")
+        np.testing.assert_array_equal(store["one"], count_up(10))
+        assert str(store.root) == f"{url}/my%20store"
+
+
+def test_a_run_is_built_from_a_corpus_over_http(
+    served: tuple[Path, str], write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    folder, url = served
+    [plain] = zindex.convert(write_corpus(LENGTHS), folder / "a.zarr", client=SERIAL, grid=GRID)
+    config = make_config(tmp_path, f"{url}/a.zarr", split="100,0,0")
+    [result] = zindex.build(config, SERIAL).values()
+    assert result.num_written == result.num_shards
+    # It is the same corpus, so this is the same index.
+    [again] = zindex.build(make_config(tmp_path, str(plain.root), split="100,0,0"), SERIAL).values()
+    assert again.num_written == 0
+    config = make_config(tmp_path, f"{url}/a.zarr", split="100,0,0", index=f"{url}/index")
+    with pytest.raises(ConfigError, match=r"cannot be written: over http stores are only read"):
+        zindex.build(config, SERIAL)
+
+
+def test_a_store_over_http_that_is_not_there_or_not_ready(served: tuple[Path, str]) -> None:
+    folder, url = served
+    with pytest.raises(StoreNotFoundError, match=r"no zindex store at http://.*/nothing; check"):
+        open_store(f"{url}/nothing")
+    begin_store(plan_arrays(folder / "begun", {ONE: count_up(10)}))
+    with pytest.raises(NotReadyError, match=r"http://.*/begun is not built yet"):
+        open_store(f"{url}/begun")
+
+
+def test_pairs_are_read_from_file_systems_only(bucket: Bucket, tmp_path: Path) -> None:
+    message = r"a .bin/.idx pair must be a path or a file:// URL, got scheme 's3'; copy the data"
+    with pytest.raises(ConfigError, match=message):
+        zindex.convert(f"{bucket.url}/corpus", tmp_path / "corpus.zarr", client=SERIAL)
+    build_arrays(tmp_path / "store", {ONE: count_up(10)})
+    message = r"no zindex store at s3://bucket-\d+/corpus; check the URL, or convert the corpus to"
+    with pytest.raises(StoreNotFoundError, match=message):
+        zindex.build(make_config(tmp_path, f"{bucket.url}/corpus"), SERIAL)
+
+
+def test_pairs_are_written_to_file_systems_only(
+    bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    [store] = zindex.convert(write_corpus(LENGTHS), tmp_path / "a.zarr", client=SERIAL, grid=GRID)
+    with pytest.raises(ConfigError, match=r"a .bin/.idx pair must be a path .* got scheme 's3'"):
+        zindex.export(store.root, f"{bucket.url}/back", client=SERIAL)
+
+
+def test_a_uniform_shuffle_needs_a_file_system(
+    bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    corpus = write_corpus(LENGTHS)
+    config = make_config(
+        tmp_path,
+        DatasetConfig(corpus, weight=1.0),
+        index=f"{bucket.url}/index",
+        order="scalable",
+        shuffle="uniform",
+        samples={"train": 20},
+    )
+    message = r"shuffle: uniform needs an index folder in a file system .* set shuffle: keyed"
+    with pytest.raises(ConfigError, match=message):
+        zindex.build(config, SERIAL)
