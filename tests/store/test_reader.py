@@ -1,5 +1,6 @@
 """Reading by position: equal to what was stored, or an error that names the shard."""
 
+import errno
 import os
 import pickle
 import random
@@ -375,6 +376,33 @@ def test_a_shard_that_shrinks_under_its_reader_is_an_error_and_no_signal(tmp_pat
         VerificationError, match=r"one/c/0 must end with an index of \d+ bytes, got 0"
     ):
         array.read(1, 2)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_file_that_another_client_has_replaced_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any
+) -> None:
+    """NFS answers ESTALE for the descriptor of a file that is gone on the server."""
+    build_arrays(tmp_path, {ONE: count_up(12)}, ChunkGrid(3, 6, codec))
+    array = open_store(tmp_path)["one"]
+    np.testing.assert_array_equal(array, count_up(12))
+    reader.table.decoded.clear()
+    real, stale = os.preadv, [array.bind().files[0].number]
+
+    def read(descriptor: int, buffers: Any, offset: int) -> int:
+        if descriptor in stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(reader.os, "preadv", read)
+    held = array.bind().files[0]  # so that its number is not given to the next file
+    np.testing.assert_array_equal(array.read(1, 9), count_up(12)[1:9])
+    assert array.bind().files[0] is not held
+    stale.append(array.bind().files[0].number)
+    reader.table.decoded.clear()
+    monkeypatch.setattr(reader.table, "open", lambda array, shard: held)
+    with pytest.raises(OSError, match="Stale file handle"):
+        array.read(1, 5)
 
 
 def test_an_opened_store_is_read_as_it_is_now(tmp_path: Path) -> None:

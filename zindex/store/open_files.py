@@ -4,6 +4,7 @@ A descriptor closes when it is needed for another file; that a file's index and 
 remembered. Descriptors never cross ``fork``: a child opens its own.
 """
 
+import errno
 import os
 import resource
 import stat
@@ -93,8 +94,6 @@ class OpenArray:
         self.descriptors = np.zeros(num_shards, np.int32)
         used = np.zeros(num_shards, np.uint8)
         self.verified_values = np.zeros(num_chunks, np.uint8)
-        if form.chain.plain and not form.chain.checked:
-            self.verified_values[:] = 1  # there is nothing to verify
         # Single values are got from a memoryview in a third of the time.
         self.used = used.data
         self.verified = self.verified_values.data
@@ -320,8 +319,11 @@ class FileTable:
     def keep_decoded(self, array: OpenArray, number: int, values: AnyArray) -> None:
         """Keep the values of a compressed chunk until others are used more."""
         with self.lock:
-            if array.retired or (id(array), number) in self.decoded:
+            if array.retired:
                 return
+            old = self.decoded.pop((id(array), number), None)
+            if old is not None:
+                self.decoded_nbytes -= old.nbytes
             self.decoded[id(array), number] = values
             self.decoded_nbytes += values.nbytes
             while self.decoded_nbytes > DECODED_NBYTES and len(self.decoded) > 1:
@@ -364,7 +366,7 @@ class FileTable:
         array.nbytes -= nbytes
         if not array.retired:
             self.nbytes -= nbytes
-        if not form.chain.plain or form.chain.checked:
+        if form.chain.checked or not form.chain.plain:
             first = shard * form.chunks_per_shard
             array.verified_values[first : first + form.chunks_per_shard] = 0
 
@@ -377,8 +379,7 @@ class FileTable:
         self.start()
 
 
-#: EMFILE and ENFILE.
-_NO_DESCRIPTOR = (24, 23)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def _read_index(

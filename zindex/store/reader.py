@@ -4,6 +4,7 @@ No Zarr library is on this path: one call costs a few ``pread``. An inner chunk 
 its crc32c the first time that a process touches it. Readers hold no file across ``fork`` or pickle.
 """
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -84,8 +85,9 @@ class LocalReader(RowReader):
         self.verify: Verify = verify
         # What the shortest read needs is at hand without a look-up through several objects.
         self._array: OpenArray | None = None
-        self._direct = form.chain.plain and verify != "always"
-        self._trusting = verify == "never"
+        checked = form.chain.checked
+        self._direct = form.chain.plain and not (checked and verify == "always")
+        self._trusting = verify == "never" or (form.chain.plain and not checked)
         self._length, self._row_shape = form.length, self.shape[1:]
         self._shard_length, self._chunk_length = form.shard_length, form.chunk_length
         self._chunks_per_shard, self._row_nbytes = form.chunks_per_shard, form.row_nbytes
@@ -124,8 +126,11 @@ class LocalReader(RowReader):
                 rows = np.empty((count, *self._row_shape), self.dtype)
                 offset = self._base + chunk * self._stride + skip * self._row_nbytes
                 buffers: Any = (rows,)
-                if os.preadv(file.number, buffers, offset) == count * self._row_nbytes:
-                    return rows
+                try:
+                    if os.preadv(file.number, buffers, offset) == count * self._row_nbytes:
+                        return rows
+                except OSError:
+                    pass  # what is wrong is found out below
         return super().read(start, stop, out)
 
     def read_spans(
@@ -142,20 +147,29 @@ class LocalReader(RowReader):
 
     def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         array = self.bind()
-        read = self._read_plain if self.form.chain.plain else self._read_decoded
         position = start
         while position < stop:
             shard, first = divmod(position, self._shard_length)
             count = min(stop - position, self._shard_length - first)
             rows = out[position - start : position - start + count]
             try:
-                file = table.open(array, shard)
-                read(array, file, shard, first, rows)
-            except (VerificationError, OSError):
+                self._read_shard(array, shard, first, rows)
+            except (VerificationError, OSError) as error:
                 # The next try sees the files that are there then, perhaps sound ones.
                 table.forget_array(array)
-                raise
+                # A network file system says so when another client has put a file in its place.
+                if not isinstance(error, OSError) or error.errno != errno.ESTALE:
+                    raise
+                self._read_shard(array, shard, first, rows)
             position += count
+
+    def _read_shard(self, array: OpenArray, shard: int, first: int, rows: npt.NDArray[Any]) -> None:
+        """Fill ``rows`` from row ``first`` of a file."""
+        file = table.open(array, shard)
+        if self.form.chain.plain:
+            self._read_plain(array, file, shard, first, rows)
+        else:
+            self._read_decoded(array, file, shard, first, rows)
 
     def _is_trusted(self, array: OpenArray, number: int) -> bool:
         """Whether a chunk need not be checked."""

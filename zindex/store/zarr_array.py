@@ -28,7 +28,7 @@ DATA_TYPES = (
 #: Bytes of the values of a chunk that must be in memory at once.
 MAX_CHUNK_NBYTES = 1 << 30
 #: Chunks of an array, and of one of its shards: a byte and an index entry are kept for each.
-MAX_CHUNKS, MAX_SHARD_CHUNKS = 1 << 32, 1 << 24
+MAX_CHUNKS, MAX_SHARD_CHUNKS = 1 << 28, 1 << 24
 _MAX_SIZE = 1 << 62
 _MAX_DIMS = 32
 _METADATA = "zarr.json"
