@@ -344,3 +344,58 @@ def test_dask_offers_the_same_commands() -> None:
     done = run_python("-m", "dask", "zindex", "--help")
     assert done.returncode == 0, done.stderr
     assert "quickstart" in done.stdout
+
+
+@pytest.fixture
+def blended_file(tmp_path: Path, write_corpus: WriteCorpus) -> Path:
+    """Write a run with a blend of two datasets, and a third dataset that it does not name."""
+    for name, size in [("web", 40), ("code", 20), ("new", 20)]:
+        write_corpus([5] * size, name=name)
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "sequence_length: 4\nsplit: '1,0,0'\nindex: index\nsamples: {train: 50}\n"
+        "datasets: [{path: web, weight: 3}, {path: code, weight: 2}]\n"
+    )
+    return path
+
+
+def test_edit_changes_a_run_and_shows_it(blended_file: Path) -> None:
+    assert succeed("edit", blended_file) == "train was not edited: 50 samples\n"
+    text = succeed(
+        "edit", blended_file, "--at", 20, "--reweight", "code=6", "--add", "new=1", "--drop", "web"
+    )
+    assert text.startswith("edit 1 at position 20: ")
+    assert "code to weight 6" in text
+    assert "new added with weight 1" in text
+    assert "web dropped" in text
+    assert "skipped" in text.splitlines()[1]
+    text = succeed("edit", blended_file, "--skip", "30:35", "--verify")
+    assert "edit 2 at position 30: [30, 35) skipped" in text
+    assert "verified: 45 positions have a sample each of their own, 5 are left out" in text
+    shown = succeed("edit", blended_file)
+    assert shown.startswith("train was edited 2 times: 45 samples of 4 tokens, fingerprint ")
+    assert "edit 1 at position 20" in succeed("plan", blended_file)
+    edits = json.loads(succeed("plan", blended_file, "--json"))["edits"]["train"]
+    assert [edit["position"] for edit in edits] == [20, 30]
+    facts = json.loads(succeed("edit", blended_file, "--json", "--verify"))
+    assert facts["edits"] == edits
+    assert facts["verified"] == {"num_samples": 45, "num_skipped": 5}
+    last = json.loads(succeed("edit", blended_file, "--at", 45, "--num-samples", 60, "--json"))
+    assert last["edit"]["change"]["num_samples"] == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--reweight", "code"), "--reweight must be PATH=WEIGHT, such as corpora/code=0.3"),
+        (("--add", "new=much"), "--add must be PATH=WEIGHT"),
+        (("--skip", "5"), "--skip must be START:STOP, such as 120000:124000, got 5"),
+        (("--at", "10"), "an edit must change something"),
+        (("--at", "10", "--drop", "other"), "an edit must name datasets of the run"),
+        (("--at", "10", "--sequence-length", "0"), "got 0"),
+    ],
+)
+def test_edit_refuses_in_one_line(
+    blended_file: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in fail("edit", blended_file, *arguments)

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from zindex.cli_edit import edit
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -162,13 +163,16 @@ def plan(run_file: str, as_json: bool) -> None:
     be blended.
     """
     from zindex.config import load_config
+    from zindex.report.journal_table import report_edits
     from zindex.report.plan_table import report_run
 
-    report = report_run(load_config(run_file))
+    config = load_config(run_file)
+    report = report_run(config)
+    edits = report_edits(config)
     if as_json:
-        _print_json(report.to_json())
+        _print_json(report.to_json() | edits.to_json())
     else:
-        click.echo(report.to_text())
+        click.echo("\n".join([report.to_text(), *edits.lines]))
 
 
 @main.command()
@@ -380,6 +384,9 @@ def _find_quickstart() -> Path:
         if place.exists():
             return place
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
+
+
+main.add_command(edit)
 
 
 def _print_json(value: Any) -> None:

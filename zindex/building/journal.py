@@ -41,6 +41,9 @@ from zindex.store import files
 from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
 from zindex.store.objects import Place, place_of
 
+#: How the folders of journals are named in the index folder.
+JOURNAL_PREFIX = "journal-"
+
 _SUFFIX = ".json"
 
 
@@ -146,7 +149,7 @@ class RunJournal:
     @property
     def folder(self) -> Place:
         """Where the journal lies."""
-        name = f"journal-{self.split}-{self.base_fingerprint[:32]}"
+        name = f"{JOURNAL_PREFIX}{self.split}-{self.base_fingerprint[:32]}"
         return place_of(self.config.index) / name
 
     def used_table(self, blend: int, state: RunState | None = None) -> UsedTable:
