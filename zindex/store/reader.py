@@ -37,7 +37,8 @@ __all__ = [
 #: When an inner chunk is checked: at its first touch in a process, at every read, or never.
 Verify = Literal["first", "always", "never"]
 
-_MAX_IOVEC = 512
+# Buffers of one call; fewer where chunks are checked, so that they are still in the cache then.
+_MAX_IOVEC, _MAX_CHECKED_IOVEC = 512, 64
 
 #: Called when a store is opened anew, so that its reader sees the files that are there now.
 forget_open_shards = table.forget
@@ -286,7 +287,8 @@ class _Run:
                 f"chunk {chunk} of {self.array.form.where(shard)} must hold "
                 f"{self.chunk_nbytes + self.gap} bytes, got {nbytes}"
             )
-        if offset + skip != self.stop or len(self.buffers) >= _MAX_IOVEC:
+        most = _MAX_CHECKED_IOVEC if self.checks else _MAX_IOVEC
+        if offset + skip != self.stop or len(self.buffers) >= most:
             self.finish()
             self.start = offset + skip
         self.stop = offset + skip + len(part)
