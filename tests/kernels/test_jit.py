@@ -1,0 +1,41 @@
+"""How kernels are compiled."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+FORK = """
+import os, signal, threading
+from numba.core.compiler_lock import global_compiler_lock
+from zindex.kernels._jit import jit
+
+compiling, forking = threading.Event(), threading.Event()
+
+def compile_until_a_fork_begins():
+    with global_compiler_lock:
+        compiling.set()
+        forking.wait()
+
+# Runs before the hook that is registered already.
+os.register_at_fork(before=forking.set)
+thread = threading.Thread(target=compile_until_a_fork_begins)
+thread.start()
+compiling.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(100)
+    os._exit(jit(lambda x: x + 1)(41))
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_that_is_forked_during_a_compilation_can_compile() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout == "42\n", done.stderr
