@@ -45,7 +45,7 @@ def index_store_plan(plan: IndexPlan, folder: PlaceLike) -> StorePlan:
     spec = plan.spec | {"store": plan.stored}
     nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
     name = f"gpt-{plan.split}-{nameless.fingerprint[:32]}"
-    return replace(nameless, root=place_of(folder) / name)
+    return nameless.at(place_of(folder) / name)
 
 
 def find_index(store_plan: StorePlan) -> Store | None:

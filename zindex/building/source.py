@@ -64,6 +64,8 @@ def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
     if start >= stop:
         return 0
     if isinstance(reader, Store):
+        if start == 0 and stop == reader.spec["num_sequences"]:
+            return int(reader.spec["num_tokens"])
         offsets = reader[schema.SEQUENCE_OFFSET.name]
         return int(offsets[stop]) - int(offsets[start])
     first = int(reader.sequence_pointers(start, start + 1)[0])

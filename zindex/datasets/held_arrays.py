@@ -98,4 +98,7 @@ def take_spans(rows: AnyArray, starts: Int64Array, stops: Int64Array) -> AnyArra
         return take_spans(rows, starts[i : i + 1], stops[i : i + 1])
     lengths = stops - starts
     before = np.cumsum(lengths) - lengths
-    return rows[np.repeat(starts - before, lengths) + np.arange(before[-1] + lengths[-1])]
+    taken: AnyArray = rows[
+        np.repeat(starts - before, lengths) + np.arange(before[-1] + lengths[-1])
+    ]
+    return taken

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,8 +55,6 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     ----------
     unique_identifiers
         What Megatron identifies the dataset by, in its order.
-    unique_description, unique_description_hash
-        The same as JSON, and the MD5 of that: Megatron's cache key, not ours.
     """
 
     def __init__(
@@ -84,10 +83,19 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         if config.order != "megatron":
             # Another order is another dataset, of which Megatron's key knows nothing.
             self.unique_identifiers["order"] = config.order
-        self.unique_description, self.unique_description_hash = describe(self.unique_identifiers)
         self._pad_token_id = _resolve_pad(
             config.tokenizer, allow_ambiguous=bool(config.allow_ambiguous_pad_tokens)
         )
+
+    @cached_property
+    def unique_description(self) -> str:
+        """``unique_identifiers`` as JSON."""
+        return describe(self.unique_identifiers)[0]
+
+    @cached_property
+    def unique_description_hash(self) -> str:
+        """The MD5 of the description: Megatron's cache key, not ours."""
+        return describe(self.unique_identifiers)[1]
 
     @property
     def dataset(self) -> Any:

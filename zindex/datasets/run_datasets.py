@@ -13,6 +13,8 @@ from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import collect, open_builds, open_meeting
 from zindex.datasets.utils import Split
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.store.open import Store
 
 #: A dataset of a run: cut out of a stream, or packed.
 Member = GPTDataset | PackedGPTDataset
@@ -112,7 +114,12 @@ def _open_members(
     for item in items:
         path, plan = item.dataset, item.plan
         if path not in tokens:
-            tokens[path] = GPTDataset.build_low_level_dataset(path, config)
+            opened = item.source.reader
+            tokens[path] = (
+                ZarrIndexedDataset.of(path, opened)
+                if isinstance(opened, Store)
+                else GPTDataset.build_low_level_dataset(path, config)
+            )
         documents, split = range(plan.start, plan.stop), Split[plan.split]
         kind = GPTDataset if isinstance(item, PlannedIndex) else PackedGPTDataset
         members[path, plan.split] = kind(

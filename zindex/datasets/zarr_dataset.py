@@ -40,9 +40,19 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
 
     def __init__(self, path_prefix: str, multimodal: bool = False) -> None:
         super().__init__()
+        self._take(path_prefix, open_store(path_prefix, kind="tokens"), multimodal)
+
+    @classmethod
+    def of(cls, path_prefix: str, store: Store) -> "ZarrIndexedDataset":
+        """Return the dataset of a token store that is open already."""
+        dataset = cls.__new__(cls)
+        dataset._take(path_prefix, store, multimodal=False)
+        return dataset
+
+    def _take(self, path_prefix: str, store: Store, multimodal: bool) -> None:
         self.path_prefix = path_prefix
         self.multimodal = multimodal
-        self.store: Store = open_store(path_prefix, kind="tokens")
+        self.store = store
         #: Tokens of all sequences, and (shape (sequences + 1,), int64) where each one starts.
         self.tokens: RowReader = open_tokens(self.store)
         self.offsets: RowReader = self.store[schema.SEQUENCE_OFFSET.name]

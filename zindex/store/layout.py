@@ -7,6 +7,7 @@ Zarr's ``sharding_indexed`` codec prescribes.
 
 import math
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +50,12 @@ class ChunkGrid:
             raise ConfigError(f"codec must be 'none' or 'zstd', got {self.codec!r}")
 
 
+@cache
+def _name_dtype(dtype: np.dtype[Any]) -> str:
+    """Return numpy's name of a dtype, which numpy makes anew each time."""
+    return dtype.name
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
     """One array of a store: what it is, how long it is and how it is cut."""
@@ -82,7 +89,7 @@ class ArrayLayout:
         return cls(
             name=spec.name,
             length=length,
-            dtype=np.dtype(dtype).name,
+            dtype=_name_dtype(np.dtype(dtype)),
             chunk_length=grid.chunk_length,
             shard_length=min(shard_length, whole),
             codec=grid.codec,
