@@ -17,9 +17,12 @@ import numpy.typing as npt
 
 from zindex.errors import VerificationError
 from zindex.store.array_files import ArrayFiles
-from zindex.store.shard import FOREIGN_REMEDY, REMEDY, ShardIndex, decode_index
+from zindex.store.chunk_index import read_index
+from zindex.store.shard import FOREIGN_REMEDY, REMEDY, ShardIndex
 
 AnyArray: TypeAlias = npt.NDArray[Any]
+#: Root, version and form of an array.
+_Key: TypeAlias = tuple[str, str, ArrayFiles]
 
 #: Bytes that all knowledge of files may take in a process, decoded chunks beside.
 KNOWN_NBYTES = 1 << 28
@@ -164,13 +167,21 @@ def _read_rest(descriptor: int, buffers: list[memoryview], offset: int, got: int
 class FileTable:
     """All open arrays of a process."""
 
+    # A fork may come between any two statements of another thread, with its lock held: the order
+    # of changes is such that a child never finds a descriptor that is not in ``files``, nor a
+    # chunk that is verified in a file of which nothing is known.
+
     def __init__(self) -> None:
-        self.arrays: OrderedDict[tuple[str, str, ArrayFiles], OpenArray] = OrderedDict()
-        self.keys_of_root: dict[str, set[tuple[str, str, ArrayFiles]]] = {}
+        self.arrays: OrderedDict[_Key, OpenArray] = OrderedDict()
         self.start()
 
     def start(self) -> None:
-        """Begin with no open file."""
+        """Begin with no open file, and with what is known of those that are in ``arrays``."""
+        for key in [key for key, array in self.arrays.items() if array.retired]:
+            del self.arrays[key]
+        self.keys_of_root: dict[str, set[_Key]] = {}
+        for key in self.arrays:
+            self.keys_of_root.setdefault(key[0], set()).add(key)
         self.lock = threading.Lock()
         self.budget = num_descriptors()
         #: Open files in the order in which they are looked at for one to close.
@@ -201,16 +212,17 @@ class FileTable:
                     self._drop(next(iter(self.arrays)))
         return array
 
-    def _drop(self, key: tuple[str, str, ArrayFiles]) -> None:
+    def _drop(self, key: _Key) -> None:
         """Forget an array for good."""
-        array = self.arrays.pop(key)
+        array = self.arrays[key]
         array.retired = True
         self.nbytes -= array.nbytes
+        self._forget_array(array)
+        del self.arrays[key]
         keys = self.keys_of_root[key[0]]
         keys.discard(key)
         if not keys:
             del self.keys_of_root[key[0]]
-        self._forget_array(array)
 
     def open(self, array: OpenArray, shard: int) -> OpenFile:
         """Return an open file, opened and its index checked if need be."""
@@ -226,7 +238,7 @@ class FileTable:
         if known is None or found:
             if not stat.S_ISREG(status.st_mode):
                 raise array.damaged(f"{array.path(shard)} must be a regular file")
-            known = _Known(identity, _read_index(array, shard, file, status.st_size))
+            known = _Known(identity, read_index(array.form, shard, file.number, status.st_size))
         file.index = known.chunks
         with self.lock:
             other = array.files.get(shard)
@@ -279,8 +291,8 @@ class FileTable:
 
     def _close(self, array: OpenArray, shard: int) -> None:
         """Let go of an open file; a kernel that reads from it keeps it open."""
-        file = array.files.pop(shard)
         array.descriptors[shard] = 0
+        file = array.files.pop(shard)
         if self.active:
             self.retired.append((self.clock, file))
 
@@ -358,17 +370,17 @@ class FileTable:
                 self.decoded_nbytes -= self.decoded.pop(key).nbytes
 
     def _forget_known(self, array: OpenArray, shard: int) -> None:
+        form = array.form
+        if form.chain.checked or not form.chain.plain:
+            first = shard * form.chunks_per_shard
+            array.verified_values[first : first + form.chunks_per_shard] = 0
         known = array.known.pop(shard, None)
         if known is None:
             return
-        form = array.form
         nbytes = _FILE_NBYTES + (0 if known.chunks is None else 16 * form.chunks_per_shard)
         array.nbytes -= nbytes
         if not array.retired:
             self.nbytes -= nbytes
-        if form.chain.checked or not form.chain.plain:
-            first = shard * form.chunks_per_shard
-            array.verified_values[first : first + form.chunks_per_shard] = 0
 
     def leave_parent(self) -> None:
         """Close everything in a forked child, where locks may be held by threads that are gone."""
@@ -380,36 +392,6 @@ class FileTable:
 
 
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-
-
-def _read_index(
-    array: OpenArray, shard: int, file: OpenFile, file_nbytes: int
-) -> ShardIndex | None:
-    """Return where the chunks of a file lie; None where they lie one after the other."""
-    form = array.form
-    if form.flat:
-        if file_nbytes < form.nbytes:
-            raise VerificationError(
-                f"{array.root} must hold {form.nbytes:,} bytes, as when it was checked, but now "
-                f"holds {file_nbytes:,}; restore the file and open it again"
-            )
-        return None
-    if form.index is None:
-        if form.chain.plain and file_nbytes == form.stride:
-            return None
-        zero = np.zeros(1, np.int64)
-        return ShardIndex(zero, zero + file_nbytes)
-    offset = 0 if form.index.at_start else max(0, file_nbytes - form.index_nbytes)
-    # Metadata may ask for an index that is larger than any file.
-    stored = os.pread(file.number, min(form.index_nbytes, file_nbytes), offset)
-    index = decode_index(form, shard, stored, file_nbytes)
-    start, stop = form.shard_bounds(shard)
-    present = np.arange(-(-(stop - start) // form.chunk_length), dtype=np.int64)
-    regular = form.chain.plain and bool(
-        (index.offsets[present] == form.base + present * form.stride).all()
-        and (index.lengths[present] == form.stride).all()
-    )
-    return None if regular else index
 
 
 table = FileTable()
