@@ -11,6 +11,7 @@ COMMANDS = {
     "bench_ahead": ["--datasets", "3", "--documents", "1000", "--samples", "1000", "--runs", "1"],
     "bench_blend": ["--datasets", "9", "--samples", "1e4", "--runs", "1"],
     "bench_build": ["--documents", "20000", "--runs", "1"],
+    "bench_follow": ["--datasets", "2", "--documents", "500", "--samples", "2e4", "--runs", "1"],
     "bench_kernels": ["--size", "1e5", "--runs", "1"],
     "bench_packing": ["--documents", "20000", "--python", "2000", "--runs", "1"],
     "bench_remote": ["--tokens", "2e5", "--length", "64", "--seconds", "0.2", "--latency", "0.001"],

@@ -327,7 +327,7 @@ def test_address_without_a_scheduler_is_refused() -> None:
         pass
 
 
-def test_ambient_client_is_used(processes: Any) -> None:
+def testambient_client_is_used(processes: Any) -> None:
     with processes.as_current(), open_executor() as executor:
         assert executor.client is processes
         assert run(executor, worker_pid) != os.getpid()
@@ -388,8 +388,8 @@ def test_builds_run_inside_a_running_event_loop() -> None:
 def test_distributed_is_not_imported_to_look_for_a_client() -> None:
     code = """
 import sys
-from zindex.building.executor import SerialExecutor, _ambient_client, open_executor, run_builds
-assert _ambient_client() is None
+from zindex.building.executor import SerialExecutor, ambient_client, open_executor, run_builds
+assert ambient_client() is None
 with open_executor(SerialExecutor()) as executor:
     async def main():
         return await executor.run(len, "abc", key="task")

@@ -264,7 +264,7 @@ def open_executor(client: Any = None, timeline: Timeline | None = None) -> Itera
             f"client must be a distributed.Client or a scheduler's address, got {client!r}; "
             "connect a client to the cluster first"
         )
-    elif (ambient := _ambient_client()) is not None:
+    elif (ambient := ambient_client()) is not None:
         yield DaskExecutor(ambient, timeline)
     else:
         with embedded_client() as own:
@@ -283,7 +283,7 @@ def _connect(address: str) -> Any:
         ) from error
 
 
-def _ambient_client() -> Any:
+def ambient_client() -> Any:
     """Return the process's current Dask client, or None; never imports distributed."""
     if "distributed" not in sys.modules:
         return None

@@ -16,9 +16,16 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from zindex.building.blend import blend_store_plan, build_blend
-from zindex.building.executor import Executor, SerialExecutor, open_executor, run_builds
+from zindex.building.executor import (
+    Executor,
+    SerialExecutor,
+    ambient_client,
+    open_executor,
+    run_builds,
+)
 from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
 from zindex.building.source import LengthSource
+from zindex.building.thread_executor import ThreadExecutor
 from zindex.building.waiting import LONGEST_SILENCE, NUM_WATCHED, Rank, wait_for_others
 from zindex.errors import StoreUnavailableError
 from zindex.plan.blend_plan import BlendPlan
@@ -285,6 +292,11 @@ class _BuildLoop:
         if self._num_rows <= _SERIAL_ROWS:
             return self._threads
         async with self._opening:
+            if self._shared is None and self._on_built is not None and ambient_client() is None:
+                # Somebody reads what is built, and would wait for an embedded cluster to start.
+                threads = ThreadExecutor()
+                self._stack.callback(threads.close)
+                self._shared = threads
             if self._shared is None:
                 # In a thread: a cluster cannot be started from within a running event loop.
                 opened = open_executor()

@@ -32,7 +32,7 @@ from zindex.store.reader import RowReader, Spans, Verify, read_many
 from zindex.store.shard import REMEDY
 from zindex.store.shard_files import find_receipt
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.01, 1.0
+_FIRST_WAIT, _LONGEST_WAIT, _GROWTH = 0.01, 1.0, 1.25
 # Builders show life more often than this; after a shorter wait nothing can be said of them.
 _SILENCE = 25.0
 
@@ -291,7 +291,8 @@ class _Wait:
             raise self._not_ready(what)
         # Jitter keeps thousands of ranks from asking the file system in the same instant.
         time.sleep(min(left, self.pause * random.uniform(0.5, 1.0)))
-        self.pause = min(2 * self.pause, _LONGEST_WAIT)
+        # Slowly, so that what comes soon is not met much later.
+        self.pause = min(_GROWTH * self.pause, _LONGEST_WAIT)
 
     def _not_ready(self, what: str) -> NotReadyError:
         """Return the error of a wait that is over."""

@@ -1,0 +1,128 @@
+"""The first batch of a run: after the whole build, or while the rest is still being built.
+
+``python -m tests.benchmarks.bench_follow --datasets 4 --samples 1e8 --runs 3``
+
+Both open the same run, a greedy blend by weights over several datasets, and read a batch of 32
+samples; then they wait for the end of the build, whose time must not suffer. First nothing is
+built, then only the blend is missing. They take turns, each in a process of its own that has
+imported and compiled everything.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.benchmarks.bench_build import make_corpus
+
+CONTENDERS = ("wait", "follow")
+MISSING = ("all", "blend")
+SEQUENCE_LENGTH = 64
+BATCH = 32
+
+
+def make_run(folder: Path, num_datasets: int, num_documents: int, num_samples: int) -> Path:
+    """Write the corpora of a run and its YAML file."""
+    folder.mkdir()
+    for number in range(num_datasets):
+        make_corpus(folder / f"corpus-{number}", num_documents + number)
+    run = {
+        "sequence_length": SEQUENCE_LENGTH,
+        "split": "100,0,0",
+        "samples": {"train": num_samples},
+        "datasets": [
+            {"path": f"corpus-{number}", "weight": 1 + number} for number in range(num_datasets)
+        ],
+    }
+    path = folder / "run.yaml"
+    path.write_text(json.dumps(run))
+    return path
+
+
+def open_and_read(path: str, follow: float | None) -> tuple[float, Any]:
+    """Return the seconds to the first batch of a run, and its dataset."""
+    from zindex.datasets.run_datasets import open_run
+
+    tokenizer = SimpleNamespace(unique_identifiers={}, vocab_size=65536, eod=0, pad=-1)
+    start = time.perf_counter()
+    dataset: Any = open_run(path, tokenizer, follow=follow, create_attention_mask=False)["train"]
+    batch = dataset.__getitems__(range(BATCH))
+    assert batch.tensors["tokens"].shape == (BATCH, SEQUENCE_LENGTH)
+    return time.perf_counter() - start, dataset
+
+
+def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
+    """Open a run in this process and print its figures as JSON."""
+    import distributed  # noqa: F401  as a training process that has begun to work
+
+    follow = 600.0 if name == "follow" else None
+    shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
+    open_and_read(tiny, None)
+    pattern = "blend-*" if missing == "blend" else "*"
+    for store in (Path(path).parent / "index").glob(pattern):
+        shutil.rmtree(store)
+    start = time.perf_counter()
+    first, dataset = open_and_read(path, follow)
+    dataset.dataset_count  # noqa: B018  the last that is built
+    print(json.dumps({"first": first, "whole": time.perf_counter() - start}))
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--datasets", type=int, default=4)
+    parser.add_argument("--documents", type=float, default=1e5)
+    parser.add_argument("--samples", type=float, default=1e8)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--folder", help="where to work; a temporary folder by default")
+    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        run_worker(*arguments.worker)
+        return
+    module = __spec__.name if __spec__ else __name__
+    runs: dict[str, dict[str, list[dict[str, float]]]] = {
+        missing: {name: [] for name in CONTENDERS} for missing in MISSING
+    }
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        numbers = (arguments.datasets, int(arguments.documents), int(arguments.samples))
+        path = make_run(Path(folder) / "run", *numbers)
+        tiny = make_run(Path(folder) / "tiny", 2, 100, 1000)
+        for missing in MISSING:
+            for _ in range(arguments.runs):
+                for name in CONTENDERS:
+                    command = [sys.executable, "-m", module, "--worker", name, missing]
+                    done = subprocess.run(
+                        [*command, str(path), str(tiny)],
+                        check=True,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                    runs[missing][name].append(json.loads(done.stdout.splitlines()[-1]))
+    result = {
+        missing: {
+            name: {key: statistics.median(run[key] for run in each) for key in each[0]}
+            for name, each in by_name.items()
+        }
+        for missing, by_name in runs.items()
+    }
+    print(f"{'missing':10}{'':10}{'first batch, s':>16}{'whole build, s':>16}")
+    for missing, by_name in result.items():
+        for name, row in by_name.items():
+            print(f"{missing:10}{name:10}{row['first']:16.2f}{row['whole']:16.2f}")
+        gain = by_name["wait"]["first"] / by_name["follow"]["first"]
+        print(f"{missing:10}{gain:.1f}x sooner")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
