@@ -16,7 +16,7 @@ from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor
-from zindex.errors import StoreUnavailableError, VerificationError
+from zindex.errors import ConfigError, StoreUnavailableError, VerificationError
 from zindex.store import object_calls
 from zindex.store.chunk_cache import cache
 from zindex.store.objects import Place, place_of
@@ -102,6 +102,19 @@ def test_a_refusal_is_told_without_secrets(proxy: FaultProxy, root: Place) -> No
 def test_a_bucket_that_does_not_exist(bucket: Bucket) -> None:
     with pytest.raises(StoreUnavailableError, match=r"NoSuchBucket; create the bucket, or check"):
         build_arrays(place_of("s3://no-such-bucket/store"), ARRAYS)
+
+
+def test_a_store_without_conditional_writes(proxy: FaultProxy, bucket: Bucket) -> None:
+    proxy.faults = lambda method, path, number: 501 if method == "PUT" else None
+    with pytest.raises(StoreUnavailableError, match=r"501 .*the store must support conditional"):
+        build_arrays(place_of(f"{bucket.url}/store"), ARRAYS)
+
+
+def test_plain_http_is_asked_for(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    message = r"AWS_ENDPOINT_URL must be https:// unless AWS_ALLOW_HTTP is true, got http://127"
+    with pytest.raises(ConfigError, match=message):
+        open_store(f"{bucket.url}/store")
 
 
 def test_nobody_listens(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,14 @@ def test_pairs_are_written_to_file_systems_only(
         zindex.export(store.root, f"{bucket.url}/back", client=SERIAL)
 
 
+def test_a_timeline_needs_a_file_system(
+    bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path, write_corpus(LENGTHS))
+    with pytest.raises(ConfigError, match=r"a timeline must be a path .* got scheme 's3'"):
+        zindex.build(config, SERIAL, timeline=f"{bucket.url}/timeline.json")
+
+
 def test_a_uniform_shuffle_needs_a_file_system(
     bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
 ) -> None:

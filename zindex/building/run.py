@@ -26,6 +26,7 @@ from zindex.building.progress import Progress, open_progress
 from zindex.building.timeline import Timeline
 from zindex.config import RunConfig, as_config
 from zindex.plan.blend_plan import PermutationPlan
+from zindex.store.local import local_path
 
 if TYPE_CHECKING:
     from zindex.store.objects import Place
@@ -75,6 +76,8 @@ def build(
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
     config = as_config(config)
+    if timeline is not None:
+        timeline = local_path(timeline, "a timeline")
     record = Timeline()
     try:
         with open_progress(progress) as shown:

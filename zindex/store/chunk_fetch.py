@@ -272,14 +272,11 @@ def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
     if not mine:
         known: ShardIndex = settle(found[key])
         return known
-    path = array.shard_path(shard)
     try:
         try:
-            tail = object_client.get_tail(path, index_nbytes(array.layout))
-        except FileNotFoundError:
-            raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
-        cache.count_requests(1, len(tail.content))
-        index = decode_index(array.layout, shard, tail.content, tail.nbytes)
+            index = _fetch_index(array, shard)
+        except VerificationError:
+            index = _fetch_index(array, shard)  # as with chunks: once more
     except BaseException as error:
         cache.break_promise(key, error)
         raise
@@ -287,6 +284,17 @@ def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
     nbytes = index.offsets.nbytes + index.lengths.nbytes
     cache.keep_promise(key, index, nbytes, kept=array.is_compressed)
     return index
+
+
+def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
+    """Return the index of a shard as it is in the store now."""
+    path = array.shard_path(shard)
+    try:
+        tail = object_client.get_tail(path, index_nbytes(array.layout))
+    except FileNotFoundError:
+        raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
+    cache.count_requests(1, len(tail.content))
+    return decode_index(array.layout, shard, tail.content, tail.nbytes)
 
 
 def _check_order(array: RemoteArray, number: int, shard: int) -> ShardIndex | None:

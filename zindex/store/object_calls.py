@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from zindex.errors import ConfigError, ForkedStoreError, StoreUnavailableError
-from zindex.store.objects import ObjectPath
+from zindex.store.objects import ObjectPath, mask
 
 R = TypeVar("R")
 
@@ -99,6 +99,12 @@ def _make_client(path: ObjectPath, *, writes: bool) -> Any:
         value = os.environ.get(f"{prefix}_{name.upper()}")
         if prefix is not None and value is not None:
             options[name] = value
+    endpoint = os.environ.get(f"{prefix}_ENDPOINT_URL", "")
+    if prefix is not None and endpoint.startswith("http://") and "allow_http" not in options:
+        raise ConfigError(
+            f"{prefix}_ENDPOINT_URL must be https:// unless {prefix}_ALLOW_HTTP is true, got "
+            f"{mask(endpoint)}; set {prefix}_ALLOW_HTTP=true to send data without encryption"
+        )
     retries = {
         "max_retries": _NUM_RETRIES,
         "retry_timeout": timedelta(seconds=min(_RETRY_TIMEOUT, TOTAL_DEADLINE)),
@@ -148,6 +154,8 @@ def unavailable(
     name = type(error).__name__
     if name in ("PermissionDeniedError", "UnauthenticatedError"):
         remedy = "check the credentials in the environment and what they allow"
+    elif _status(error) == 501:
+        remedy = "the store must support conditional writes: PUT with If-None-Match"
     elif "NoSuchBucket" in str(error) or isinstance(error, FileNotFoundError):
         remedy = "create the bucket, or check its name"
     else:
@@ -181,7 +189,9 @@ def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: b
         except (exceptions.BaseError, CutShortError) as error:
             seconds = time.monotonic() - begin
             status = _status(error)
-            is_final = status is not None and 400 <= status < 500 and status not in (408, 409, 429)
+            is_final = status == 501 or (
+                status is not None and 400 <= status < 500 and status not in (408, 409, 429)
+            )
             is_last = attempt == NUM_ATTEMPTS or seconds >= TOTAL_DEADLINE
             if isinstance(error, refused) or is_final or is_last:
                 raise unavailable(path, action, error, seconds=seconds, num_tries=attempt) from None

@@ -125,17 +125,17 @@ def get_tail(path: ObjectPath, nbytes: int) -> Tail:
     def request(client: Any) -> Tail:
         import obstore
 
-        answer = obstore.get(client, path.key, options={"range": {"suffix": nbytes}})
+        answer = obstore.get(client, path.key, options={"range": wanted})
         facts = {str(name): str(value) for name, value in answer.attributes.items()}
         size = int(answer.meta["size"])
         return Tail(bytes(_whole(answer, min(nbytes, size))), size, facts)
 
+    wanted: Any = {"suffix": nbytes}
     if path.scheme == "az":  # Azure has no suffix ranges
         found = head(path)
         if found is None:
             raise FileNotFoundError(str(path))
-        content = bytes(get_range(path, max(0, found.nbytes - nbytes), found.nbytes))
-        return Tail(content, found.nbytes, {})
+        wanted = (max(0, found.nbytes - nbytes), found.nbytes)
     return ask(path, "read", request)
 
 
