@@ -10,7 +10,6 @@ from typing import ParamSpec, TypeVar, cast
 
 from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_lock import global_compiler_lock
 
 # Compiled code is kept only where the user names a place: a shared home directory would make
 # thousands of processes write and load the same files.
@@ -18,13 +17,6 @@ _CACHE = bool(os.environ.get("NUMBA_CACHE_DIR"))
 
 # A process that is forked while another thread compiles would inherit a lock that nobody releases,
 # and hang at its first kernel. So forks wait for the end of a compilation.
-os.register_at_fork(
-    before=global_compiler_lock.acquire,
-    after_in_parent=global_compiler_lock.release,
-    after_in_child=global_compiler_lock.release,
-)
-
-# A fork waits until no other thread compiles: the child would never get the compiler's lock.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
