@@ -195,6 +195,12 @@ def make_config(tmp_path: Path, **settings: Any) -> dict[str, Any]:
     } | settings
 
 
+def test_cache_of_packed_documents_is_refused(tmp_path: Path) -> None:
+    config = {"datasets": ["a"], "sequence_length": 8, "packing": {}, "index": str(tmp_path)}
+    with pytest.raises(ConfigError, match="cut out of a stream, got packing; leave it out"):
+        zindex.export_cache(config, tokenizer={})
+
+
 def test_cache_of_another_order_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must hold Megatron's order, got order='scalable'"):
         zindex.export_cache(make_config(tmp_path, order="scalable"), tokenizer={})

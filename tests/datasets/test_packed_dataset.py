@@ -18,6 +18,7 @@ from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.building.executor import SerialExecutor
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.packed_dataset import PackedGPTDataset
@@ -342,6 +343,27 @@ def test_runs_open_their_packed_blends(
         for name, value in batch[3].items():
             assert np.array_equal(value, single[name])
     assert len(datasets["train"].fingerprint) == 64
+
+
+@pytest.mark.parametrize("weights", [[1.0, 3.0], None])
+def test_megatrons_builder_takes_packed_datasets(
+    write_corpus: WriteCorpus, tmp_path: Path, weights: Any
+) -> None:
+    paths = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
+    config = make_config(
+        blend=(paths, weights), split="70,30,0", path_to_cache=str(tmp_path / "cache")
+    )
+    sizes = [40, 10, 0] if weights else [None, None, None]
+    builder = BlendedMegatronDatasetBuilder(PackedGPTDataset, sizes, lambda: True, config)
+    train, _, test = builder.build()
+    assert isinstance(train, BlendedDataset)
+    assert test is None
+    lengths = [len(member) for member in train.datasets]
+    assert len(train) >= 40 if weights else len(train) == sum(lengths)
+    for position, item in enumerate(train.__getitems__(range(len(train)))):
+        member = train.datasets[train.dataset_index[position]]
+        assert isinstance(member, PackedGPTDataset)
+        assert_item(item, naive_item(member, int(train.dataset_sample_index[position])))
 
 
 def test_runs_open_their_packed_datasets(

@@ -172,6 +172,11 @@ def export_cache(
             f"Megatron's caches must hold Megatron's order, got order={config.order!r}; "
             "build with order: megatron"
         )
+    if config.packing is not None:
+        raise ConfigError(
+            "Megatron's caches must hold samples that are cut out of a stream, got packing; "
+            "leave it out and build again"
+        )
     datasets = [dataset.path for dataset in config.datasets]
     unknown = sorted(set(dataset_paths or {}) - set(datasets))
     if unknown:
