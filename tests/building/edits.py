@@ -35,7 +35,7 @@ def write_corpora(write_corpus: WriteCorpus, lengths: list[list[int]]) -> list[s
 
 def weighted_run(tmp_path: Path, paths: list[str], **settings: Any) -> RunConfig:
     """Return a run of 100 samples, half of them of the first corpus."""
-    weights = [float(len(paths) - 1), *[1.0] * (len(paths) - 1)]
+    weights = [float(max(1, len(paths) - 1)), *[1.0] * (len(paths) - 1)]
     members = [DatasetConfig(path, weight=w) for path, w in zip(paths, weights, strict=True)]
     return make_config(
         tmp_path, *members, **({"split": "100,0,0", "samples": {"train": 100}} | settings)

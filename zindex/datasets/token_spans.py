@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_sources import read_extents, read_tokens, token_dtype
+from zindex.datasets.gpt_sources import Extents, read_extents, read_tokens, token_dtype
 from zindex.errors import VerificationError
 from zindex.store.reader import Spans, read_many
 
@@ -45,44 +45,58 @@ def read_token_spans(dataset: GPTDataset, starts: Int64Array, stops: Int64Array)
     """
     config = dataset.config
     length, extra = config.sequence_length, int(config.add_extra_token_to_sequence)
-    first, last = starts // length, np.maximum(-(-(stops - extra) // length), starts // length + 1)
+    wanted = stops - starts
+    first = np.minimum(starts // length, len(dataset) - 1)
+    last = np.maximum(-(-(stops - extra) // length), first + 1)
     boundaries = np.concatenate([first, last])
     [rows] = read_many([Spans(dataset.sample_index, boundaries, boundaries + 1)])
     (row, offset), (last_row, last_offset) = rows.astype(np.int64).reshape(2, -1, 2).swapaxes(1, 2)
     counts = last_row - row + 1
+    if (counts < 1).any():
+        raise _damaged(dataset, starts, stops, int(np.argmax(counts < 1)))
     [numbers] = read_many([Spans(dataset.document_index, row, last_row + 1)])
     documents = numbers.astype(np.int64)
     spans = np.repeat(np.arange(len(starts)), counts)
     last_parts = np.cumsum(counts) - 1
     first_parts = last_parts - counts + 1
-    group = [(dataset.dataset, slice(0, len(documents)))]
+    extents = read_extents([(dataset.dataset, slice(0, len(documents)))], documents)
     begins = np.zeros_like(documents)
     begins[first_parts] = offset
-    ends = read_extents(group, documents).lengths.copy()
+    ends = extents.lengths.copy()
     ends[last_parts] = last_offset + extra
     # Where each part lies, counted from the span's first token.
     lengths = ends - begins
     before = np.cumsum(lengths) - lengths
     places = before - before[first_parts][spans] - (starts - first * length)[spans]
-    wanted = stops - starts
     low = np.maximum(places, 0)
     high = np.minimum(places + lengths, wanted[spans])
     kept = np.flatnonzero(high > low)
-    found = np.zeros(len(starts), np.int64)
-    np.add.at(found, spans[kept], (high - low)[kept])
-    if (found != wanted).any() or (lengths < 0).any():
-        i = int(np.argmax(found != wanted))
-        raise VerificationError(
-            f"tokens [{starts[i]}, {stops[i]}) of {dataset._where} must lie in its documents, "
-            f"{found[i]} of them do; restore the data if they changed, or remove the index to "
-            "build it again"
-        )
+    found = np.bincount(spans[kept], (high - low)[kept], len(starts)).astype(np.int64)
+    found[spans[(begins < 0) | (lengths < 0) | (ends > extents.lengths)]] = -1
+    if (found != wanted).any():
+        raise _damaged(dataset, starts, stops, int(np.argmax(found != wanted)))
     documents, spans = documents[kept], spans[kept]
-    begins = (begins + low - places)[kept]
-    offsets, lengths = low[kept], (high - low)[kept]
+    offsets = low[kept]
+    begins, lengths = (begins + low - places)[kept], (high - low)[kept]
     tokens = np.empty(int(wanted.sum()), token_dtype(dataset.dataset))
-    group = [(dataset.dataset, slice(0, len(documents)))]
-    extents = read_extents(group, documents)
-    span_starts = np.cumsum(wanted) - wanted
-    read_tokens(group, documents, extents, begins, lengths, tokens, span_starts[spans] + offsets)
+    read_tokens(
+        [(dataset.dataset, slice(0, len(documents)))],
+        documents,
+        Extents(extents.starts[kept], extents.lengths[kept]),
+        begins,
+        lengths,
+        tokens,
+        (np.cumsum(wanted) - wanted)[spans] + offsets,
+    )
     return SpanTexts(tokens, spans, documents, offsets, lengths)
+
+
+def _damaged(
+    dataset: GPTDataset, starts: Int64Array, stops: Int64Array, span: int
+) -> VerificationError:
+    """Return the error of a span that is not made of parts of documents."""
+    return VerificationError(
+        f"tokens [{starts[span]}, {stops[span]}) of {dataset._where} must be made of parts of its "
+        "documents, its index gives more than they hold; restore the data if they changed, or "
+        "remove the index to build it again"
+    )
