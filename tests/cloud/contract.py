@@ -12,6 +12,7 @@ import zindex
 from tests.building.runs import GRID, LENGTHS, make_config
 from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.store.stores import ONE, count_up, plan_arrays
 from zindex.building.executor import SerialExecutor
 from zindex.building.repair import repair
 from zindex.cli import main
@@ -20,8 +21,10 @@ from zindex.datasets.run_datasets import open_run
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.report.plan_table import report_run
 from zindex.store import files
+from zindex.store.commit import begin_store
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import place_of
+from zindex.store.shard_files import store_shard
 from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()
@@ -144,6 +147,17 @@ class ObjectStoreContract:
         again = next(iter(zindex.build(config, SERIAL).values()))
         assert (again.num_written, again.num_shards) == (3, len(shards))
         assert bucket.contents(prefix) == whole
+
+    def test_a_store_is_followed_while_it_is_built(self, bucket: Bucket) -> None:
+        plan = begin_store(plan_arrays(place_of(f"{bucket.url}/store"), {ONE: count_up(10)}))
+        [layout] = plan.layouts
+        store = zindex.open_store(plan.root, follow=0.1)
+        store_shard(plan.root, layout, 0, lambda: count_up(10)[:6])
+        assert store["one"][4:6].tolist() == [4, 5]
+        with pytest.raises(NotReadyError, match=r"store"):
+            store["one"][6]
+        store_shard(plan.root, layout, 1, lambda: count_up(10)[6:])
+        np.testing.assert_array_equal(store["one"], count_up(10))
 
     def test_damage_is_found_and_repaired(self, bucket: Bucket, write_corpus: WriteCorpus) -> None:
         prefix = write_corpus(LENGTHS)
