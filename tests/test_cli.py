@@ -201,6 +201,25 @@ def test_build_counts_blends_beside_indices(blend_file: Path) -> None:
     assert "2 indices and 1 blend, 3 of them built" in succeed("plan", blend_file)
 
 
+def test_plan_and_build_of_a_packed_run(run_file: Path) -> None:
+    """Each sample has room for one document of three tokens and two tokens more."""
+    run_file.write_text(run_file.read_text() + "packing: {max_documents: 2}\n")
+    rows = json.loads(succeed("plan", run_file, "--json"))["packings"]
+    assert [(row["num_samples"], row["padding_share"]) for row in rows] == [
+        (6, pytest.approx(0.4)),
+        (3, pytest.approx(0.4)),
+    ]
+    built = json.loads(succeed("build", run_file, "--json"))["indices"]
+    assert [index["num_samples"] for index in built] == [6, 3]
+    assert "40%" in succeed("plan", run_file)
+    folder = run_file.parent / "index"
+    assert "2 stores of" in succeed("verify", run_file)
+    next(folder.glob("packed-train-*/part_index/c/0/0")).unlink()
+    assert invoke("verify", run_file).exit_code == 1
+    assert "part_index/c/0/0" in succeed("repair", run_file, "--json")
+    assert "2 stores of" in succeed("verify", folder)
+
+
 def test_build_of_one_index_is_singular(run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace("train: 5", "train: 5, valid: 0"))
     printed = succeed("build", run_file)
