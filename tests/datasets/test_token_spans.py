@@ -53,9 +53,9 @@ def test_spans_are_those_of_the_stream(member: Any) -> None:
 def test_an_index_that_does_not_fit_its_corpus_is_found(member: Any) -> None:
     arrays = member._open_arrays()
     bounds = np.array(arrays.sample_index)
-    bounds[3:, 1] += 50
-    member._arrays = arrays._replace(sample_index=bounds)
-    with pytest.raises(
-        VerificationError, match=r"tokens \[8, 20\) of train of .* more than they hold"
-    ):
-        read_token_spans(member, np.array([8]), np.array([20]))
+    for column, change in [(1, 50), (0, -20)]:
+        wrong = bounds.copy()
+        wrong[3:, column] += change
+        member._arrays = arrays._replace(sample_index=wrong)
+        with pytest.raises(VerificationError, match=r"tokens \[8, 20\) of train of .* more than"):
+            read_token_spans(member, np.array([8]), np.array([20]))

@@ -96,10 +96,6 @@ class BlendFacts:
     #: Name of the store that holds the bits of ``used`` or ``cut``; None if there are none.
     store: str | None = None
 
-    def sources_of(self, dataset: int, sources: Sequence[Source]) -> list[UsedFacts]:
-        """Return what a dataset's samples are drawn from, first to last."""
-        return [facts for facts in self.used if sources[facts.source].dataset == dataset]
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
