@@ -13,6 +13,11 @@ COMMANDS = {
     "bench_build": ["--documents", "20000", "--runs", "1"],
     "bench_follow": ["--datasets", "2", "--documents", "500", "--samples", "2e4", "--runs", "1"],
     "bench_kernels": ["--size", "1e5", "--runs", "1"],
+    "bench_load": [
+        *["--tokens", "1e5", "--length", "64", "--batch", "4", "--seconds", "0.05"],
+        *["--dtypes", "uint16", "--contenders"],
+        *["megatron-core, no attention mask", "zindex store, no attention mask"],
+    ],
     "bench_packing": ["--documents", "20000", "--python", "2000", "--runs", "1"],
     "bench_remote": ["--tokens", "2e5", "--length", "64", "--seconds", "0.2", "--latency", "0.001"],
     "bench_read": ["--tokens", "2e5", "--members", "3", "--runs", "1"],
