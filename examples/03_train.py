@@ -136,7 +136,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--files", type=int, default=200, help="documents per corpus (default: 200)"
     )
-    parser.add_argument("--steps", type=int, default=40, help="steps to train (default: 40)")
+    parser.add_argument("--steps", type=int, default=30, help="steps to train (default: 30)")
     parser.add_argument("--vocab-size", type=int, default=2048, help="tokens (default: 2048)")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--die-at", type=int, default=0, help=argparse.SUPPRESS)
