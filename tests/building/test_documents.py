@@ -156,6 +156,23 @@ def test_damaged_generator_is_refused(begin: Begin, words: Any) -> None:
         store_shuffled_samples(plan, root)
 
 
+def test_a_flipped_bit_is_put_right_by_the_build_that_goes_on(begin: Begin) -> None:
+    """In the generator it would give other samples, in a chunk it would stop every build."""
+    plan, _, root = begin(num_samples=9, chunk=1)
+    store_shuffled_documents(plan, root)
+    shard, generator = root / "document_index" / "c" / "3", root / GENERATOR_KEY
+    golden = shard.read_bytes(), generator.read_bytes()
+    shard.write_bytes(bytes([golden[0][0] ^ 1]) + golden[0][1:])
+    again = store_shuffled_documents(plan, root)
+    assert [result.written for result in again] == [False, False, False, True, False]
+    generator.write_bytes(golden[1].replace(b"[2", b"[1", 1).replace(b",2", b",1", 1))
+    assert generator.read_bytes() != golden[1]
+    with pytest.raises(VerificationError, match=r"generator\.json fails its digest; build again"):
+        store_shuffled_samples(plan, root)
+    assert not any(result.written for result in store_shuffled_documents(plan, root))
+    assert (shard.read_bytes(), generator.read_bytes()) == golden
+
+
 def test_missing_generator_is_refused(begin: Begin) -> None:
     plan, _, root = begin()
     with pytest.raises(StoreNotFoundError, match=r"no file .*_zindex/generator\.json"):

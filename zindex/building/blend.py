@@ -205,7 +205,7 @@ def _read_chunk(
     One whose samples do not go on from the counts is not taken: then the counts are wrong.
     """
     layouts = (plan.dataset_layout, plan.sample_layout)
-    if any(find_receipt(root, layout, shard) is None for layout in layouts):
+    if any(find_receipt(root, layout, shard, whole=True) is None for layout in layouts):
         return None
     bounds = plan.dataset_layout.shard_bounds(shard)
     datasets, samples = (open_array(root, layout).read(*bounds) for layout in layouts)
@@ -236,8 +236,8 @@ def _store(
 ) -> list[ShardResult]:
     """Write one shard of both arrays; no build reads them again."""
     return [
-        store_shard(root, plan.dataset_layout, shard, lambda: datasets, cached=False),
-        store_shard(root, plan.sample_layout, shard, lambda: samples, cached=False),
+        store_shard(root, plan.dataset_layout, shard, lambda: datasets, cached=False, whole=True),
+        store_shard(root, plan.sample_layout, shard, lambda: samples, cached=False, whole=True),
     ]
 
 
@@ -261,6 +261,7 @@ def store_scalable_shard(
 
 
 def digest_counts(counts: Int64Array) -> str:
+    """Return what a certificate says of the counts at a border of chunks: 16 hex digits."""
     return hashlib.sha256(counts.astype("<i8", copy=False).data).hexdigest()[:16]
 
 

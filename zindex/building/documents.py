@@ -5,20 +5,21 @@ prefix sum of those numbers is all that the sample index needs to know of the ot
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex.building.held import keep_ordered, order_lengths
 from zindex.building.source import LengthSource
-from zindex.errors import VerificationError
+from zindex.errors import StoreError, VerificationError
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.legacy_shuffle import legacy_shuffle
 from zindex.kernels.mersenne import seed_state
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
 from zindex.store import files
-from zindex.store.identity import canonical_json, parse_json
+from zindex.store.identity import canonical_json, fingerprint, parse_json
 from zindex.store.objects import Place
 from zindex.store.open import open_array
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
@@ -86,7 +87,7 @@ def store_document_shard(
     documents = compute_documents(plan, start, stop)
     result = None
     if plan.stored == "all":
-        result = store_shard(root, layout, shard, lambda: documents)
+        result = store_shard(root, layout, shard, lambda: documents, whole=True)
     return DocumentShard(result, _count_tokens(plan, root, source, shard, documents))
 
 
@@ -97,14 +98,18 @@ def store_shuffled_documents(plan: IndexPlan, root: Place) -> list[ShardResult]:
     draw before. It is one task per dataset and split; its shards are written side by side.
     """
     layout = plan.document_layout
-    receipts = [find_receipt(root, layout, shard) for shard in range(layout.num_shards)]
+    shards = range(layout.num_shards)
+    receipts = [find_receipt(root, layout, shard, whole=True) for shard in shards]
     found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
-    if len(found) == layout.num_shards and files.exists(root / GENERATOR_KEY):
+    if len(found) == layout.num_shards and _has_generator(root):
         return found
     documents, state = shuffle_documents(plan)
-    content = canonical_json({"mt19937": state.tolist()}).encode()
-    files.write_once(root / GENERATOR_KEY, [content])
-    return store_all_shards(root, layout, documents)
+    content: dict[str, Any] = {"mt19937": state.tolist()}
+    content["sha256"] = fingerprint(content)
+    buffers = [canonical_json(content).encode()]
+    if not files.write_once(root / GENERATOR_KEY, buffers) and not _has_generator(root):
+        files.write_once(root / GENERATOR_KEY, buffers, replace=True)
+    return store_all_shards(root, layout, documents, whole=True)
 
 
 def count_document_shard(plan: IndexPlan, root: Place, source: LengthSource, shard: int) -> int:
@@ -143,10 +148,22 @@ def shuffle_documents(
 def read_generator(root: Place) -> npt.NDArray[np.uint32]:
     """Return the generator's state that ``store_shuffled_documents`` left."""
     path = root / GENERATOR_KEY
-    words = parse_json(files.read_file(path), str(path)).get("mt19937")
+    content = parse_json(files.read_file(path), str(path))
+    words = content.get("mt19937")
     if not isinstance(words, list) or len(words) != 625:
-        raise VerificationError(f"{path} must hold 625 words; remove the store and build again")
+        raise VerificationError(f"{path} must hold 625 words; build again")
+    if content.get("sha256") != fingerprint({"mt19937": words}):
+        raise VerificationError(f"{path} fails its digest; build again")
     return np.array(words, np.uint32)
+
+
+def _has_generator(root: Place) -> bool:
+    """Return whether the generator's state is there and right."""
+    try:
+        read_generator(root)
+    except (StoreError, VerificationError):
+        return False
+    return True
 
 
 def _count_tokens(

@@ -36,6 +36,7 @@ from zindex.store.objects import Place, PlaceLike
 from zindex.store.open import open_array
 from zindex.store.reader import forget_open_shards
 from zindex.store.shard import Receipt, encode_shard
+from zindex.store.shard_files import replace_shard
 from zindex.store.tokens import LINK
 from zindex.store.verify import Inspection, ShardId, inspect_store
 
@@ -254,7 +255,7 @@ class _Repair:
                 )
             if self._is_same(layout, shard, receipt, values):
                 continue
-            files.write_once(self.root / layout.shard_key(shard), buffers, replace=True)
+            replace_shard(self.root, layout, receipt, buffers)
             self._forget()
             self.found.receipts[key] = receipt
             self.rebuilt_shards[layout.shard_key(shard)] = None

@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from zindex.errors import VerificationError
 from zindex.store import files
+from zindex.store.check_shard import check_shard
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import ObjectPath, Place
 from zindex.store.shard import (
+    Buffer,
     Receipt,
     ShardIndex,
     checksum,
@@ -43,16 +45,17 @@ def store_shard(
     compute: Callable[[], npt.NDArray[np.generic]],
     *,
     cached: bool = True,
+    whole: bool = False,
 ) -> ShardResult:
     """Return the receipt of a shard, computing and writing it only if no valid one is there.
 
     A shard that is there but damaged is replaced by its one right content. ``cached`` is as of
-    `files.write_once`.
+    `files.write_once`, ``whole`` as of `find_receipt`.
     """
-    found = find_receipt(root, layout, shard)
+    found = find_receipt(root, layout, shard, whole=whole)
     if found is not None:
         return ShardResult(found, written=False)
-    return write_shard(root, layout, shard, compute(), cached=cached)
+    return write_shard(root, layout, shard, compute(), cached=cached, whole=whole)
 
 
 def write_shard(
@@ -62,6 +65,7 @@ def write_shard(
     values: npt.NDArray[np.generic],
     *,
     cached: bool = True,
+    whole: bool = False,
 ) -> ShardResult:
     """Write one shard, or put right what is there; see ``encode_shard`` for ``values``."""
     buffers, receipt = encode_shard(layout, shard, values)
@@ -69,7 +73,7 @@ def write_shard(
     facts = {_CHECKSUM: str(receipt.crc32c)}
     if files.write_once(path, buffers, cached=cached, facts=facts):
         return ShardResult(receipt, written=True)
-    found = find_receipt(root, layout, shard)
+    found = find_receipt(root, layout, shard, whole=whole)
     # Another version of a compressor makes other bytes of the same values: those of the writer who
     # came first stay, for their receipt may be on its way into a commit.
     if found is not None and (found == receipt or layout.codec != "none"):
@@ -78,24 +82,37 @@ def write_shard(
     return ShardResult(receipt, written=True)
 
 
+def replace_shard(
+    root: Place, layout: ArrayLayout, receipt: Receipt, buffers: list[Buffer]
+) -> None:
+    """Put an encoded shard in place of whatever is there."""
+    path = root / layout.shard_key(receipt.shard)
+    files.write_once(path, buffers, replace=True, facts={_CHECKSUM: str(receipt.crc32c)})
+
+
 def store_all_shards(
-    root: Place, layout: ArrayLayout, values: npt.NDArray[np.generic]
+    root: Place, layout: ArrayLayout, values: npt.NDArray[np.generic], *, whole: bool = False
 ) -> list[ShardResult]:
     """Store every shard of an array that is in memory; several are written at a time."""
 
     def store(shard: int) -> ShardResult:
         start, stop = layout.shard_bounds(shard)
-        return store_shard(root, layout, shard, lambda: values[start:stop])
+        return store_shard(root, layout, shard, lambda: values[start:stop], whole=whole)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
         return list(pool.map(store, range(layout.num_shards)))
 
 
-def find_receipt(root: Place, layout: ArrayLayout, shard: int) -> Receipt | None:
+def find_receipt(
+    root: Place, layout: ArrayLayout, shard: int, *, whole: bool = False
+) -> Receipt | None:
     """Return the receipt of a shard on disk, or None if it is missing or damaged.
 
-    The shard index and its checksum are verified; inner chunks are verified when they are read.
+    The shard index and its checksum are verified; inner chunks are verified when they are read, or
+    now with ``whole``: a build reads some of its shards again, and must not stumble over them.
     """
+    if whole:
+        return check_shard(root, layout, shard)[0]
     path = root / layout.shard_key(shard)
     if isinstance(path, ObjectPath):
         return _find_object(path, layout, shard)
