@@ -31,7 +31,7 @@ def modules_after(statement: str) -> set[str]:
         ("import zindex", {"torch", "dask", "distributed", "numba", "zarr", "xarray", "numpy"}),
         ("import zindex.cli", {"torch", "dask", "distributed", "numba", "zarr", "numpy"}),
         ("import zindex; zindex.build", {"torch", "dask", "distributed", "zarr", "xarray"}),
-        ("import zindex; zindex.open_store", {"torch", "dask", "distributed", "numba"}),
+        ("import zindex; zindex.open_store", {"torch", "dask", "distributed", "numba", "obstore"}),
         ("import zindex.datasets.gpt_dataset", {"dask", "distributed", "zarr", "xarray"}),
     ],
 )

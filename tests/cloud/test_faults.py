@@ -49,6 +49,11 @@ def is_shard(path: str) -> bool:
     return "/c/" in path
 
 
+def test_a_store_is_opened_by_one_request(proxy: FaultProxy, root: Place) -> None:
+    open_store(root)
+    assert [method for method, _ in proxy.requests] == ["GET"]
+
+
 @pytest.mark.parametrize("fault", [500, 503, 429, "reset", "short", "stall", "lost", "wrong"])
 def test_a_read_that_fails_once_is_made_again(proxy: FaultProxy, root: Place, fault: Fault) -> None:
     failed: set[str] = set()
