@@ -383,7 +383,7 @@ def test_more_datasets_than_int16_holds(tmp_path):
 
 
 def test_a_flipped_bit_is_put_right_by_the_build_that_goes_on(tmp_path) -> None:
-    """It goes on from the counts of the shards that are there, so it must not believe a wrong one."""
+    """It goes on from the counts of the shards that are there."""
     plan = make_plan()
     whole = run_builds(build_blend(plan, tmp_path, SerialExecutor())).store
     (whole.root / "zarr.json").unlink()
