@@ -53,6 +53,8 @@ class ChunkCache:
         self._numbers: dict[Hashable, int] = {}
         #: Array and shard whose chunks are known to lie one after the other; a few bytes each.
         self.regular: set[tuple[int, int]] = set()
+        #: Of each array the last chunk read, and for how many reads it went on from there.
+        self.runs: dict[int, tuple[int, int]] = {}
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)
         self._pool: ThreadPoolExecutor | None = None
 

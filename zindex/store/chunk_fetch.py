@@ -122,10 +122,7 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
         for number, need in zip(numbers, needs, strict=True)
     ]
     found, mine = cache.claim(list(dict.fromkeys(key for part in keys for key in part)))
-    # A long pass over an array must not push out what others come back to.
-    nbytes = sum(arrays[number].chunk_nbytes for number, _ in mine)
-    kept = 4 * nbytes <= cache.limit
-    _fetch(arrays, list(mine), kept=kept)
+    kept = _fetch(arrays, list(mine))
     if kept:
         for number, need in zip(numbers, needs, strict=True):
             _fetch_ahead(number, need)
@@ -133,17 +130,21 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
     return [{key[1]: settle(values[key]) for key in part} for part in keys]
 
 
-def _fetch(arrays: dict[int, RemoteArray], keys: list[Key], *, kept: bool) -> None:
-    """Ask for chunks that were promised; other threads take the answers."""
-    if not keys:
-        return
+def _fetch(arrays: dict[int, RemoteArray], keys: list[Key]) -> bool:
+    """Ask for chunks that were promised, and return whether they will be kept.
+
+    Other threads take the answers. A long pass over an array must not push out what others come
+    back to, so its chunks are handed over and forgotten.
+    """
     try:
+        kept = 4 * sum(arrays[number].chunk_nbytes for number, _ in keys) <= cache.limit
         for group in _plan_requests(arrays, keys):
             cache.pool.submit(_answer, group, kept)
     except BaseException as error:
         for key in keys:
             cache.break_promise(key, error)
         raise
+    return kept
 
 
 def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Group]:
@@ -315,17 +316,15 @@ def _check_order(array: RemoteArray, number: int, shard: int) -> ShardIndex | No
 def _fetch_ahead(number: int, need: Need) -> None:
     """Ask for the next chunks of an array that is read in order."""
     array, chunks = need
-    count = _advance(number, chunks, max(1, _AHEAD_NBYTES // array.chunk_nbytes))
+    # No more than what is kept, or it would be gone before it is needed.
+    room = cache.limit // 4 // array.chunk_nbytes
+    count = _advance(number, chunks, min(room, max(1, _AHEAD_NBYTES // array.chunk_nbytes)))
     if count:
         first = int(chunks[-1]) + 1
         ahead = range(first, min(first + count, array.num_chunks))
         keys = cache.claim_ahead([(number, chunk) for chunk in ahead])
         if keys:
-            cache.pool.submit(_fetch, {number: array}, keys, kept=True)
-
-
-# Of each array, by number: the last chunk read, and for how many reads it went on from there.
-_runs: dict[int, tuple[int, int]] = {}
+            cache.pool.submit(_fetch, {number: array}, keys)
 
 
 def _advance(number: int, chunks: Int64Array, limit: int) -> int:
@@ -333,9 +332,9 @@ def _advance(number: int, chunks: Int64Array, limit: int) -> int:
     if not len(chunks) or int(chunks[-1]) - int(chunks[0]) + 1 != len(chunks):
         return 0
     first, last = int(chunks[0]), int(chunks[-1])
-    before, run = _runs.get(number, (-2, 0))
+    before, run = cache.runs.get(number, (-2, 0))
     if last == before:
         return 0
     run = run + 1 if first in (before, before + 1) else 0
-    _runs[number] = last, run
+    cache.runs[number] = last, run
     return min(1 << min(run, 30), limit) if run else 0
