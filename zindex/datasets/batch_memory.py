@@ -79,6 +79,13 @@ def allocate(shapes: Shapes) -> dict[str, torch.Tensor]:
     In a worker of torch's DataLoader that is shared memory, so that they reach the main process
     without another copy, and with one file.
     """
+    return allocate_arrays(shapes)[0]
+
+
+def allocate_arrays(
+    shapes: Shapes,
+) -> tuple[dict[str, torch.Tensor], dict[str, npt.NDArray[Any]]]:
+    """Return tensors as `allocate` does, and arrays of the same memory to fill them through."""
     spans, nbytes = {}, 0
     for name, (shape, dtype) in shapes.items():
         size = math.prod(shape) * dtype.itemsize
@@ -86,12 +93,14 @@ def allocate(shapes: Shapes) -> dict[str, torch.Tensor]:
         nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
     if torch.utils.data.get_worker_info() is None:
         memory = take_bytes(nbytes)
-        return {
-            name: torch.from_numpy(memory[spans[name]].view(_DTYPES[dtype]).reshape(shape))
+        arrays = {
+            name: memory[spans[name]].view(_DTYPES[dtype]).reshape(shape)
             for name, (shape, dtype) in shapes.items()
         }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
     storages: Any = torch.UntypedStorage
     shared = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
-    return {
+    tensors = {
         name: shared[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
     }
+    return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}

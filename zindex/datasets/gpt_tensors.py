@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_memory import Shapes, allocate
+from zindex.datasets.batch_memory import Shapes, allocate_arrays
 from zindex.datasets.gpt_batches import Texts, read_texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_masks import causal_mask
@@ -61,8 +61,8 @@ def make_tensors(
     has_mask = config.create_attention_mask and not is_packed
     own_mask = has_mask and bool(config.reset_attention_mask)
     own_positions = is_packed or bool(config.reset_position_ids)
-    tensors = allocate(_plan_shapes(size, config, origin.dataset_ids, own_positions=own_positions))
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    shapes = _plan_shapes(size, config, origin.dataset_ids, own_positions=own_positions)
+    tensors, arrays = allocate_arrays(shapes)
     if origin.dataset_ids is not None:
         arrays["dataset_id"][:] = origin.dataset_ids
     if config.with_provenance:
