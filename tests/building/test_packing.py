@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.conftest import WriteCorpus
 from tests.kernels.test_packing import cut_document, naive_packing
 from zindex.building import packing as module
+from zindex.building import packing_tasks
 from zindex.building.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.building.index import find_index
 from zindex.building.packing import build_packing, find_starts, packing_store_plan
@@ -186,8 +187,8 @@ def test_lengths_that_do_not_add_up_are_refused(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, source = plan_packing(write_corpus(LENGTHS), extra_token=0)
-    order = module.order_lengths
-    monkeypatch.setattr(module, "order_lengths", lambda *args: np.maximum(order(*args), 1))
+    order = packing_tasks.order_lengths
+    monkeypatch.setattr(packing_tasks, "order_lengths", lambda *args: np.maximum(order(*args), 1))
     with pytest.raises(VerificationError, match="must hold 140 tokens in train, its lengths sum"):
         build(plan, source, tmp_path)
     assert find_index(packing_store_plan(plan, tmp_path)) is None

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zindex.errors import PlanError
 from zindex.kernels import packing as module
-from zindex.kernels.packing import DROP, SPLIT, TRUNCATE, pack_documents
+from zindex.kernels.packing import DROP, SPLIT, TRUNCATE, count_samples, pack_documents
 from zindex.plan.packing import PARTITION_LENGTH
 
 POLICIES = st.sampled_from([SPLIT, TRUNCATE, DROP])
@@ -167,3 +168,18 @@ def test_partitions_cost_a_thousandth_of_the_room_at_most(kind):
     reference = (len(whole.sample_offset) - 1) * (length + 1)
     padding, reference_padding = (1 - whole.num_tokens / size for size in (room, reference))
     assert reference_padding <= padding <= reference_padding + 0.001
+
+
+def test_more_parts_than_numbers_are_refused():
+    """Two documents of almost 2**31 tokens, cut into single tokens."""
+    lengths = np.full(2, 2**31 - 1, np.int32)
+    with pytest.raises(PlanError, match="at most 2,147,483,647 parts, got 4,294,967,294 with"):
+        pack_documents(lengths, np.arange(2), 1, 0, 1, SPLIT)
+
+
+def test_counts_are_those_of_the_packing():
+    lengths = np.random.default_rng(3).integers(0, 300, 500)
+    packing = pack_documents(lengths, np.arange(500), 64, 1, 5, SPLIT)
+    counted = count_samples(lengths[::-1], 64, 1, 5, SPLIT)
+    sizes = len(packing.sample_offset) - 1, len(packing.part_index), packing.num_tokens
+    assert counted == sizes

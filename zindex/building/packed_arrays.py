@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.on_demand import Needed
-from zindex.building.packing import build_packing, compute_packed_shuffle, packing_store_plan
+from zindex.building.packing import build_packing, packing_store_plan
+from zindex.building.packing_tasks import compute_packed_shuffle
 from zindex.building.source import LengthSource
 from zindex.plan.packing import PackingPlan
 from zindex.store.layout import ArrayLayout

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.held import drop_held
-from zindex.building.packing import (
+from zindex.building.packing import packing_facts
+from zindex.building.packing_tasks import (
     PackedRun,
     compute_packed_shuffle,
     copy_overlap,
     pack_partitions,
-    packing_facts,
 )
 from zindex.building.remade_source import open_same_lengths
 from zindex.building.source import LengthSource

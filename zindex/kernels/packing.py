@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zindex.errors import PlanError
 from zindex.kernels._jit import jit
 
 IntegerArray = npt.NDArray[np.integer[Any]]
@@ -67,6 +68,11 @@ def pack_documents(
         Samples in the order in which they were opened. The parts of a sample come in the order
         of the documents.
 
+    Raises
+    ------
+    PlanError
+        If there are more parts than `MAX_PARTS`.
+
     Notes
     -----
     A document longer than S + x is split like a stream: its part k is tokens
@@ -88,6 +94,7 @@ def pack_documents(
     room = sequence_length + extra_token
     counts = np.zeros(room + 1, np.int64)
     num_parts = count_parts(document_lengths, sequence_length, extra_token, long_documents, counts)
+    _check_parts(num_parts, sequence_length)
     sample_of_part = np.empty(num_parts, np.int32)
     parts_of_sample = np.zeros(num_parts, np.int32)
     num_samples = fit_parts(counts, max_documents, sample_of_part, parts_of_sample)
@@ -129,9 +136,19 @@ def count_samples(
     room = sequence_length + extra_token
     counts = np.zeros(room + 1, np.int64)
     num_parts = count_parts(document_lengths, sequence_length, extra_token, long_documents, counts)
+    _check_parts(num_parts, sequence_length)
     parts = np.empty(num_parts, np.int32), np.zeros(num_parts, np.int32)
     num_samples = fit_parts(counts, max_documents, *parts)
     return num_samples, num_parts, int(np.arange(room + 1) @ counts)
+
+
+def _check_parts(num_parts: int, sequence_length: int) -> None:
+    """Check that the parts can be numbered."""
+    if num_parts > MAX_PARTS:
+        raise PlanError(
+            f"documents that are packed together must have at most {MAX_PARTS:,} parts, got "
+            f"{num_parts:,} with sequence_length {sequence_length}; raise it"
+        )
 
 
 @jit
