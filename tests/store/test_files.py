@@ -1,0 +1,111 @@
+"""Files promise the same in a file system and in an object store."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.store.stores import ONE, TWO, build_arrays, count_up
+from zindex.errors import NotReadyError, StoreError, StoreNotFoundError
+from zindex.store import files
+from zindex.store.commit import read_status
+from zindex.store.life import read_life, show_life
+from zindex.store.objects import Place
+from zindex.store.open import open_store
+from zindex.store.shard_files import find_receipt, write_shard
+
+
+@pytest.fixture(params=["path", "objects"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    place: Place = tmp_path if request.param == "path" else request.getfixturevalue("objects")
+    return place
+
+
+def test_a_file_is_written_once(root: Place) -> None:
+    path = root / "a" / "b.json"
+    assert not files.exists(path)
+    assert files.file_nbytes(path) is None
+    assert files.file_version(path) is None
+    assert files.write_once(path, [b"one ", bytearray(b"tw"), memoryview(b"o")], facts={"a": "1"})
+    assert not files.write_once(path, [b"other"])
+    assert files.read_file(path) == b"one two"
+    assert bytes(files.read_range(path, 1, 3)) == b"ne"
+    assert bytes(files.read_range(path, 5, 30)) == b"wo"
+    version = files.file_version(path)
+    assert files.write_once(path, [b"better"], replace=True)
+    assert (files.read_file(path), files.file_nbytes(path)) == (b"better", 6)
+    assert files.file_version(path) != version
+    assert not files.exists(path.parent)
+    with pytest.raises(StoreError, match=r"b.json must hold at most 5 bytes, it"):
+        files.read_file(path, limit=5)
+    files.remove_file(path)
+    files.remove_file(path)
+    assert not files.exists(path)
+
+
+def test_what_is_missing(root: Place) -> None:
+    path = root / "nothing"
+    with pytest.raises(StoreNotFoundError, match=r"no (file|object) .*nothing; check the"):
+        files.read_file(path)
+    with pytest.raises(StoreNotFoundError, match=r"no file .*nothing; check the path"):
+        files.read_range(path, 0, 1)
+    assert files.list_names(path) == set()
+    assert list(files.list_keys(path)) == []
+
+
+def test_names(root: Place) -> None:
+    for key in ("c/0", "c/10", "c/2/0", "c/2/1", "zarr.json"):
+        files.write_once(root / key, [b"x"])
+    assert files.list_names(root) == {"c", "zarr.json"}
+    assert set(files.list_keys(root / "c")) == {"0", "10"}
+    assert set(files.list_keys(root / "c", depth=2)) == {"2/0", "2/1"}
+
+
+def test_room(root: Place) -> None:
+    free = files.free_nbytes(root)
+    assert (free is None) == (not isinstance(root, Path))
+    files.sync_directory(root)
+
+
+def test_signs_of_life(root: Place) -> None:
+    place = root / "store"
+    assert read_life(place) is None
+    build_arrays(place, {ONE: count_up(10)})
+    seen = {read_life(place)}
+    for _ in range(3):
+        show_life(place)
+        seen.add(read_life(place))
+    assert len(seen) == 4
+
+
+def test_receipts_are_found_again(root: Place) -> None:
+    values = count_up(10, num_columns=2)
+    plan = build_arrays(root / "store", {TWO: values})
+    [layout] = plan.layouts
+    written = [find_receipt(plan.root, layout, shard) for shard in range(2)]
+    assert None not in written
+    assert find_receipt(plan.root, layout, 2) is None
+    # Nothing is written over a sound shard, and a damaged one is put right.
+    assert not write_shard(plan.root, layout, 0, values[:6]).written
+    path = plan.root / layout.shard_key(1)
+    sound = files.read_file(path)
+    for damaged in (sound[:-1], sound[:8], b"", bytes([sound[0]]) + sound[2:]):
+        files.write_once(path, [damaged], replace=True)
+        assert find_receipt(plan.root, layout, 1) is None
+        result = write_shard(plan.root, layout, 1, values[6:])
+        assert result.written
+        assert [find_receipt(plan.root, layout, shard) for shard in range(2)] == written
+    # A copy that lost what lay beside the object is a receipt all the same.
+    files.write_once(path, [sound], replace=True)
+    assert find_receipt(plan.root, layout, 1) == written[1]
+
+
+def test_an_unfinished_store(root: Place) -> None:
+    plan = build_arrays(root / "store", {ONE: count_up(10), TWO: count_up(10, num_columns=2)})
+    np.testing.assert_array_equal(open_store(plan.root)["one"], count_up(10))
+    files.remove_file(plan.root / "zarr.json")
+    files.remove_file(plan.root / "two/c/0/0")
+    files.write_once(plan.root / "two/c/0/other", [b"x"])
+    assert read_status(plan.root).num_done == 3
+    with pytest.raises(NotReadyError, match=r"store is not built yet: 3 of 4 shards are finished"):
+        open_store(plan.root)
