@@ -277,9 +277,10 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
         "renormalize_blend_weights",
         "index_timeout",
         "index_takeover",
+        "follow",
     ]
     if name == "GPTDatasetConfig":
-        own += ["inter_document_masking", "with_provenance"]
+        own += ["inter_document_masking", "with_provenance", "packing"]
     positional = [item for item in ours.values() if not item.kw_only]
     assert [item.name for item in ours.values() if item.kw_only] == own
     assert [item.name for item in positional] == [item.name for item in dataclasses.fields(theirs)]
