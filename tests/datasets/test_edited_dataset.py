@@ -77,6 +77,32 @@ def test_batches_may_lie_on_both_sides_of_an_edit(
     assert len(dataset.__getitems__([])) == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reset_position_ids": True, "eod_mask_loss": True},
+        {"reset_attention_mask": True, "create_attention_mask": True},
+        {"create_attention_mask": True, "with_provenance": True},
+    ],
+    ids=["positions", "masks", "provenance"],
+)
+def test_batches_of_many_sources_are_their_items(
+    tmp_path: Path, paths: list[str], settings: dict[str, Any]
+) -> None:
+    config = weighted_run(tmp_path, paths[:2], order="scalable")
+    edit_here(config, 20, add={paths[2]: 2.0}, sequence_length=6)
+    tokenizer = FakeTokenizer(vocab_size=None, eod=200_007)
+    dataset = open_run(config, tokenizer, **({"create_attention_mask": False} | settings))["train"]
+    positions = [40, 21, None, *range(59, 21, -3)]
+    batch = dataset.__getitems__(positions)
+    assert len({int(item["dataset_id"]) for item in batch}) == 3
+    for position, item in zip(positions, batch, strict=True):
+        if position is not None:
+            assert_same(item, dataset[position])
+    for name, tensor in batch.tensors.items():
+        assert len(tensor) == len(positions), name
+
+
 def test_padding_is_as_long_as_its_batch(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
 ) -> None:

@@ -197,32 +197,60 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         numbers[is_padding] = numbers[real[0]] if real.size else 0
         sources, samples = self.find_samples(numbers)
         dataset_ids = self._dataset_of[sources].astype(self._id_dtype)
-        used = [self.sources[number] for number in set(sources.tolist())]
-        lengths = {dataset.config.sequence_length for dataset in used}
-        if len(lengths) == 1 and all(is_plain(dataset, GPTDataset) for dataset in used):
+        used = {number: self.sources[number] for number in set(sources.tolist())}
+        lengths = {self._length_of(number) for number in used}
+        if len(lengths) == 1 and all(is_plain(item, GPTDataset) for item in used.values()):
             members: Any = self.sources
             return make_batch(members, sources, samples, is_padding, dataset_ids)
-        items = self._make_items(sources, samples, is_padding, dataset_ids)
-        return SampleBatch.of_items(items) if len(lengths) == 1 else items
+        if len(lengths) == 1:
+            return self._join_sources(sources, samples, is_padding, dataset_ids)
+        items: list[dict[str, Any]] = [{}] * len(sources)
+        for length in lengths:
+            same = np.array([self._length_of(number) == length for number in sources.tolist()])
+            places = np.flatnonzero(same)
+            batch = self._join_sources(
+                sources[places], samples[places], is_padding[places], dataset_ids[places]
+            )
+            for place, item in zip(places.tolist(), batch, strict=True):
+                items[place] = item
+        return items
 
-    def _make_items(
+    def _length_of(self, source: int) -> int:
+        return self._state.sources[source].sequence_length
+
+    def _join_sources(
         self,
         sources: Int64Array,
         samples: Int64Array,
         is_padding: npt.NDArray[np.bool_],
         dataset_ids: npt.NDArray[Any],
-    ) -> list[dict[str, Any]]:
-        """Return items of sources that are not read together, source by source."""
-        items: list[dict[str, Any]] = [{}] * len(sources)
-        for number in set(sources.tolist()):
+    ) -> SampleBatch:
+        """Return samples of one length, read source by source."""
+        parts = []
+        for number in np.unique(sources).tolist():
             places = np.flatnonzero(sources == number)
-            wanted = [
-                None if is_padding[place] else int(samples[place]) for place in places.tolist()
-            ]
-            batch = self.sources[number].__getitems__(wanted)
-            for place, item in zip(places.tolist(), batch, strict=True):
-                items[place] = {"dataset_id": 0} | item | {"dataset_id": dataset_ids[place]}
-        return items
+            source, wanted = self.sources[number], (samples[places], is_padding[places])
+            if isinstance(source, CutDataset):
+                tensors = source.make_tensors(*wanted)
+            else:
+                which = np.zeros(len(places), np.int64)
+                tensors = make_batch([source], which, *wanted, dataset_ids[places]).tensors
+            parts.append((places, tensors))
+        config, size = self.config, len(sources)
+        shared = set()
+        if not (config.inter_document_masking or config.reset_position_ids):
+            shared.add("position_ids")
+        if not config.reset_attention_mask:
+            shared.add("attention_mask")
+        joined = {"dataset_id": torch.from_numpy(dataset_ids)}
+        for name, first in parts[0][1].items():
+            if name in shared:
+                joined[name] = first[:1].expand(size, *first.shape[1:])
+            elif name != "dataset_id":
+                joined[name] = torch.empty((size, *first.shape[1:]), dtype=first.dtype)
+                for places, tensors in parts:
+                    joined[name][torch.from_numpy(places)] = tensors[name]
+        return SampleBatch(joined)
 
     def find_samples(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return where samples of the run come from.
