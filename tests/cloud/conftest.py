@@ -10,14 +10,12 @@ from tests.cloud.servers import Bucket, ObjectServer, moto_server
 from zindex.store import object_calls
 from zindex.store.chunk_cache import cache
 
-pytest.importorskip("obstore", reason="needs the extra 'cloud'")
-pytest.importorskip("moto", reason="needs the extra 'test'")
-
 _numbers = count()
 
 
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    pytest.importorskip("moto", reason="needs the extra 'test'")
     with moto_server(tmp_path_factory.mktemp("moto")) as server:
         yield server
 
@@ -31,20 +29,12 @@ def server(moto: ObjectServer) -> ObjectServer:
 @pytest.fixture
 def bucket(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """An empty bucket that the environment leads to."""
+    pytest.importorskip("obstore", reason="needs the extra 'cloud'")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    # moto hands out times in seconds, and so a test must not depend on them.
     name = f"bucket-{next(_numbers)}"
     server.client.create_bucket(Bucket=name)
     object_calls.forget_clients()
     cache.reset()
     yield Bucket(server, name)
     object_calls.forget_clients()
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Path:
-    """A directory for what is compared with."""
-    folder = tmp_path / "local"
-    folder.mkdir()
-    return folder

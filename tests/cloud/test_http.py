@@ -27,6 +27,7 @@ SERIAL = SerialExecutor()
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder, and the URL under which a server of static files shows it."""
+    pytest.importorskip("obstore", reason="needs the extra 'cloud'")
     folder, port = tmp_path / "served folder", free_port()
     folder.mkdir()
     command = [sys.executable, "-m", "tests.benchmarks.latency_server", str(folder)]
