@@ -25,7 +25,6 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import zindex
-from zindex.loading.loader import loader
 
 quickstart = import_module("01_quickstart")  # the file beside this one
 
@@ -55,7 +54,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     # The loader finds its rank by itself, and opens what was built.
     micro_batch_size = GLOBAL_BATCH_SIZE // num_ranks
-    batches = loader(
+    batches = zindex.loader(
         arguments.folder / "run.yaml",
         quickstart.Tokenizer(arguments.vocab_size),
         micro_batch_size=micro_batch_size,

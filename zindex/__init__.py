@@ -1,7 +1,8 @@
 """The data index layer of LLM pre-training.
 
 ``convert`` turns tokenised ``.bin/.idx`` corpora into Zarr stores, ``build`` computes every index
-that pre-training needs on Dask, and ``zindex.datasets`` gives torch datasets over the result.
+that pre-training needs on Dask, ``loader`` gives each rank its batches of the result, and
+``zindex.datasets`` the torch datasets below.
 Names load on first use: ``import zindex`` imports neither torch nor distributed nor numba.
 """
 
@@ -10,31 +11,49 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zindex.building.convert import convert as convert
+    from zindex.building.edit import edit as edit
     from zindex.building.export import export as export
     from zindex.building.export import export_cache as export_cache
+    from zindex.building.repair import repair as repair
     from zindex.building.run import build as build
+    from zindex.building.verify_journal import verify_journal as verify_journal
     from zindex.config import RunConfig as RunConfig
     from zindex.config import load_config as load_config
+    from zindex.datasets.run_datasets import open_run as open_run
+    from zindex.loading.loader import loader as loader
     from zindex.store.open import open_store as open_store
+    from zindex.store.verify import verify_store as verify_store
 
 _HOMES = {
     "RunConfig": "zindex.config",
     "build": "zindex.building.run",
     "convert": "zindex.building.convert",
+    "edit": "zindex.building.edit",
     "export": "zindex.building.export",
     "export_cache": "zindex.building.export",
     "load_config": "zindex.config",
+    "loader": "zindex.loading.loader",
+    "open_run": "zindex.datasets.run_datasets",
     "open_store": "zindex.store.open",
+    "repair": "zindex.building.repair",
+    "verify_journal": "zindex.building.verify_journal",
+    "verify_store": "zindex.store.verify",
 }
 
 __all__ = [
     "RunConfig",
     "build",
     "convert",
+    "edit",
     "export",
     "export_cache",
     "load_config",
+    "loader",
+    "open_run",
     "open_store",
+    "repair",
+    "verify_journal",
+    "verify_store",
 ]
 
 
