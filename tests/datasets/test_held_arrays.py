@@ -2,6 +2,8 @@
 
 import gc
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,21 @@ def test_room_is_shared_and_given_back(root: Path, monkeypatch: pytest.MonkeyPat
     del readers[0]
     gc.collect()
     assert find_held(readers[1], 100) is not None
+
+
+def test_threads_meet_arrays_at_the_same_time(root: Path) -> None:
+    store = open_store(root)
+    readers = [[open_store(root)["one"] for _ in range(100)] for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda some: [find_held(x, 100) for x in some], readers))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(
+        rows is not None and len(rows) == len(store["one"]) for some in found for rows in some
+    )
 
 
 def test_damage_is_for_those_who_touch_it(root: Path) -> None:

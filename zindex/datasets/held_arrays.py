@@ -6,7 +6,7 @@ arrays in object storage, which have a cache of their own, nor what is still bei
 """
 
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ _ROWS_PER_REQUEST = 64
 class _Known:
     """How often an array was asked, and its rows once they are in memory."""
 
-    __slots__ = ("num_requests", "rows")
+    __slots__ = ("__weakref__", "num_requests", "rows")
 
     def __init__(self) -> None:
         self.num_requests = 0
@@ -38,6 +38,9 @@ class _Known:
 
 # Forgotten with the readers.
 _known: "WeakKeyDictionary[RowReader, _Known]" = WeakKeyDictionary()
+# Those of them whose rows are in memory. A list can be copied while other threads add to it, and
+# needs no lock that a fork could leave held.
+_kept: "list[ref[_Known]]" = []
 
 
 def find_held(reader: RowReader | AnyArray, num_requests: int) -> AnyArray | None:
@@ -61,14 +64,22 @@ def find_held(reader: RowReader | AnyArray, num_requests: int) -> AnyArray | Non
         known.num_requests += num_requests
         if known.num_requests * _ROWS_PER_REQUEST < len(reader):
             return None
-        held = sum(item.rows.nbytes for item in list(_known.values()) if item.rows is not None)
-        if held + reader.nbytes > MAX_NBYTES:
+        if _count_bytes() + reader.nbytes > MAX_NBYTES:
+            known.num_requests = 0  # there may be room after as many requests again
             return None
         try:
             known.rows = np.asarray(reader)
         except VerificationError:  # which is for those who ask for the damaged rows
             known.num_requests = -(1 << 62)
+            return None
+        _kept.append(ref(known, _kept.remove))
     return known.rows
+
+
+def _count_bytes() -> int:
+    """Return the bytes of all rows that are in memory."""
+    found = [known() for known in list(_kept)]
+    return sum(item.rows.nbytes for item in found if item is not None and item.rows is not None)
 
 
 def _may_be_held(reader: RowReader) -> bool:
