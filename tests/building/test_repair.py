@@ -13,6 +13,7 @@ import zindex
 from tests.building.runs import LENGTHS, make_config
 from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, all_files, build_arrays, count_up
+from zindex.building import convert as convert_module
 from zindex.building import remake
 from zindex.building.convert import convert
 from zindex.building.executor import SerialExecutor
@@ -332,6 +333,45 @@ def test_what_is_rebuilt_otherwise_is_refused(
     with pytest.raises(VerificationError, match=r"shard shuffle_index/c/1 of .* numpy \d.* differ"):
         case.repair()
     assert not (case.root / "shuffle_index/c/1").exists()
+
+
+def change(path: Path | str, *places: int) -> None:
+    content = bytearray(Path(path).read_bytes())
+    for place in places:
+        content[place] ^= 1
+    Path(path).write_bytes(content)
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_what_the_root_does_not_know_is_not_put_in_place(
+    make_case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch, *, is_missing: bool
+) -> None:
+    """The tokens were made anew where no sample tells, and no manifest says which shard is wrong."""
+    monkeypatch.setattr(convert_module, "_BIN_SAMPLE_NBYTES", 8)
+    case = make_case("tokens")
+    change(case.root / "tokens/c/0", 3)
+    if is_missing:
+        (case.root / "tokens/c/0").unlink()
+    (case.root / "_zindex/manifest.json").unlink()
+    change(f"{case.source}.bin", 12, -1)
+    before = all_files(case.root)
+    with pytest.raises(VerificationError, match=r"the checksums of its zarr.json.* are not kept"):
+        case.repair()
+    assert all_files(case.root) == before
+
+
+def test_what_an_unproven_manifest_does_not_know_is_not_put_in_place(
+    make_case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_module, "_BIN_SAMPLE_NBYTES", 8)
+    case = make_case("tokens")
+    change(case.root / "tokens/c/0", 3)
+    (case.root / "zarr.json").unlink()
+    change(f"{case.source}.bin", 12)
+    before = all_files(case.root)
+    with pytest.raises(VerificationError, match=r"shard tokens/c/0 of .* what was rebuilt has"):
+        case.repair()
+    assert all_files(case.root) == before
 
 
 def test_a_store_of_another_kind_is_not_repaired_by_shards(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from zindex.building.source import LengthSource
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, SourceError, StoreError, VerificationError
 from zindex.store import files
+from zindex.store.check_shard import check_shard
 from zindex.store.commit import (
     MANIFEST_KEY,
     PLAN_KEY,
@@ -148,6 +150,7 @@ class _Repair:
         self.rebuilt_shards: dict[str, None] = {}
         self.rebuilt_metadata: list[str] = []
         self._remade: RemadeStore | None = None
+        self._replaced = _Replaced()
 
     def run(self) -> RepairResult:
         """Find what is damaged, and rebuild it."""
@@ -160,6 +163,7 @@ class _Repair:
             finally:
                 if self._remade is not None:
                     self._remade.close()
+                self._replaced.close()
                 self._forget()
             self._check_link()
         shards = tuple(self.rebuilt_shards)
@@ -216,9 +220,10 @@ class _Repair:
             )
         contents = self._contents()
         if found.has_root and contents[ROOT_KEY] != self._read(ROOT_KEY):
+            self._replaced.put_back()
             raise VerificationError(
                 f"{self.root} must have the checksums of its zarr.json, its rebuilt shards have "
-                f"others; {_versions()}; remove the store and build it again"
+                f"others and are not kept; {_versions()}; remove the store and build it again"
             )
         self._put_metadata({PLAN_KEY: plan_file(self._plan)} | contents)
 
@@ -246,7 +251,8 @@ class _Repair:
             key = layout.name, shard
             buffers, receipt = encode_shard(layout, shard, values)
             committed = (self.found.manifest or {}).get(key)
-            if self.found.has_root and committed is not None and receipt != committed:
+            if self._is_wrong(layout, receipt, committed):
+                assert committed is not None
                 raise VerificationError(
                     f"shard {layout.shard_key(shard)} of {self.root} must have {committed.nbytes} "
                     f"bytes of checksum {committed.crc32c:08x}, what was rebuilt has "
@@ -255,11 +261,22 @@ class _Repair:
                 )
             if self._is_same(layout, shard, receipt, values):
                 continue
+            if self.found.has_root and committed is None:
+                # Whether it is right is known when all are there.
+                self._replaced.keep(self.root / layout.shard_key(shard))
             replace_shard(self.root, layout, receipt, buffers)
             self._forget()
             self.found.receipts[key] = receipt
             self.rebuilt_shards[layout.shard_key(shard)] = None
             logger.info("%s: %s is rebuilt", self.root, layout.shard_key(shard))
+
+    def _is_wrong(self, layout: ArrayLayout, receipt: Receipt, committed: Receipt | None) -> bool:
+        """Return whether a rebuilt shard is not what the manifest says."""
+        if committed is None or receipt == committed:
+            return False
+        # Without a root the manifest is not proven: a shard that is there and the same weighs more.
+        is_proven = self.found.has_root
+        return is_proven or receipt != check_shard(self.root, layout, receipt.shard)[0]
 
     def _check_link(self) -> None:
         """Say that a ``.bin`` beside the store cannot be repaired."""
@@ -300,6 +317,39 @@ class _Repair:
             (self.root / key).parent for key in (*self.rebuilt_shards, *self.rebuilt_metadata)
         }:
             files.sync_directory(folder)
+
+
+class _Replaced:
+    """What was at the places of rebuilt shards, on this machine's disk, to be put back if need be."""
+
+    def __init__(self) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+        self._paths: list[Place] = []
+
+    def keep(self, path: Place) -> None:
+        """Keep a file, or that there is none."""
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="zindex-repair-")
+        nbytes = files.file_nbytes(path)
+        if nbytes is not None:
+            content = files.read_file(path, limit=nbytes)
+            (Path(self._folder.name) / str(len(self._paths))).write_bytes(content)
+        self._paths.append(path)
+
+    def put_back(self) -> None:
+        """Have every place hold what it held; one that was kept twice ends with the first."""
+        for number in reversed(range(len(self._paths))):
+            assert self._folder is not None
+            kept, path = Path(self._folder.name) / str(number), self._paths[number]
+            if kept.exists():
+                files.write_once(path, [kept.read_bytes()], replace=True)
+            else:
+                files.remove_file(path)
+
+    def close(self) -> None:
+        """Let go of what was kept."""
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def _versions() -> str:
