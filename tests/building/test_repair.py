@@ -346,7 +346,7 @@ def change(path: Path | str, *places: int) -> None:
 def test_what_the_root_does_not_know_is_not_put_in_place(
     make_case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch, *, is_missing: bool
 ) -> None:
-    """The tokens were made anew where no sample tells, and no manifest says which shard is wrong."""
+    """The tokens were made anew where no sample tells, and no manifest says what is wrong."""
     monkeypatch.setattr(convert_module, "_BIN_SAMPLE_NBYTES", 8)
     case = make_case("tokens")
     change(case.root / "tokens/c/0", 3)

@@ -82,3 +82,14 @@ def test_a_linked_file_that_is_cut_under_a_reader_is_refused(tmp_path: Path) -> 
     message = f"{path} must hold 40 bytes, as when it was checked, but now holds 39"
     with pytest.raises(VerificationError, match=re.escape(message)):
         reader.read(0, 1)
+
+
+def test_a_file_that_was_made_anew_is_read_by_who_opens_it_then(tmp_path: Path) -> None:
+    path, other = tmp_path / "corpus.bin", tmp_path / "other.bin"
+    path.write_bytes(count_up(20).tobytes())
+    before = FlatFile(str(path), path.stat().st_size, count_up(20).dtype)
+    np.testing.assert_array_equal(before.read(0, 20), count_up(20))
+    other.write_bytes((count_up(20) + 100).tobytes())
+    other.replace(path)
+    after = FlatFile(str(path), path.stat().st_size, count_up(20).dtype)
+    np.testing.assert_array_equal(after.read(0, 20), count_up(20) + 100)

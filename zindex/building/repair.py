@@ -320,7 +320,7 @@ class _Repair:
 
 
 class _Replaced:
-    """What was at the places of rebuilt shards, on this machine's disk, to be put back if need be."""
+    """What was at the places of rebuilt shards, on local disk, to be put back if need be."""
 
     def __init__(self) -> None:
         self._folder: TemporaryDirectory[str] | None = None

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from zindex.store.array_files import ArrayFiles
 from zindex.store.codecs import CodecChain
-from zindex.store.reader import LocalReader
+from zindex.store.reader import LocalReader, forget_open_shards
 
 
 class FlatFile(LocalReader):
@@ -41,6 +41,8 @@ class FlatFile(LocalReader):
             flat=True,
         )
         super().__init__(path, form)
+        # The file may have been made anew since this process read it last.
+        forget_open_shards(path)
         self.path = path
         self.file_nbytes = nbytes
 
