@@ -1,6 +1,8 @@
 """Memory of batches is used again when nobody holds it, and never before."""
 
 import gc
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -87,10 +89,23 @@ def test_pieces_of_another_size_do_not_fit() -> None:
     assert take_bytes(3 * SIZE).size == 3 * SIZE
 
 
-def test_without_exact_counts_nothing_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
-    take_bytes(SIZE)
-    assert not batch_memory._pieces
+def test_threads_never_share_memory() -> None:
+    def work(number: int) -> bool:
+        kept: list[Any] = []
+        for i in range(1000):
+            kept = [*kept[-5:], take_bytes(SIZE + (i * 7919) % SIZE)]
+            kept[-1][:8] = number
+            if any((piece[:8] != number).any() for piece in kept):
+                return False
+        return True
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_small_arrays_are_left_to_malloc() -> None:

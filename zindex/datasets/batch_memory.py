@@ -1,9 +1,9 @@
 """Memory of batches: used again once nobody holds it, or shared where another process needs it."""
 
 import math
-import sys
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +27,25 @@ _ALIGNMENT = 64
 _MIN_NBYTES = 1 << 16
 # What is kept at most: pieces, and bytes of all of them.
 _MAX_PIECES, _MAX_NBYTES = 16, 1 << 28
-# References to a piece that nobody holds: the variable that names it and the count's argument.
-_FREE = 2
 
-_pieces: deque[Bytes] = deque()
+
+class _Piece(NamedTuple):
+    """Memory that is kept, and the array through which it was handed out last."""
+
+    memory: Bytes
+    #: Dead when nobody holds the memory any more, for every view of the array holds the array.
+    holder: "ref[Bytes]"
+
+
+_pieces: deque[_Piece] = deque()
 
 
 def take_bytes(nbytes: int) -> Bytes:
     """Return uninitialised memory that nobody else holds.
 
-    It is used again when the array, all of its views and all tensors made of them are gone, which
-    the reference count of the piece tells: each of them holds it.
+    It is used again when the array, all of its views and all tensors made of them are gone.
     """
-    if nbytes < _MIN_NBYTES or not _counts_are_exact():
+    if nbytes < _MIN_NBYTES:
         return np.empty(nbytes, np.uint8)
     for _ in range(len(_pieces)):
         try:
@@ -47,24 +53,30 @@ def take_bytes(nbytes: int) -> Bytes:
             piece = _pieces.popleft()
         except IndexError:
             break
-        fits = nbytes <= piece.nbytes <= 2 * nbytes
-        if fits and sys.getrefcount(piece) == _FREE:
-            view = piece[:nbytes]
-            _pieces.append(piece)
-            return view
+        if nbytes <= piece.memory.nbytes <= 2 * nbytes and piece.holder() is None:
+            return _hand_out(piece.memory, nbytes)
         _pieces.append(piece)
-    piece = np.empty(nbytes, np.uint8)
-    view = piece[:]
-    _pieces.append(piece)
-    while len(_pieces) > _MAX_PIECES or sum(kept.nbytes for kept in _pieces) > _MAX_NBYTES:
-        _pieces.popleft()
+    view = _hand_out(np.empty(nbytes, np.uint8), nbytes)
+    while _count_bytes() > _MAX_NBYTES or len(_pieces) > _MAX_PIECES:
+        try:
+            _pieces.popleft()
+        except IndexError:
+            break
     return view
 
 
-def _counts_are_exact() -> bool:
-    """Return whether reference counts can be relied on: without a global lock they lag behind."""
-    is_enabled = getattr(sys, "_is_gil_enabled", None)
-    return is_enabled is None or bool(is_enabled())
+def _hand_out(memory: Bytes, nbytes: int) -> Bytes:
+    """Return the first bytes of memory, and keep it for those who come when they are gone."""
+    # Views of views refer to the array that owns the memory; where that is none, to the first one.
+    view: Bytes = np.frombuffer(memory.data, np.uint8, nbytes)
+    _pieces.append(_Piece(memory, ref(view)))
+    return view
+
+
+def _count_bytes() -> int:
+    """Return the bytes of what is kept."""
+    # A copy, for other threads change the queue meanwhile.
+    return sum(piece.memory.nbytes for piece in list(_pieces))
 
 
 def take_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
