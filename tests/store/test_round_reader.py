@@ -153,6 +153,13 @@ def of2(*spans: tuple[int, int]) -> tuple[Any, Any]:
     return of(*(start for start, _ in spans)), of(*(stop for _, stop in spans))
 
 
+@pytest.mark.parametrize("spans", [(of(0, 0), of(1, 1 << 45)), (of(0), of(1 << 62))])
+def test_rows_that_are_not_there_take_no_memory(readers: dict[str, Any], spans: Any) -> None:
+    for name in ("none", "zstd", "flat"):
+        with pytest.raises(IndexError, match=rf"rows \[0, {int(spans[1][-1])}\) are outside"):
+            readers[name].read_spans(*spans)
+
+
 def test_damage_in_a_round(readers: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "none" / "one" / "c" / "1"
     content = bytearray(path.read_bytes())

@@ -91,6 +91,8 @@ class _Round:
             if not record:
                 return None
             rows = stops.item() - starts.item() if count == 1 else int((stops - starts).sum())
+            if rows > local._length:
+                local.refuse(starts, stops)  # or memory is taken for rows that are not there
             out, address = self._target(local, max(rows, 0))
         elif not record or not out.flags.carray or out.shape[1:] != local._row_shape:
             return None

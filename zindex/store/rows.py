@@ -179,7 +179,7 @@ class RowReader:
         """
         check_counts(starts, stops, places)
         lengths = stops - starts
-        if len(lengths) and lengths.min() < 0:
+        if len(lengths) and (lengths.min() < 0 or lengths.max() > len(self)):
             self.refuse(starts, stops)
         if places is None:
             places = np.cumsum(lengths) - lengths
