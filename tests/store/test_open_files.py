@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -213,6 +214,26 @@ def test_knowledge_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert table.nbytes == 0
     assert not table.arrays
     assert not table.keys_of_root
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_knowledge_of_one_array_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Literal["none", "zstd"]
+) -> None:
+    build_arrays(tmp_path / "one", {ONE: count_up(3000)}, ChunkGrid(3, 6, codec))
+    array = open_store(tmp_path / "one")["one"]
+    (other,) = write_flat(tmp_path, 1)
+    forget_all_files()
+    assert other[0] == 0
+    monkeypatch.setattr(table, "budget", 4)
+    monkeypatch.setattr(open_files, "KNOWN_NBYTES", 20_000)
+    for _ in range(2):
+        np.testing.assert_array_equal(array, count_up(3000))
+        assert table.nbytes <= 20_000
+    assert len(table.arrays) == 1
+    assert other[0] == 0
+    forget_all_files()
+    assert table.nbytes == 0
 
 
 @pytest.mark.parametrize("budget", [1, 3])

@@ -212,6 +212,17 @@ class FileTable:
                     self._drop(next(iter(self.arrays)))
         return array
 
+    def _forget_some(self, array: OpenArray) -> None:
+        """Make room for what was found out of a file: of other arrays, then of its own files."""
+        for key in list(self.arrays) if self.nbytes > KNOWN_NBYTES else ():
+            if self.arrays[key] is not array and self.nbytes > KNOWN_NBYTES:
+                self._drop(key)
+        if self.nbytes > KNOWN_NBYTES:
+            closed = [shard for shard in array.known if shard not in array.files]
+            # Half of them, or every file that is opened would take a look at all others.
+            for shard in closed[: len(closed) // 2]:
+                self._forget_known(array, shard)
+
     def _drop(self, key: _Key) -> None:
         """Forget an array for good."""
         array = self.arrays[key]
@@ -244,6 +255,8 @@ class FileTable:
             other = array.files.get(shard)
             if other is not None:
                 return other
+            if array.retired:
+                return file
             if found:
                 self._forget_known(array, shard)
                 nbytes = _FILE_NBYTES
@@ -252,8 +265,7 @@ class FileTable:
                 array.nbytes += nbytes
                 self.nbytes += nbytes
                 array.known[shard] = known
-            if array.retired:
-                return file
+                self._forget_some(array)
             array.files[shard] = file
             array.used[shard] = 0
             if file.index is None:
