@@ -78,7 +78,7 @@ def read_texts(
     -----
     Rounds: shuffle index, sample index, document index, bounds of documents, tokens.
     """
-    rows, edges = _order(which, len(datasets))
+    rows, edges = order_samples(which, len(datasets))
     members = [datasets[i] for i in which[rows[edges]].tolist()]
     cuts = cut_slices(edges, len(rows))
     indices = [member._open_arrays() for member in members]
@@ -131,7 +131,7 @@ def read_texts(
     )
 
 
-def _order(which: Int64Array, num_datasets: int) -> tuple[Int64Array, npt.NDArray[np.intp]]:
+def order_samples(which: Int64Array, num_datasets: int) -> tuple[Int64Array, npt.NDArray[np.intp]]:
     """Return the samples in an order in which those of a dataset come together, and its starts."""
     if num_datasets == 1:
         return np.arange(len(which)), np.zeros(1, np.intp)

@@ -6,10 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_memory import Shapes, allocate_arrays
+from zindex.datasets.batch_memory import allocate_arrays
 from zindex.datasets.gpt_batches import Texts, read_texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_masks import causal_mask
+from zindex.datasets.gpt_plain import read_plain
+from zindex.datasets.gpt_shapes import finish_tensors, plan_shapes
 from zindex.datasets.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def make_tensors(
     has_mask = config.create_attention_mask and not is_packed
     own_mask = has_mask and bool(config.reset_attention_mask)
     own_positions = is_packed or bool(config.reset_position_ids)
-    shapes = _plan_shapes(size, config, origin.dataset_ids, own_positions=own_positions)
+    shapes = plan_shapes(size, config, origin.dataset_ids, own_positions=own_positions)
     tensors, arrays = allocate_arrays(shapes)
     if origin.dataset_ids is not None:
         arrays["dataset_id"][:] = origin.dataset_ids
@@ -87,45 +89,7 @@ def make_tensors(
         if own_mask:
             mask = mask | torch.from_numpy(positions < starts[:, None, :, None])
         tensors["attention_mask"] = mask.expand(size, 1, length, length)
-    tensors["position_ids"] = tensors["position_ids"].expand(size, length)
-    return {name: tensors[name] for name in _ORDER if name in tensors}
-
-
-def _plan_shapes(
-    size: int, config: GPTDatasetConfig, dataset_ids: AnyArray | None, *, own_positions: bool
-) -> Shapes:
-    """Return what memory the tensors of a batch need."""
-    length = config.sequence_length
-    shapes: Shapes = {
-        "tokens": ((size, length), torch.int64),
-        "labels": ((size, length), torch.int64),
-        "loss_mask": ((size, length), torch.float32),
-        "position_ids": ((size if own_positions else 1, length), torch.int64),
-    }
-    if config.inter_document_masking:
-        shapes["cu_seqlens"] = ((size, length + 1), torch.int32)
-        shapes["max_seqlen"] = ((size,), torch.int32)
-    if dataset_ids is not None:
-        shapes["dataset_id"] = ((size,), torch.from_numpy(dataset_ids).dtype)
-    if config.with_provenance:
-        shapes["document_ids"] = ((size, length), torch.int64)
-        shapes["epoch"] = shapes["sample_id"] = ((size,), torch.int64)
-    return shapes
-
-
-_ORDER = (
-    "dataset_id",
-    "tokens",
-    "labels",
-    "attention_mask",
-    "loss_mask",
-    "position_ids",
-    "cu_seqlens",
-    "max_seqlen",
-    "document_ids",
-    "epoch",
-    "sample_id",
-)
+    return finish_tensors(tensors, config)
 
 
 def make_batch(
@@ -148,6 +112,9 @@ def make_batch(
     dataset_ids
         Shape (samples,): what items say of their dataset; None lets them say nothing.
     """
+    plain = read_plain(datasets, which, positions, is_padding, dataset_ids)
+    if plain is not None:
+        return SampleBatch(plain)
     first = datasets[int(which[0])]
     config = first.config
     width = config.sequence_length + int(config.add_extra_token_to_sequence)

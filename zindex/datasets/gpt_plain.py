@@ -1,0 +1,109 @@
+"""Batches of plain GPT samples whose index is in memory: from positions to tensors in one call.
+
+Plain means that nothing depends on the tokens but padding. What is not plain, not in memory, not
+verified yet, not full or not sound is left to ``zindex.datasets.gpt_batches``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.datasets.batch_memory import allocate_arrays
+from zindex.datasets.gpt_batches import cut_slices, order_samples
+from zindex.datasets.gpt_masks import causal_mask
+from zindex.datasets.gpt_shapes import finish_tensors, plan_shapes
+from zindex.datasets.held_arrays import find_held
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.store.sample_reader import can_read_samples, read_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zindex.datasets.gpt_config import GPTDatasetConfig
+    from zindex.datasets.gpt_dataset import GPTDataset
+
+Int64Array = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+
+
+def read_plain(
+    datasets: "Sequence[GPTDataset]",
+    which: Int64Array,
+    positions: Int64Array,
+    is_padding: npt.NDArray[np.bool_],
+    dataset_ids: AnyArray | None,
+) -> dict[str, torch.Tensor] | None:
+    """Return the tensors of a batch, or None where one call per dataset cannot make them.
+
+    Parameters
+    ----------
+    datasets
+        Datasets of one configuration.
+    which, positions
+        Shape (samples,): the dataset of each sample, and its position there from the start.
+    is_padding
+        Shape (samples,): samples that only fill up the batch.
+    dataset_ids
+        Shape (samples,): what items say of their dataset; None lets them say nothing.
+    """
+    config = datasets[int(which[0])].config
+    if not _is_plain(config):
+        return None
+    rows, edges = order_samples(which, len(datasets))
+    groups = []
+    for cut in cut_slices(edges, len(rows)):
+        member = datasets[int(which[rows[cut.start]])]
+        index = _hold_index(member, cut.stop - cut.start)
+        if index is None:
+            return None
+        groups.append((member, index, rows[cut]))
+    shapes = plan_shapes(len(rows), config, dataset_ids, own_positions=False)
+    tensors, arrays = allocate_arrays(shapes)
+    targets = (arrays["tokens"], arrays["labels"], arrays["loss_mask"])
+    extra = int(config.add_extra_token_to_sequence)
+    for member, index, chosen in groups:
+        done = read_samples(
+            member.dataset.tokens,
+            index,
+            positions[chosen],
+            chosen,
+            targets,
+            extra=extra,
+            pad=member._pad_token_id,
+        )
+        if not done:
+            return None
+    if dataset_ids is not None:
+        arrays["dataset_id"][:] = dataset_ids
+    if is_padding.any():
+        arrays["loss_mask"][is_padding] = 0.0
+    length = config.sequence_length
+    arrays["position_ids"][:] = np.arange(length)
+    if config.create_attention_mask:
+        mask = causal_mask(length, torch.device("cpu"))
+        tensors["attention_mask"] = mask.expand(len(rows), 1, length, length)
+    return finish_tensors(tensors, config)
+
+
+def _is_plain(config: "GPTDatasetConfig") -> bool:
+    """Return whether masks and positions do not depend on tokens or documents."""
+    return not (
+        config.reset_position_ids
+        or config.eod_mask_loss
+        or config.inter_document_masking
+        or config.with_provenance
+        or (config.create_attention_mask and config.reset_attention_mask)
+    )
+
+
+def _hold_index(member: "GPTDataset", num_samples: int) -> list[AnyArray] | None:
+    """Return the arrays that lead from positions to tokens, if all of them are in memory."""
+    source = member.dataset
+    if type(source) is not ZarrIndexedDataset or not can_read_samples(source.tokens):
+        return None
+    index = member._open_arrays()
+    arrays = (index.shuffle_index, index.sample_index, index.document_index, source.offsets)
+    held = [find_held(array, num_samples) for array in arrays]
+    return None if any(array is None for array in held) else held  # type: ignore[return-value]

@@ -1,0 +1,163 @@
+"""The samples of a batch from an index in memory: tokens read from files straight into tensors.
+
+The one other kernel that reads files is `zindex.kernels.gather`, which says why. What lies in
+memory is given by address and width, so that there is one compiled version.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.kernels._jit import jit
+from zindex.kernels._memory import load_int32, load_int64
+from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span, _widen
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+IntegerArray: TypeAlias = npt.NDArray[np.integer[Any]]
+
+#: Fields of a column, an array of integers in memory: its address, values, and bytes of a value,
+#: negative if signed.
+ADDRESS, SIZE, NBYTES = 0, 1, 2
+#: Columns: shuffle index, sample index with two values a row, document index, document bounds.
+SHUFFLE, BOUNDS, DOCUMENTS, OFFSETS = 0, 1, 2, 3
+
+
+@jit
+def _value(column: Int64Array, place: int) -> int:
+    """Return a value of a column, whatever its width."""
+    address, nbytes = int(column[ADDRESS]), column[NBYTES]
+    if nbytes == -8:
+        return int(load_int64(address + 8 * place))
+    value = int(load_int32(address + 4 * place))
+    return value & 0xFFFFFFFF if nbytes > 0 else value
+
+
+@jit
+def _read_text(
+    columns: Int64Array,
+    sample: int,
+    extra: int,
+    width: int,
+    record: int,
+    scratch: int,
+    scratch_nbytes: int,
+) -> bool:
+    """Read the tokens of one sample to an address; return whether they are all of a full sample."""
+    if sample < 0 or 2 * sample + 3 >= columns[BOUNDS, SIZE]:
+        return False
+    row = _value(columns[BOUNDS], 2 * sample)
+    begin = _value(columns[BOUNDS], 2 * sample + 1)
+    last_row = _value(columns[BOUNDS], 2 * sample + 2)
+    last_end = _value(columns[BOUNDS], 2 * sample + 3) + extra
+    if row < 0 or last_row >= columns[DOCUMENTS, SIZE]:
+        return False
+    row_nbytes = load_int64(record + 8 * ROW_NBYTES)
+    filled = 0
+    while row <= last_row:
+        document = _value(columns[DOCUMENTS], row)
+        if not 0 <= document < columns[OFFSETS, SIZE] - 1:
+            return False
+        start = _value(columns[OFFSETS], document)
+        length = _value(columns[OFFSETS], document + 1) - start
+        end = last_end if row == last_row else length
+        if begin < 0 or not begin <= end <= length or end - begin > width - filled:
+            return False
+        target = scratch + filled * row_nbytes
+        if not _read_span(
+            record, start + begin, start + end, target, False, scratch, scratch_nbytes
+        ):
+            return False
+        filled += end - begin
+        begin = 0
+        row += 1
+    return filled == width
+
+
+@jit
+def read_samples(
+    columns: Int64Array,
+    record: int,
+    positions: Int64Array,
+    rows: Int64Array,
+    extra: int,
+    pad: int,
+    scratch: npt.NDArray[np.uint8],
+    tokens: Int64Array,
+    labels: Int64Array,
+    loss_mask: npt.NDArray[np.float32],
+) -> int:
+    """Fill in samples of one dataset until one needs more than this; return how many are done.
+
+    Parameters
+    ----------
+    columns
+        Shape (4, 3), int64: shuffle index, sample index, document index and bounds of documents.
+    record
+        Address of the record of the tokens' array, as of `zindex.kernels.gather`; integers.
+    positions
+        Shape (samples,), int64: positions in the dataset.
+    rows
+        Shape (samples,), int64: the row of the tensors that each sample goes to.
+    extra
+        Tokens that a sample draws beyond its length: 0 or 1.
+    pad
+        The token that counts as padding.
+    scratch
+        Shape (bytes,), uint8, a multiple of eight: memory for a sample, and eight bytes more.
+    tokens, labels, loss_mask
+        Shape (rows, length): int64, int64 and float32; filled. Padding becomes id 0 and counts
+        nothing; without an extra token neither does the last label.
+
+    Returns
+    -------
+    count
+        Samples that are done. The next one is not full, needs a file opened or a chunk verified,
+        or is damaged.
+    """
+    length = tokens.shape[1]
+    width = length + extra
+    address = scratch.ctypes.data
+    item = load_int64(record + 8 * WIDTH)
+    # For tokens of a rarer width than the two that vocabularies have.
+    wide = np.empty(0 if item == 2 or item == -4 else width, np.int64)
+    for i in range(positions.size):
+        position = positions[i]
+        if not 0 <= position < columns[SHUFFLE, SIZE]:
+            return i
+        sample = _value(columns[SHUFFLE], position)
+        if not _read_text(columns, sample, extra, width, record, address, scratch.size):
+            return i
+        row = rows[i]
+        texts = (tokens[row], labels[row], loss_mask[row])
+        if item == 2:
+            _fill_row(scratch.view(np.uint16), extra, pad, *texts)
+        elif item == -4:
+            _fill_row(scratch.view(np.int32), extra, pad, *texts)
+        else:
+            _widen(address, width, item, wide.ctypes.data)
+            _fill_row(wide, extra, pad, *texts)
+    return positions.size
+
+
+@jit
+def _fill_row(
+    text: IntegerArray,
+    extra: int,
+    pad: int,
+    tokens: Int64Array,
+    labels: Int64Array,
+    loss_mask: npt.NDArray[np.float32],
+) -> None:
+    """Write tokens, labels and loss mask of a sample."""
+    for i in range(tokens.size):
+        value = np.int64(text[i])
+        tokens[i] = 0 if value == pad else value
+    count = tokens.size - 1 + extra
+    for i in range(count):
+        value = np.int64(text[i + 1])
+        labels[i] = 0 if value == pad else value
+        loss_mask[i] = np.float32(0.0 if value == pad else 1.0)
+    if count < tokens.size:
+        labels[count] = 0
+        loss_mask[count] = 0.0
