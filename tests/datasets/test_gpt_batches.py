@@ -288,7 +288,12 @@ def test_positions_that_are_none(corpora: list[str]) -> None:
     blend = BlendedDataset([dataset], [1], 5, make_config())
     with pytest.raises(IndexError, match="index -6 is out of range for the 5 samples of the train"):
         blend.__getitems__([-6])
-    assert len(dataset.__getitems__([])) == len(blend.__getitems__([])) == 0
+    for some in (dataset, blend):
+        empty, full = some.__getitems__([]).tensors, some.__getitems__([0]).tensors
+        assert list(empty) == list(full)
+        for name, tensor in empty.items():
+            assert (len(tensor), tensor.shape[1:]) == (0, full[name].shape[1:])
+            assert tensor.dtype == full[name].dtype
 
 
 @pytest.mark.parametrize(

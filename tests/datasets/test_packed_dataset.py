@@ -209,7 +209,23 @@ def test_positions(path: str) -> None:
     for position in (len(dataset), -len(dataset) - 1):
         with pytest.raises(IndexError, match=f"index {position} is out of range for the"):
             dataset[position]
-    assert len(dataset.__getitems__([])) == 0
+    empty = dataset.__getitems__([]).tensors
+    assert {name: tensor.shape[1:] for name, tensor in empty.items()} == {
+        name: tensor.shape for name, tensor in dataset[0].items()
+    }
+    assert {len(tensor) for tensor in empty.values()} == {0}
+
+
+class OwnItems(PackedGPTDataset):
+    def __getitem__(self, idx: int | None) -> dict[str, torch.Tensor]:
+        return {"tokens": super().__getitem__(idx)["tokens"] + 1}
+
+
+def test_what_a_subclass_does_is_never_bypassed(prefix: str) -> None:
+    plain = open_packed(prefix)
+    own = OwnItems(plain.dataset, prefix, plain.indices, None, Split.train, plain.config)
+    expected = plain.__getitems__([3, 4]).tensors["tokens"] + 1
+    assert torch.equal(own.__getitems__([3, 4]).tensors["tokens"], expected)
 
 
 @pytest.mark.parametrize("store", ["all", "minimal"])

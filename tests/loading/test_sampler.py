@@ -5,10 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import WriteCorpus
+from tests.datasets.test_gpt_dataset import open_dataset
 from zindex.errors import ConfigError, PlanError, StateMismatchError
+from zindex.loading.collate import collate
 from zindex.loading.sampler import ElasticSampler, Positions, Tail
 
 WORLD_SIZES = (1, 2, 3, 4, 6, 8, 12)
@@ -268,3 +272,25 @@ def test_too_few_samples_are_refused() -> None:
     with pytest.raises(PlanError, match="got 11; choose tail='exact' or 'pad'"):
         ElasticSampler(11, 3, data_parallel_size=4, num_epochs=None)
     assert len(ElasticSampler(11, 3, data_parallel_size=4, num_epochs=2)) == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_data_loader_has_a_batch_for_ranks_without_samples(
+    write_corpus: WriteCorpus, num_workers: int
+) -> None:
+    dataset = open_dataset(write_corpus([9] * 20))
+    for rank, count in enumerate([1, 1, 0]):
+        sampler = ElasticSampler(
+            len(dataset),
+            1,
+            data_parallel_rank=rank,
+            data_parallel_size=3,
+            num_samples=2,
+            tail="exact",
+        )
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers
+        )
+        [batch] = list(loader)
+        assert {name: len(tensor) for name, tensor in batch.items()} == dict.fromkeys(batch, count)
+        assert batch["tokens"].shape[1] == dataset.config.sequence_length

@@ -32,7 +32,7 @@ from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.packed_batches import make_packed_batch
 from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
@@ -249,7 +249,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             A subclass that makes items in its own way is asked for them one by one.
         """
         if not len(positions):
-            return SampleBatch.of_items([])
+            return batch_of_items(self, positions)
         numbers, is_padding = resolve_positions(positions, len(self), self._where)
         arrays = self._open_arrays()
         spans = find_runs(numbers)
@@ -258,7 +258,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         )
         make = self._find_maker(dataset_ids)
         if make is None:
-            return SampleBatch.of_items([self[position] for position in positions])
+            return batch_of_items(self, positions)
         places = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
         return make(self.datasets, which, places, is_padding, dataset_ids)

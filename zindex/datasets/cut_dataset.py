@@ -17,7 +17,7 @@ from zindex.datasets.gpt_batches import Texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_tensors import Origin, make_tensors
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.token_spans import SpanTexts, read_token_spans
 from zindex.plan.journal import Source
 
@@ -80,7 +80,7 @@ class CutDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitems__(self, positions: list[int | None]) -> SampleBatch:
         """Return the samples of a batch, read together."""
         if not len(positions):
-            return SampleBatch.of_items([])
+            return batch_of_items(self, positions)
         where = f"what was left of {self.base._where}"
         numbers, is_padding = resolve_positions(positions, len(self), where)
         return SampleBatch(self.make_tensors(numbers, is_padding))

@@ -20,7 +20,7 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.ranks import obtain
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.utils import Split, current_rank
 from zindex.plan.blend_plan import MAX_INT16_DATASETS
 from zindex.store.identity import fingerprint
@@ -189,7 +189,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             For each position what ``self[position]`` returns; a list if they differ in length.
         """
         if not len(positions):
-            return SampleBatch.of_items([])
+            return batch_of_items(self, positions)
         where = f"the edited {self.split.name} blend of {len(self.paths)} datasets"
         numbers, is_padding = resolve_positions(positions, len(self), where)
         # Padding is as long as the samples that it stands beside.

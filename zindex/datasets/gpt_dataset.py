@@ -34,7 +34,7 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
@@ -259,7 +259,7 @@ class GPTDataset(MegatronDataset):
             A subclass that makes items in its own way is asked for them one by one.
         """
         if not len(positions) or not is_plain(self, GPTDataset):
-            return SampleBatch.of_items([self[position] for position in positions])
+            return batch_of_items(self, positions)
         numbers, is_padding = resolve_positions(positions, len(self), self._where)
         dataset_ids = np.zeros(len(numbers), np.int16) if self.config.with_provenance else None
         which = np.zeros(len(numbers), np.int64)

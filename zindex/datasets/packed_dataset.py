@@ -15,6 +15,7 @@ import torch
 from zindex.building.on_demand import Needed
 from zindex.building.packed_arrays import PackedArrays, needed_packing, open_packed_arrays
 from zindex.building.source import LengthSource
+from zindex.datasets.gpt_batches import is_plain
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_index import STORED, document_span, index_folder, stored_source
@@ -22,7 +23,7 @@ from zindex.datasets.gpt_sources import is_known
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.packed_batches import make_packed_batch
 from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.utils import Split, current_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
@@ -178,7 +179,7 @@ class PackedGPTDataset(MegatronDataset):
         IndexError
             If there is no such sample.
         """
-        return self.__getitems__([idx])[0]
+        return self._make_batch([idx])[0]
 
     def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
         """Return the samples of a batch, read together: torch's DataLoader calls this.
@@ -187,9 +188,19 @@ class PackedGPTDataset(MegatronDataset):
         ----------
         positions
             Positions, as of single samples.
+
+        Returns
+        -------
+        batch
+            For each position what ``self[position]`` returns, and the same as one tensor per name.
+            A subclass that makes items in its own way is asked for them one by one.
         """
-        if not len(positions):
-            return SampleBatch.of_items([])
+        if not len(positions) or not is_plain(self, PackedGPTDataset):
+            return batch_of_items(self, positions)
+        return self._make_batch(positions)
+
+    def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
+        """Return the samples of a batch, read together."""
         numbers, is_padding = resolve_positions(positions, len(self), self._where)
         dataset_ids = np.zeros(len(numbers), np.int16) if self.config.with_provenance else None
         which = np.zeros(len(numbers), np.int64)

@@ -14,8 +14,9 @@ Item = dict[str, Any]
 class BatchTensors(dict[str, torch.Tensor]):
     """The tensors of a batch by name, each with the samples along its first dimension.
 
-    What is equal for all samples is one tensor that is expanded, not repeated: plain position ids
-    and the plain causal mask. torch refuses to write to them; clone them first.
+    What is equal for all samples is one tensor that is expanded, not repeated: plain position ids,
+    and the plain causal mask, which other batches share too. torch refuses to change such a tensor
+    as a whole, but not a part of it: clone it first.
     """
 
     def pin_memory(self) -> "BatchTensors":
@@ -103,6 +104,18 @@ def move_tensor(tensor: torch.Tensor, device: torch.device, *, non_blocking: boo
 
 def _is_expanded(tensor: torch.Tensor) -> bool:
     return tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0
+
+
+def batch_of_items(dataset: Any, positions: Sequence[int | None]) -> SampleBatch:
+    """Return samples of a dataset that are asked for one by one.
+
+    Without any position, as a rank is without where fewer samples are left than there are ranks,
+    the batch has tensors of no samples, with the shapes and dtypes of the last one.
+    """
+    if len(positions) or not len(dataset):
+        return SampleBatch.of_items([dataset[position] for position in positions])
+    tensors = dataset.__getitems__([-1]).tensors
+    return SampleBatch({name: tensor[:0] for name, tensor in tensors.items()})
 
 
 def resolve_positions(
