@@ -22,7 +22,7 @@ from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.sample_batch import SampleBatch
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, VerificationError
-from zindex.store import reader
+from zindex.store import reader, round_reader
 from zindex.store.layout import ChunkGrid
 
 NUM_CASES = 60
@@ -277,6 +277,24 @@ def test_blend_that_makes_its_own_items(corpora: list[str]) -> None:
     members: Any = [open_dataset(corpora[0])]
     batch = OwnBlend(members, [1], 5, make_config()).__getitems__([0, 2])
     assert torch.equal(batch[0]["tokens"], members[0][0]["tokens"] + 1)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_is_done_to_a_batch_stays_in_it(
+    corpora: list[str], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = open_dataset(corpora[1])
+    for num_spans in [0] * 30 + [round_reader.SPANS_BEFORE_KERNEL] * 3:  # in every way of reading
+        monkeypatch.setattr(round_reader, "_num_spans", num_spans)
+        tensors = dataset.__getitems__(range(size)).tensors
+        expected = [dataset[i] for i in range(size)]
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, torch.stack([item[name] for item in expected]))
+            if name in ("position_ids", "attention_mask") and size > 1:
+                with pytest.raises(RuntimeError, match="single memory location"):
+                    tensor.logical_not_()
+            else:
+                tensor.zero_()
 
 
 def test_positions_that_are_none(corpora: list[str]) -> None:

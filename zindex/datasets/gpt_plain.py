@@ -12,8 +12,7 @@ import torch
 
 from zindex.datasets.batch_memory import allocate_arrays
 from zindex.datasets.gpt_batches import cut_slices, order_samples
-from zindex.datasets.gpt_masks import causal_mask
-from zindex.datasets.gpt_shapes import finish_tensors, plan_shapes
+from zindex.datasets.gpt_shapes import finish_tensors, plain_masks, plan_shapes
 from zindex.datasets.held_arrays import find_held
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.store.sample_reader import can_read_samples, read_samples
@@ -82,8 +81,7 @@ def read_plain(
     length = config.sequence_length
     arrays["position_ids"][:] = np.arange(length)
     if config.create_attention_mask:
-        mask = causal_mask(length, torch.device("cpu"))
-        tensors["attention_mask"] = mask.expand(len(rows), 1, length, length)
+        tensors["attention_mask"] = plain_masks(len(rows), length)
     return finish_tensors(tensors, config)
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_memory import Shapes
+from zindex.datasets.batch_memory import Shapes, allocate
 from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.gpt_masks import causal_mask
 
 AnyArray = npt.NDArray[Any]
 
@@ -46,6 +47,18 @@ def plan_shapes(
         shapes["document_ids"] = ((size, length), torch.int64)
         shapes["epoch"] = shapes["sample_id"] = ((size,), torch.int64)
     return shapes
+
+
+def plain_masks(size: int, length: int) -> torch.Tensor:
+    """Return the plain causal mask of each sample: shape (size, 1, length, length).
+
+    It is one tensor for all batches, which torch refuses to change as a whole as long as it is
+    expanded. A batch of one sample has a copy: there it could be changed for all that follow.
+    """
+    mask = causal_mask(length, torch.device("cpu")).unsqueeze(0)
+    if size != 1:
+        return mask.expand(size, 1, length, length)
+    return allocate({"mask": (tuple(mask.shape), torch.bool)})["mask"].copy_(mask)
 
 
 def finish_tensors(

@@ -9,9 +9,8 @@ import torch
 from zindex.datasets.batch_memory import allocate_arrays
 from zindex.datasets.gpt_batches import Texts, read_texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.gpt_masks import causal_mask
 from zindex.datasets.gpt_plain import read_plain
-from zindex.datasets.gpt_shapes import finish_tensors, plan_shapes
+from zindex.datasets.gpt_shapes import finish_tensors, plain_masks, plan_shapes
 from zindex.datasets.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
@@ -85,10 +84,10 @@ def make_tensors(
     positions = np.arange(length)
     np.subtract(positions, starts if own_positions else 0, out=arrays["position_ids"])
     if has_mask:
-        mask = causal_mask(length, torch.device("cpu"))
+        mask = plain_masks(size, length)
         if own_mask:
             mask = mask | torch.from_numpy(positions < starts[:, None, :, None])
-        tensors["attention_mask"] = mask.expand(size, 1, length, length)
+        tensors["attention_mask"] = mask
     return finish_tensors(tensors, config)
 
 
