@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +16,10 @@ from zindex.store.objects import place_of
 ROOT = Path(__file__).parents[2]
 
 
-def run_children(
-    bucket: Bucket, method: str, touched: str, num_children: int
-) -> tuple[list[str], list[str]]:
-    """Return what the parent read, and what all children read; a child that hangs is an error."""
-    url = f"{bucket.url}/store"
-    build_arrays(place_of(url), {ONE: count_up(10)})
-    command = [sys.executable, "-m", "tests.cloud.fork_process", method, touched, url]
+def run_module(bucket: Bucket, name: str, *arguments: str) -> list[Any]:
+    """Return what a process prints, as JSON lines; one that hangs is an error."""
     done = subprocess.run(
-        [*command, str(num_children)],
+        [sys.executable, "-m", f"tests.cloud.{name}", *arguments],
         cwd=ROOT,
         env=os.environ | bucket.server.environment,
         capture_output=True,
@@ -31,7 +27,16 @@ def run_children(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def run_children(
+    bucket: Bucket, method: str, touched: str, num_children: int
+) -> tuple[list[str], list[str]]:
+    """Return what the parent read, and what all children read; a child that hangs is an error."""
+    url = f"{bucket.url}/store"
+    build_arrays(place_of(url), {ONE: count_up(10)})
+    lines = run_module(bucket, "fork_process", method, touched, url, str(num_children))
     parent = [line for line in lines if isinstance(line, str)]
     children = [text for line in lines if isinstance(line, list) for text in line]
     assert len(children) == 2 * num_children
@@ -56,6 +61,12 @@ def test_a_fork_of_a_process_that_has_read_is_refused(bucket: Bucket) -> None:
     [message] = set(children)
     assert message.startswith(f"ForkedStoreError: {bucket.url}/store/zarr.json cannot be used here")
     assert "multiprocessing_context='forkserver' or 'spawn'" in message
+
+
+def test_workers_of_a_loader_are_not_forked_from_a_process_that_has_read(bucket: Bucket) -> None:
+    url = f"{bucket.url}/store"
+    build_arrays(place_of(url), {ONE: count_up(10)})
+    assert run_module(bucket, "loader_process", url) == [[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]]
 
 
 @pytest.mark.slow

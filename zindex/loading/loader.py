@@ -255,7 +255,8 @@ def loader(
         and 2 by each worker; other datasets than ours are read without threads, since they may
         not stand them.
     multiprocessing_context
-        How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"`` or a context.
+        How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"`` or a context. By default as on
+        this platform, but never by a fork of a process that has used an object store.
     pin_memory
         Copy batches to page-locked memory; by default where there is CUDA.
     collate

@@ -14,6 +14,7 @@ import torch
 
 from zindex.errors import ConfigError
 from zindex.loading.sampler import Positions
+from zindex.store.object_calls import may_fork
 
 Collate = Callable[[Any], Any]
 
@@ -183,8 +184,11 @@ def start_workers(
         Whether this process copies tensors to page-locked memory.
     context
         How processes start: ``"fork"``, ``"forkserver"``, ``"spawn"``, a multiprocessing context,
-        or None for the default of this platform.
+        or None for the default of this platform; ``"forkserver"`` where this process has used an
+        object store, whose clients do not survive a fork.
     """
+    if context is None and not may_fork():
+        context = "forkserver"
     batches = _Batches()
     loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
         reader,  # type: ignore[arg-type]

@@ -77,6 +77,12 @@ class _Clients:
 _clients = _Clients()
 os.register_at_fork(after_in_child=_clients.after_fork)
 
+
+def may_fork() -> bool:
+    """Return whether a child that is forked from this process now can use object stores."""
+    return not (_clients.clients or _clients.is_inherited)
+
+
 #: Called after a change of credentials in the environment.
 forget_clients = _clients.forget
 
