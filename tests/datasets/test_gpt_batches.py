@@ -284,12 +284,13 @@ def test_what_is_done_to_a_batch_stays_in_it(
     corpora: list[str], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = open_dataset(corpora[1])
+    items = [dataset[i] for i in range(size)]
+    expected = {name: torch.stack([item[name] for item in items]) for name in items[0]}
     for num_spans in [0] * 30 + [round_reader.SPANS_BEFORE_KERNEL] * 3:  # in every way of reading
         monkeypatch.setattr(round_reader, "_num_spans", num_spans)
         tensors = dataset.__getitems__(range(size)).tensors
-        expected = [dataset[i] for i in range(size)]
         for name, tensor in tensors.items():
-            assert torch.equal(tensor, torch.stack([item[name] for item in expected]))
+            assert torch.equal(tensor, expected[name])
             if name in ("position_ids", "attention_mask") and size > 1:
                 with pytest.raises(RuntimeError, match="single memory location"):
                     tensor.logical_not_()
