@@ -239,3 +239,56 @@ def test_checksums_are_left_out_on_request(objects: ObjectPath) -> None:
     assert take(open_store(objects, verify="never")["one"], 0, 1) == [4, 1]
     with pytest.raises(VerificationError, match=r"chunk 0 of shard one/c/0 fails its checksum"):
         take(reader, 0)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_missing_shard_is_the_trouble_of_its_own_rows(objects: ObjectPath, codec: Any) -> None:
+    """What is fetched ahead reaches into it before any of its rows is wanted."""
+    reader = open_one(objects, grid=ChunkGrid(4, 40, codec))
+    files.remove_file(objects / "one/c/1")
+    for row in range(40):
+        assert reader[row] == row
+    with pytest.raises(VerificationError, match=r"shard .*one/c/1 is missing"):
+        take(reader, 39, 40)
+    set_chunk_cache(0)
+    assert take(reader, 39, 80) == [39, 80]
+
+
+@pytest.mark.parametrize("name", ["get_ranges", "get_tail"])
+def test_who_waits_for_a_promise_that_is_broken_asks_again(
+    objects: ObjectPath, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The first one asks before the shard is there."""
+    reader = open_one(objects)
+    reader_statistics(reset=True)
+    go_on, calls, real = threading.Event(), count(), getattr(object_client, name)
+
+    def come_too_early(*args: Any) -> Any:
+        # An index that is missing is asked for twice.
+        if next(calls) < (1 if name == "get_ranges" else 2):
+            go_on.wait(60)
+            raise FileNotFoundError
+        return real(*args)
+
+    monkeypatch.setattr(object_client, name, come_too_early)
+    answers: list[Any] = []
+
+    def read(row: int) -> None:
+        try:
+            answers.append(take(reader, row))
+        except VerificationError as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=read, args=(row,)) for row in (0, 1)]
+    threads[0].start()
+    while reader_statistics().num_misses < 1:
+        pass
+    threads[1].start()
+    while reader_statistics().num_hits < 1:
+        pass
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert [1] in answers
+    assert all(answer in ([0], [1]) or "is missing" in str(answer) for answer in answers)
+    assert len(answers) == 2

@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from zindex.errors import StoreUnavailableError
+
 #: Bytes of decoded chunks and shard indices that a process keeps unless told otherwise.
 CACHE_NBYTES = 256 << 20
 #: Threads of one process that wait for answers, each to several requests to a shard.
@@ -151,6 +153,16 @@ class ChunkCache:
 def settle(value: Any) -> Any:
     """Return what a promise brings, or a value itself."""
     return value.result() if isinstance(value, Future) else value
+
+
+def is_worth_another_try(value: Any) -> bool:
+    """Return whether a value is a promise that was broken, after waiting for it.
+
+    Its maker may have asked too early, of a shard that is there by now, or have been interrupted. A
+    store that does not answer has been asked often enough.
+    """
+    error = value.exception() if isinstance(value, Future) else None
+    return error is not None and not isinstance(error, StoreUnavailableError)
 
 
 #: The one of this process.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zindex.errors import VerificationError
 from zindex.store import object_client
-from zindex.store.chunk_cache import NUM_THREADS, Key, cache, settle
+from zindex.store.chunk_cache import NUM_THREADS, Key, cache, is_worth_another_try, settle
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import ObjectPath
 from zindex.store.shard import REMEDY, ShardIndex, decode_chunk, decode_index, index_nbytes
@@ -127,6 +127,11 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
         for number, need in zip(numbers, needs, strict=True):
             _fetch_ahead(number, need)
     values = found | mine
+    broken = [key for key, value in found.items() if is_worth_another_try(value)]
+    if broken:
+        found, mine = cache.claim(broken, counted=False)
+        _fetch(arrays, list(mine))
+        values |= found | mine
     return [{key[1]: settle(values[key]) for key in part} for part in keys]
 
 
@@ -148,7 +153,10 @@ def _fetch(arrays: dict[int, RemoteArray], keys: list[Key]) -> bool:
 
 
 def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Group]:
-    """Return the requests for chunks: those near each other in a shard come together."""
+    """Return the requests for chunks: those near each other in a shard come together.
+
+    Promises of chunks in a shard whose index cannot be had are broken.
+    """
     shards: dict[tuple[int, int], list[int]] = {}
     for number, chunk in sorted(keys):
         shard = chunk // arrays[number].layout.chunks_per_shard
@@ -160,8 +168,12 @@ def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Gro
             cache.pool.submit(_check_order, arrays[number], number, shard)
     groups: list[_Group] = []
     for key, chunks in shards.items():
-        array, shard = arrays[key[0]], key[1]
-        requests = _coalesce(_locate(array, chunks, indices.get(key)))
+        array, shard, index = arrays[key[0]], key[1], indices.get(key)
+        if isinstance(index, Exception):
+            for chunk in chunks:
+                cache.break_promise((key[0], chunk), index)
+            continue
+        requests = _coalesce(_locate(array, chunks, index))
         cuts = range(0, len(requests), _GROUP)
         groups += [_Group(array, shard, requests[cut : cut + _GROUP]) for cut in cuts]
     return groups
@@ -253,16 +265,26 @@ def _get(array: RemoteArray, shard: int, requests: list[_Request]) -> list[memor
 
 def _shard_indices(
     arrays: dict[int, RemoteArray], keys: list[tuple[int, int]]
-) -> dict[tuple[int, int], ShardIndex]:
-    """Return the indices of several shards; those that are not kept are fetched side by side."""
+) -> dict[tuple[int, int], ShardIndex | Exception]:
+    """Return the indices of several shards, or why there is none.
+
+    Those that are not kept are fetched side by side.
+    """
     found = cache.find([(number, -1 - shard) for number, shard in keys])
+    indices: dict[tuple[int, int], ShardIndex | Exception]
     indices = {(number, -1 - shard): index for (number, shard), index in found.items()}
     missing = [key for key in keys if key not in indices]
+
+    def fetch(key: tuple[int, int]) -> ShardIndex | Exception:
+        try:
+            return _shard_index(arrays[key[0]], *key)
+        except Exception as error:
+            return error
+
     if missing:
         # Threads of their own: those of the pool may all wait for what would wait for them.
         with ThreadPoolExecutor(min(len(missing), NUM_THREADS)) as pool:
-            fetched = pool.map(lambda key: _shard_index(arrays[key[0]], *key), missing)
-            indices.update(zip(missing, fetched, strict=True))
+            indices.update(zip(missing, pool.map(fetch, missing), strict=True))
     return indices
 
 
@@ -270,6 +292,8 @@ def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
     """Return where the chunks of a shard lie, fetched once."""
     key = (number, -1 - shard)
     found, mine = cache.claim([key], counted=False)
+    if not mine and is_worth_another_try(found[key]):
+        found, mine = cache.claim([key], counted=False)
     if not mine:
         known: ShardIndex = settle(found[key])
         return known
