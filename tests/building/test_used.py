@@ -8,6 +8,7 @@ import pytest
 from zindex.building.used import (
     UsedSet,
     UsedTable,
+    _lay_out,
     add_draws,
     count_unused_below,
     empty_set,
@@ -15,11 +16,15 @@ from zindex.building.used import (
     open_table,
     set_of_bits,
     store_sets,
-    table_of,
     used_store_plan,
 )
 from zindex.errors import StoreNotFoundError
 from zindex.store.layout import ChunkGrid
+
+
+def table_of(sets: dict[int, UsedSet]) -> UsedTable:
+    facts = [item.facts(source) for source, item in sets.items()]
+    return UsedTable(facts, *_lay_out(list(sets.values())))
 
 
 def draw_from(used: UsedSet, chosen: list[int], start: int = 0) -> UsedSet:

@@ -249,9 +249,3 @@ def open_table(facts: Sequence[UsedFacts], folder: PlaceLike, store: str | None)
         return UsedTable(facts)
     opened: Store = open_store(str(place_of(folder) / store), kind="index")
     return UsedTable(facts, opened[schema.USED_WORD.name], opened[schema.UNUSED_COUNT.name][:])
-
-
-def table_of(sets: dict[int, UsedSet]) -> UsedTable:
-    """Return sets that are in memory as a table."""
-    facts = [item.facts(source) for source, item in sets.items()]
-    return UsedTable(facts, *_lay_out(list(sets.values())))

@@ -138,19 +138,6 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         positions = [position for position, _ in self.edits]
         return tuple(zip(self._fingerprints[:-1], positions, strict=True))
 
-    def accepts_state(self, fingerprint: str, consumed_samples: int) -> bool:
-        """Return whether a state of a loader is one of this run, saved before an edit or after.
-
-        Parameters
-        ----------
-        fingerprint, consumed_samples
-            Of the state.
-        """
-        return fingerprint == self.fingerprint or any(
-            fingerprint == known and consumed_samples <= position
-            for known, position in self.previous_fingerprints
-        )
-
     def __len__(self) -> int:
         return self._state.num_samples
 
