@@ -15,7 +15,7 @@ from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.run_datasets import open_run
 from zindex.datasets.sample_batch import SampleBatch
-from zindex.errors import StateMismatchError
+from zindex.errors import PlanError, StateMismatchError
 from zindex.loading.loader import loader
 
 
@@ -170,6 +170,11 @@ def test_padded_tails_of_a_run_with_two_lengths(
     made = loader(config, tokenizer, micro_batch_size=4, tail="pad")
     shapes = [tuple(batch["tokens"].shape) for batch in made]
     assert shapes == [(4, 4)] * 20 + [(4, 8)] * 3
+    with (
+        pytest.raises(PlanError, match=r"one length, got 4, 8: the run's sequence length was edit"),
+        loader(config, tokenizer, micro_batch_size=7) as across,
+    ):
+        list(across)
 
 
 @pytest.mark.parametrize("extra", [True, False])

@@ -84,3 +84,8 @@ def test_to_a_device_without_gpu(dataset: GPTDataset, monkeypatch: pytest.Monkey
     assert pinned["position_ids"].stride() == (0, 1)
     assert all(torch.equal(pinned[name], tensor) for name, tensor in batch.items())
     assert pin_tensor(batch["tokens"]) is not batch["tokens"]
+
+
+def test_errors_of_other_samples_are_torchs_own() -> None:
+    with pytest.raises(RuntimeError, match="equal size"):
+        collate([torch.zeros(2), torch.zeros(3)])

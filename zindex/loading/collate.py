@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from zindex.datasets.sample_batch import BatchTensors, SampleBatch, move_tensor, pin_tensor
+from zindex.errors import PlanError
 
 
 def collate(batch: Sequence[Any]) -> Any:
@@ -24,10 +25,26 @@ def collate(batch: Sequence[Any]) -> Any:
     tensors
         By name, each with the samples along its first dimension. Plain position ids and the plain
         causal mask are expanded, not repeated: clone them before writing to them.
+
+    Raises
+    ------
+    PlanError
+        If samples differ in length, as on both sides of an edit of the sequence length.
     """
     if isinstance(batch, SampleBatch):
         return batch.tensors
-    return torch.utils.data.default_collate(list(batch))
+    try:
+        return torch.utils.data.default_collate(list(batch))
+    except RuntimeError as error:
+        named = [item for item in batch if isinstance(item, Mapping) and "tokens" in item]
+        lengths = sorted({len(item["tokens"]) for item in named})
+        if len(lengths) < 2:
+            raise
+        raise PlanError(
+            f"samples of a batch must be of one length, got {', '.join(map(str, lengths))}: the "
+            "run's sequence length was edited at a position within this batch; choose batches that "
+            "end there, or begin at the position of the edit"
+        ) from error
 
 
 def pin(batch: Mapping[str, torch.Tensor]) -> BatchTensors:
