@@ -277,9 +277,11 @@ def _shard_indices(
 
     def fetch(key: tuple[int, int]) -> ShardIndex | Exception:
         try:
-            return _shard_index(arrays[key[0]], *key)
+            index = _shard_index(arrays[key[0]], *key)
         except Exception as error:
             return error
+        assert index is not None
+        return index
 
     if missing:
         # Threads of their own: those of the pool may all wait for what would wait for them.
@@ -288,25 +290,31 @@ def _shard_indices(
     return indices
 
 
-def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex:
-    """Return where the chunks of a shard lie, fetched once."""
+def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex | None:
+    """Return where the chunks of a shard lie, fetched once; None where that is known without it."""
     key = (number, -1 - shard)
     found, mine = cache.claim([key], counted=False)
     if not mine and is_worth_another_try(found[key]):
         found, mine = cache.claim([key], counted=False)
     if not mine:
-        known: ShardIndex = settle(found[key])
+        known: ShardIndex | None = settle(found[key])
         return known
+    index: ShardIndex | None = None
     try:
-        try:
-            index = _fetch_index(array, shard)
-        except VerificationError:
-            index = _fetch_index(array, shard)  # as with chunks: once more
+        # Another thread may have found out since the caller asked.
+        if (number, shard) not in cache.regular:
+            try:
+                index = _fetch_index(array, shard)
+            except VerificationError:
+                index = _fetch_index(array, shard)  # as with chunks: once more
     except BaseException as error:
         cache.break_promise(key, error)
         raise
+    if index is not None and not array.is_compressed and _is_regular(array, shard, index):
+        cache.regular.add((number, shard))
+        index = None
     # That of chunks which are not compressed is looked at once.
-    nbytes = index.offsets.nbytes + index.lengths.nbytes
+    nbytes = 0 if index is None else index.offsets.nbytes + index.lengths.nbytes
     cache.keep_promise(key, index, nbytes, kept=array.is_compressed)
     return index
 
@@ -324,17 +332,17 @@ def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
 
 def _check_order(array: RemoteArray, number: int, shard: int) -> ShardIndex | None:
     """Return the index of a shard whose chunks do not lie one after the other; None if they do."""
-    if (number, shard) in cache.regular:
-        return None
-    index = _shard_index(array, number, shard)
+    return None if (number, shard) in cache.regular else _shard_index(array, number, shard)
+
+
+def _is_regular(array: RemoteArray, shard: int, index: ShardIndex) -> bool:
+    """Return whether the chunks of a shard lie one after the other, not compressed."""
     start, stop = array.layout.shard_bounds(shard)
     count = -(-(stop - start) // array.layout.chunk_length)
     nbytes = array.chunk_nbytes + _CRC_NBYTES
     expected = np.arange(count) * nbytes
-    if (index.lengths[:count] != nbytes).any() or (index.offsets[:count] != expected).any():
-        return index
-    cache.regular.add((number, shard))
-    return None
+    is_long = (index.lengths[:count] == nbytes).all()
+    return bool(is_long and (index.offsets[:count] == expected).all())
 
 
 def _fetch_ahead(number: int, need: Need) -> None:
