@@ -325,3 +325,23 @@ def test_a_loader_is_an_iterable_of_known_length() -> None:
     assert isinstance(batches, Loader)
     assert not isinstance(batches, torch.utils.data.DataLoader)
     assert len(batches) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_forked_process_reads_for_itself(num_workers: int) -> None:
+    with loader(Numbers(40), micro_batch_size=2, num_workers=num_workers) as batches:
+        iterator = iter(batches)
+        next(iterator)
+
+        def read_on() -> None:
+            found = [batch["sample"].tolist() for batch in (next(iterator), next(iterator))]
+            batches.close()
+            assert found == [[2, 3], [4, 5]]
+
+        child = multiprocessing.get_context("fork").Process(target=read_on)
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        left = [batch["sample"].tolist() for batch in iterator]
+    assert left == [[i, i + 1] for i in range(2, 40, 2)]

@@ -23,6 +23,8 @@ SplitName = Literal["train", "valid", "test"]
 
 # Batches read ahead: by threads in all, by processes each.
 _THREADS_AHEAD, _WORKER_AHEAD = 4, 2
+# What forked processes found and must not touch.
+_of_parents: list[Any] = []
 
 
 class Loader:
@@ -80,6 +82,7 @@ class Loader:
         self._workers: WorkerPool | None = None
         self._batches: Iterator[Any] | None = None
         self._place = (0, 0)
+        self._process = os.getpid()
 
     def __len__(self) -> int:
         """Return the batches of the whole run, or of one pass, wherever the trainer stands."""
@@ -121,6 +124,7 @@ class Loader:
 
     def _take(self) -> Any:
         """Return the batch of the next step."""
+        self._leave_parent()
         try:
             place = (self._cursor.consumed_samples, self._cursor.stop)
             if self._batches is None or self._place != place:
@@ -177,10 +181,21 @@ class Loader:
 
     def close(self) -> None:
         """Stop threads and worker processes; iterating the loader starts them again."""
+        self._leave_parent()
         self._stop_reading()
         workers, self._workers = self._workers, None
         if workers is not None:
             workers.stop()
+
+    def _leave_parent(self) -> None:
+        """Let threads and workers be if this process was forked: it has none, they are another's.
+
+        They are kept, since whoever deletes them stops them.
+        """
+        if self._process != os.getpid():
+            _of_parents.append((self._batches, self._workers))
+            self._batches = self._workers = None
+            self._process = os.getpid()
 
     def _stop_reading(self) -> None:
         """Forget what was read ahead."""
