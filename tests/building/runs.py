@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from zindex.building.on_demand import ensure_store, needed_index
+from zindex.building.waiting import Rank
 from zindex.config import DatasetConfig, RunConfig
 from zindex.store.layout import ChunkGrid
+from zindex.store.open import Store
 
 LENGTHS = [5, 7, 3, 9, 6, 8, 4, 10, 2, 6]  # 60 tokens
 GRID = ChunkGrid(2, 4)
@@ -21,3 +24,8 @@ def make_config(tmp_path: Path, *datasets: Any, **settings: Any) -> RunConfig:
         "grid": GRID,
     }
     return RunConfig(**(values | settings))
+
+
+def ensure_index(plan: Any, source: Any, folder: str, rank: Rank | None = None) -> Store:
+    """Return the committed index of a plan, built or waited for."""
+    return ensure_store(needed_index(plan, source, folder), rank)

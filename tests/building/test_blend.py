@@ -9,7 +9,7 @@ import zarr
 from tests.building.blends import GRID, naive_greedy
 from zindex.building import blend as module
 from zindex.building import permutation, uniform_shuffle
-from zindex.building.blend import blend_store_plan, build_blend, find_blend
+from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.blend_arrays import compute_blend_arrays, open_blend_arrays
 from zindex.building.executor import (
     SerialExecutor,
@@ -17,6 +17,7 @@ from zindex.building.executor import (
     open_executor,
     run_builds,
 )
+from zindex.building.index import find_index
 from zindex.building.permutation import Permutation
 from zindex.errors import StoreError, VerificationError
 from zindex.plan.blend_plan import BlendPlan
@@ -162,7 +163,7 @@ def test_a_build_that_died_goes_on(tmp_path, kind, order):
         try:
             first = run_builds(build_blend(plan, folder, StoppingExecutor(num_tasks))).num_written
         except KeyboardInterrupt:
-            assert find_blend(plan, folder) is None
+            assert find_index(blend_store_plan(plan, folder)) is None
             first = len(list(folder.rglob("dataset_*index/c/*")))
         done = run_builds(build_blend(plan, folder, SerialExecutor()))
         assert done.num_written + first == done.num_shards or done.num_written == 0
@@ -292,7 +293,7 @@ def test_no_scratch_files_outlive_a_builder_that_dies_beside_the_commit(tmp_path
             run_builds(build_blend(plan, tmp_path, SerialExecutor()))
         monkeypatch.undo()
         assert not list(tmp_path.glob("shuffle-*"))
-    assert find_blend(plan, tmp_path) is not None
+    assert find_index(blend_store_plan(plan, tmp_path)) is not None
 
 
 @pytest.mark.parametrize("shuffle", ["keyed", "uniform"])
@@ -336,7 +337,7 @@ def test_what_is_finished_is_not_built_again(tmp_path):
     done = run_builds(build_blend(plan, tmp_path, StoppingExecutor(0), steps.append))
     assert done.num_written == 0
     assert sum(steps) == done.num_shards
-    assert find_blend(plan, tmp_path).fingerprint == done.store.fingerprint
+    assert find_index(blend_store_plan(plan, tmp_path)).fingerprint == done.store.fingerprint
 
 
 def test_a_blend_is_plain_zarr(tmp_path):

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from tests.building.conftest import PlanIndex, naive_megatron
+from tests.building.runs import ensure_index
 from tests.conftest import WriteCorpus
 from zindex.building import on_demand, waiting
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor, run_builds
 from zindex.building.index import build_index, find_index, index_store_plan
-from zindex.building.on_demand import Builds, Needed, ensure_index, needed_index
+from zindex.building.on_demand import Builds, Needed, needed_index
 from zindex.building.waiting import Rank
 from zindex.errors import NotReadyError, PlanError, VerificationError
 from zindex.store.commit import begin_store

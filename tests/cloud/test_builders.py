@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 import zindex
-from tests.building.runs import LENGTHS
+from tests.building.runs import LENGTHS, ensure_index
 from tests.cloud.servers import Bucket
 from tests.conftest import WriteCorpus
 from zindex.building.executor import SerialExecutor
 from zindex.building.index import index_store_plan
-from zindex.building.on_demand import ensure_index
 from zindex.building.planning import plan_run
 from zindex.building.waiting import Rank
 from zindex.config import RunConfig

@@ -38,7 +38,7 @@ from zindex.plan.blend_plan import BlendPlan
 from zindex.store import files
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.objects import Place, PlaceLike, place_of
-from zindex.store.open import Store, open_array, open_store
+from zindex.store.open import open_array, open_store
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 logger = logging.getLogger(__name__)
@@ -61,11 +61,6 @@ def blend_store_plan(plan: BlendPlan, folder: PlaceLike) -> StorePlan:
     nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
     name = f"blend-{plan.split}-{nameless.fingerprint[:32]}"
     return replace(nameless, root=place_of(folder) / name)
-
-
-def find_blend(plan: BlendPlan, folder: PlaceLike) -> Store | None:
-    """Return the committed blend of a plan, or None while it is not finished."""
-    return find_index(blend_store_plan(plan, folder))
 
 
 async def build_blend(

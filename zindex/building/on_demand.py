@@ -100,28 +100,6 @@ def ensure_store(needed: Needed, rank: Rank | None = None) -> Store:
     return found[0]
 
 
-def ensure_index(
-    plan: IndexPlan, source: LengthSource, folder: str, rank: Rank | None = None
-) -> Store:
-    """Return the committed index of a plan, building it or waiting for it if it is not there.
-
-    Parameters
-    ----------
-    plan, source
-        What to build, from which lengths.
-    folder
-        Directory of the index stores.
-    rank
-        This process among those that need the index; None builds.
-
-    Raises
-    ------
-    NotReadyError
-        If the wait is over and the index is not committed.
-    """
-    return ensure_store(needed_index(plan, source, folder), rank)
-
-
 class Builds:
     """Stores that are needed together, built beside the caller while it still finds out which.
 
