@@ -292,3 +292,20 @@ def test_who_waits_for_a_promise_that_is_broken_asks_again(
     assert [1] in answers
     assert all(answer in ([0], [1]) or "is missing" in str(answer) for answer in answers)
     assert len(answers) == 2
+
+
+def test_what_cannot_be_fetched_ahead_is_fetched_in_time(
+    objects: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a thread reads on while its process ends."""
+    reader = open_one(objects)
+    submit = cache.pool.submit
+
+    def refuse_more(function: Any, *args: Any) -> Any:
+        if function is chunk_fetch._fetch:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        return submit(function, *args)
+
+    monkeypatch.setattr(cache.pool, "submit", refuse_more)
+    for row in range(40):
+        assert reader[row] == row

@@ -356,7 +356,11 @@ def _fetch_ahead(number: int, need: Need) -> None:
         ahead = range(first, min(first + count, array.num_chunks))
         keys = cache.claim_ahead([(number, chunk) for chunk in ahead])
         if keys:
-            cache.pool.submit(_fetch, {number: array}, keys)
+            try:
+                cache.pool.submit(_fetch, {number: array}, keys)
+            except RuntimeError as error:  # no thread can be had, or the process ends
+                for key in keys:
+                    cache.break_promise(key, error)
 
 
 def _advance(number: int, chunks: Int64Array, limit: int) -> int:
