@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import dask
+import distributed  # noqa: F401  (its defaults are what a cluster must leave as they were)
 import psutil
 import pytest
 from dask.sizeof import sizeof

@@ -271,7 +271,9 @@ def test_all_indices_are_built_in_one_go(
     loops = []
     start = on_demand._BuildLoop.__init__
     monkeypatch.setattr(
-        on_demand._BuildLoop, "__init__", lambda self, rank: loops.append(self) or start(self, rank)
+        on_demand._BuildLoop,
+        "__init__",
+        lambda self, *arguments: loops.append(self) or start(self, *arguments),
     )
     settings: dict[str, Any] = {
         "blend": (paths, [1, 2, 3]),

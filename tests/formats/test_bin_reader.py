@@ -14,6 +14,7 @@ import pytest
 from zindex.errors import SourceError, VerificationError
 from zindex.formats import bin_reader, file_access
 from zindex.formats.bin_reader import BinFile, MappedBinFile
+from zindex.store.reader import forget_all_files
 
 READERS = [BinFile, MappedBinFile]
 
@@ -119,6 +120,7 @@ def test_a_failed_mapping_names_the_file(path: str, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
     """At most 1,024 open files, as most systems have it."""
+    forget_all_files()  # of stores that other tests have read, under another limit
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, before[1]), before[1]))
     yield
