@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zindex.building.convert import convert as convert
-    from zindex.building.edit import edit as edit
+    from zindex.building.edits.edit import edit as edit
+    from zindex.building.edits.verify_journal import verify_journal as verify_journal
     from zindex.building.export import export as export
     from zindex.building.export import export_cache as export_cache
-    from zindex.building.repair import repair as repair
+    from zindex.building.repairs.repair import repair as repair
     from zindex.building.run import build as build
-    from zindex.building.verify_journal import verify_journal as verify_journal
     from zindex.config import RunConfig as RunConfig
     from zindex.config import load_config as load_config
     from zindex.datasets.run_datasets import open_run as open_run
@@ -28,15 +28,15 @@ _HOMES = {
     "RunConfig": "zindex.config",
     "build": "zindex.building.run",
     "convert": "zindex.building.convert",
-    "edit": "zindex.building.edit",
+    "edit": "zindex.building.edits.edit",
     "export": "zindex.building.export",
     "export_cache": "zindex.building.export",
     "load_config": "zindex.config",
     "loader": "zindex.loading.loader",
     "open_run": "zindex.datasets.run_datasets",
     "open_store": "zindex.store.open",
-    "repair": "zindex.building.repair",
-    "verify_journal": "zindex.building.verify_journal",
+    "repair": "zindex.building.repairs.repair",
+    "verify_journal": "zindex.building.edits.verify_journal",
     "verify_store": "zindex.store.verify",
 }
 

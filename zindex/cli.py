@@ -256,8 +256,8 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
     PATH is a store, a directory of stores, or a RUN.yaml, which stands for its indices and blends.
     Each damaged file gets one line, and the exit code is 1 if there is any.
     """
-    from zindex.building.named_stores import find_stores
     from zindex.building.progress import open_progress
+    from zindex.building.repairs.named_stores import find_stores
     from zindex.report.store_lines import describe_reports
     from zindex.store.verify import verify_store
 
@@ -292,7 +292,7 @@ def repair(path: str, source: str | None, as_json: bool) -> None:
     and knows their sources. What is sound stays as it is, and what is rebuilt must be what was
     committed, bit for bit.
     """
-    from zindex.building.repair import repair as run
+    from zindex.building.repairs.repair import repair as run
     from zindex.report.store_lines import describe_repair
 
     results = run(path, source=source, progress=True)

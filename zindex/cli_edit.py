@@ -61,9 +61,9 @@ def edit(
     RUN.yaml stays as it is: the edit goes to the run's journal, in its index folder, and whoever
     opens the run afterwards gets it. Without a change the edits so far are shown.
     """
-    from zindex.building.edit import edit as run
-    from zindex.building.journal import open_journal
-    from zindex.building.verify_journal import verify_journal
+    from zindex.building.edits.edit import edit as run
+    from zindex.building.edits.journal import open_journal
+    from zindex.building.edits.verify_journal import verify_journal
     from zindex.config import load_config
     from zindex.report.journal_table import entry_json, entry_lines, journal_lines
 

@@ -14,7 +14,7 @@ from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.store.stores import ONE, count_up, plan_arrays
 from zindex.building.executor import SerialExecutor
-from zindex.building.repair import repair
+from zindex.building.repairs.repair import repair
 from zindex.cli import main
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.edits import edit_here, weighted_run, write_corpora
+from tests.building.edits.walks import edit_here, weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.run_datasets import open_run

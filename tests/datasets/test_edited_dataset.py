@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.building.edits import ORDERS, edit_here, weighted_run, write_corpora
+from tests.building.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.config import RunConfig
 from zindex.datasets.edited_dataset import EditedDataset

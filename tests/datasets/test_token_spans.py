@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.edits import weighted_run, write_corpora
+from tests.building.edits.walks import weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.datasets.run_datasets import open_run
 from zindex.datasets.token_spans import read_token_spans

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.edits import edit_here, weighted_run, write_corpora
+from tests.building.edits.walks import edit_here, weighted_run, write_corpora
 from tests.conftest import WriteCorpus
-from zindex.building.journal import open_journal
+from zindex.building.edits.journal import open_journal
 from zindex.config import RunConfig
 from zindex.report.journal_table import entry_json, entry_lines, journal_lines, report_edits
 

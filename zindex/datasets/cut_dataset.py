@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.building.edited import shuffle_cut
-from zindex.building.used import UsedTable
+from zindex.building.edits.edited import shuffle_cut
+from zindex.building.edits.used import UsedTable
 from zindex.datasets.gpt_batches import Texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from zindex.building.blend_arrays import BlendArrays, open_blend_arrays
-from zindex.building.edited import PoolTable
-from zindex.building.journal import RunJournal
+from zindex.building.edits.edited import PoolTable
+from zindex.building.edits.journal import RunJournal
 from zindex.building.on_demand import needed_blend
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.cut_dataset import CutDataset

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zindex.building.journal import find_journals
+from zindex.building.edits.journal import find_journals
 from zindex.building.planning import PlannedBlend, PlannedIndex, PlannedPacking, plan_run
 from zindex.config import RunConfig, as_config
 from zindex.datasets.blended_dataset import BlendedDataset

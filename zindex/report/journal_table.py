@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from zindex.building.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
+from zindex.building.edits.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
 from zindex.building.planning import plan_run
 from zindex.config import RunConfig
 from zindex.report.formatting import align_columns, format_count

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from zindex.building.repair import RepairResult
+from zindex.building.repairs.repair import RepairResult
 from zindex.store.verify import StoreReport
 
 

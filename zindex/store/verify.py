@@ -1,6 +1,6 @@
 """Every byte of a store against its checksums: which files are damaged, and what is wrong.
 
-Nothing is changed here; ``zindex.building.repair`` rebuilds what this finds.
+Nothing is changed here; ``zindex.building.repairs.repair`` rebuilds what this finds.
 """
 
 import hashlib

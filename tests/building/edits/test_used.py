@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zindex.building.used import (
+from zindex.building.edits.used import (
     UsedSet,
     UsedTable,
     _lay_out,

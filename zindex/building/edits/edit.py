@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from zindex.building.blend_arrays import open_blend_arrays
-from zindex.building.blend_scan import BlendScan, Ranges
-from zindex.building.journal import JournalEntry, RunJournal, append_entry, open_journal
+from zindex.building.edits.blend_scan import BlendScan, Ranges
+from zindex.building.edits.journal import JournalEntry, RunJournal, append_entry, open_journal
+from zindex.building.edits.replan import LastCounts, Replan, build_needed
 from zindex.building.on_demand import needed_blend
-from zindex.building.replan import LastCounts, Replan, build_needed
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError
 from zindex.plan.journal import Change, check_change, leave_out, used_ranges

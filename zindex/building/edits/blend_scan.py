@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.building.blend_arrays import BlendArrays
-from zindex.building.edited import blocks_of
+from zindex.building.edits.edited import blocks_of
 from zindex.errors import VerificationError
 from zindex.kernels.bitset import WORD_BITS, mark
 

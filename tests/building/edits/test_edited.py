@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from zindex.building.edited import PoolTable, blocks_of, shuffle_cut
-from zindex.building.used import UsedTable
+from zindex.building.edits.edited import PoolTable, blocks_of, shuffle_cut
+from zindex.building.edits.used import UsedTable
 from zindex.plan.journal import BlendFacts, RunState, Segment, Source, UsedFacts
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.edits import ORDERS, edit_here, walk_run, weighted_run, write_corpora
+from tests.building.edits.walks import ORDERS, edit_here, walk_run, weighted_run, write_corpora
 from tests.building.runs import make_config
 from tests.conftest import WriteCorpus
+from zindex.building.edits.journal import RunJournal, open_journal
+from zindex.building.edits.verify_journal import verify_journal
 from zindex.building.executor import SerialExecutor
-from zindex.building.journal import RunJournal, open_journal
-from zindex.building.verify_journal import verify_journal
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import ConfigError, FingerprintMismatchError, PlanError
 
@@ -261,7 +261,7 @@ def test_the_cluster_builds_what_an_edit_needs(tmp_path: Path, paths: list[str])
     edit_here(config, 30, add={paths[2]: 1.0})
     samples = walk_run(config)
     other = weighted_run(tmp_path, paths[:2], index=str(tmp_path / "other"))
-    from zindex.building.edit import edit
+    from zindex.building.edits.edit import edit
 
     edit(other, 30, add={paths[2]: 1.0})
     assert walk_run(other) == samples

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.used import UsedTable
+from zindex.building.edits.used import UsedTable
 from zindex.kernels.bijection import permute
 from zindex.plan.journal import RunState, Source
 from zindex.plan.keys import cut_keys

@@ -9,13 +9,10 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.arrays import open_index_arrays
-from zindex.building.blend_scan import BLOCK, BlendScan
-from zindex.building.edited import blocks_of, shuffle_cut
-from zindex.building.executor import Executor, open_executor, run_builds, run_together
-from zindex.building.index import BuildResult
-from zindex.building.journal import RunJournal
-from zindex.building.on_demand import Builds, Needed, needed_blend, needed_index
-from zindex.building.used import (
+from zindex.building.edits.blend_scan import BLOCK, BlendScan
+from zindex.building.edits.edited import blocks_of, shuffle_cut
+from zindex.building.edits.journal import RunJournal
+from zindex.building.edits.used import (
     UsedSet,
     add_draws,
     count_unused_below,
@@ -25,6 +22,9 @@ from zindex.building.used import (
     store_sets,
     used_store_plan,
 )
+from zindex.building.executor import Executor, open_executor, run_builds, run_together
+from zindex.building.index import BuildResult
+from zindex.building.on_demand import Builds, Needed, needed_blend, needed_index
 from zindex.building.waiting import Rank
 from zindex.errors import PlanError
 from zindex.kernels.bitset import WORD_BITS, digest_set, mark_images

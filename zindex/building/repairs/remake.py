@@ -13,9 +13,9 @@ from zindex.building.convert import Corpus, plan_corpus, read_corpus_rows
 from zindex.building.documents import compute_documents, read_documents, shuffle_documents
 from zindex.building.executor import SerialExecutor, run_builds
 from zindex.building.held import drop_held, order_lengths
-from zindex.building.remade_source import open_same_lengths
-from zindex.building.remake_blend import RemadeBlend
-from zindex.building.remake_packing import RemadePacking
+from zindex.building.repairs.remade_source import open_same_lengths
+from zindex.building.repairs.remake_blend import RemadeBlend
+from zindex.building.repairs.remake_packing import RemadePacking
 from zindex.building.samples import compute_boundaries
 from zindex.building.shuffle import compute_shuffle, shuffle_samples
 from zindex.building.source import LengthSource

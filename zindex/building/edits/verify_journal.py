@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.blend_arrays import open_blend_arrays
-from zindex.building.blend_scan import BlendScan
-from zindex.building.edited import Draws
-from zindex.building.journal import JournalEntry, RunJournal, open_journal
+from zindex.building.edits.blend_scan import BlendScan
+from zindex.building.edits.edited import Draws
+from zindex.building.edits.journal import JournalEntry, RunJournal, open_journal
+from zindex.building.edits.replan import build_needed, format_digest, used_ids
+from zindex.building.edits.used import UsedSet, num_words, set_of_bits
 from zindex.building.on_demand import needed_blend
-from zindex.building.replan import build_needed, format_digest, used_ids
-from zindex.building.used import UsedSet, num_words, set_of_bits
 from zindex.config import RunConfig, as_config
 from zindex.errors import VerificationError
 from zindex.kernels.bitset import digest_numbers, mark

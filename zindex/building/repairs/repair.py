@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from zindex.building.named_stores import NamedStore, find_stores
 from zindex.building.planning import PlannedBlend, PlannedIndex, PlannedPacking
 from zindex.building.progress import open_progress
-from zindex.building.remake import RemadeStore, open_remade
+from zindex.building.repairs.named_stores import NamedStore, find_stores
+from zindex.building.repairs.remake import RemadeStore, open_remade
 from zindex.building.source import LengthSource
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, SourceError, StoreError, VerificationError

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from zindex.building import blend_scan
 from zindex.building.blend_arrays import BlendArrays, compute_blend_arrays
-from zindex.building.blend_scan import BlendScan
+from zindex.building.edits import blend_scan
+from zindex.building.edits.blend_scan import BlendScan
 from zindex.errors import VerificationError
 from zindex.plan.blend_plan import BlendPlan
 

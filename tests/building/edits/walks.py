@@ -8,11 +8,11 @@ import numpy as np
 from tests.building.runs import make_config
 from tests.conftest import WriteCorpus
 from zindex.building.blend_arrays import open_blend_arrays
-from zindex.building.edit import edit
+from zindex.building.edits.edit import edit
+from zindex.building.edits.journal import JournalEntry, RunJournal, open_journal
+from zindex.building.edits.replan import build_needed
 from zindex.building.executor import SerialExecutor
-from zindex.building.journal import JournalEntry, RunJournal, open_journal
 from zindex.building.on_demand import needed_blend
-from zindex.building.replan import build_needed
 from zindex.config import DatasetConfig, RunConfig
 
 #: Settings of runs: both orders, everything that a blend may store.

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.edits import ORDERS, edit_here, weighted_run, write_corpora
+from tests.building.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
 from tests.conftest import WriteCorpus
+from zindex.building.edits.journal import open_journal
+from zindex.building.edits.used import UsedSet, store_sets, used_store_plan
+from zindex.building.edits.verify_journal import verify_journal
 from zindex.building.executor import SerialExecutor
-from zindex.building.journal import open_journal
-from zindex.building.used import UsedSet, store_sets, used_store_plan
-from zindex.building.verify_journal import verify_journal
 from zindex.config import RunConfig
 from zindex.errors import VerificationError
 from zindex.store.identity import canonical_json, fingerprint

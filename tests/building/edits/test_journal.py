@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.edits import edit_here, walk_run, weighted_run, write_corpora
+from tests.building.edits.walks import edit_here, walk_run, weighted_run, write_corpora
 from tests.conftest import WriteCorpus
-from zindex.building.journal import append_entry, find_journals, open_journal
+from zindex.building.edits.journal import append_entry, find_journals, open_journal
 from zindex.building.planning import plan_run
 from zindex.config import RunConfig
 from zindex.errors import FingerprintMismatchError, PlanError, StoreError, VerificationError

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from zindex.building.edited import PoolTable
+from zindex.building.edits.edited import PoolTable
+from zindex.building.edits.used import UsedTable, open_table
 from zindex.building.planning import PlannedBlend, PlannedIndex, RunPlan, plan_run, plan_split
 from zindex.building.source import LengthSource, open_source
-from zindex.building.used import UsedTable, open_table
 from zindex.config import RunConfig
 from zindex.errors import (
     FingerprintMismatchError,

@@ -14,10 +14,10 @@ from tests.building.runs import LENGTHS, make_config
 from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, all_files, build_arrays, count_up
 from zindex.building import convert as convert_module
-from zindex.building import remake
 from zindex.building.convert import convert
 from zindex.building.executor import SerialExecutor
-from zindex.building.repair import RepairResult, repair
+from zindex.building.repairs import remake
+from zindex.building.repairs.repair import RepairResult, repair
 from zindex.config import DatasetConfig
 from zindex.errors import (
     ConfigError,

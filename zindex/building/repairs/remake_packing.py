@@ -18,7 +18,7 @@ from zindex.building.packing_tasks import (
     copy_overlap,
     pack_partitions,
 )
-from zindex.building.remade_source import open_same_lengths
+from zindex.building.repairs.remade_source import open_same_lengths
 from zindex.building.source import LengthSource
 from zindex.plan.packing import PackingPlan
 from zindex.store.commit import StorePlan

@@ -1,0 +1,1 @@
+"""Repairing stores: what is damaged is made again, and must be what was committed."""
