@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from zindex.errors import StoreUnavailableError, VerificationError
 from zindex.store import files
+from zindex.store.codecs import CRC_NBYTES
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import Place
 from zindex.store.shard import (
@@ -21,7 +22,6 @@ from zindex.store.shard import (
 
 # Bytes that are read at a time; a longer inner chunk is read whole.
 _WINDOW = 1 << 22
-_CRC_NBYTES = 4
 
 
 def check_shard(
@@ -74,7 +74,7 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
         for chunk in range(first, last):
             begin = int(index.offsets[chunk]) - start
             stored = window[begin : begin + int(index.lengths[chunk])]
-            checksums.append(bytes(stored[-_CRC_NBYTES:]))
+            checksums.append(bytes(stored[-CRC_NBYTES:]))
             problem = _check_chunk(layout, shard, chunk, stored)
             if problem is not None:
                 damaged.append((chunk, problem))
@@ -95,7 +95,7 @@ def _check_lengths(index: ShardIndex, layout: ArrayLayout, shard: int, nbytes: i
     whole = layout.chunk_length * layout.row_nbytes
     # zstd makes incompressible data a little longer.
     most = whole if layout.codec == "none" else whole + whole // 128 + 1024
-    wrong = np.flatnonzero(lengths > most + _CRC_NBYTES)
+    wrong = np.flatnonzero(lengths > most + CRC_NBYTES)
     if wrong.size:
         raise VerificationError(
             f"chunk {wrong[0]} of shard {layout.shard_key(shard)} must have at most {most:,} bytes"
@@ -133,8 +133,8 @@ def _read_exactly(path: Place, start: int, stop: int) -> bytes:
 def _check_chunk(layout: ArrayLayout, shard: int, chunk: int, stored: memoryview) -> str | None:
     """Return what is wrong with one inner chunk, if anything is."""
     whole = layout.chunk_length * layout.row_nbytes
-    if layout.codec == "none" and len(stored) == whole + _CRC_NBYTES:
-        if int.from_bytes(stored[-_CRC_NBYTES:], "little") == checksum(stored[:-_CRC_NBYTES]):
+    if layout.codec == "none" and len(stored) == whole + CRC_NBYTES:
+        if int.from_bytes(stored[-CRC_NBYTES:], "little") == checksum(stored[:-CRC_NBYTES]):
             return None
         return f"chunk {chunk} of shard {layout.shard_key(shard)} fails its checksum"
     try:

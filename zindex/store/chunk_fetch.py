@@ -13,6 +13,7 @@ import numpy.typing as npt
 from zindex.errors import VerificationError
 from zindex.store import object_client
 from zindex.store.chunk_cache import NUM_THREADS, Key, cache, is_worth_another_try, settle
+from zindex.store.codecs import CRC_NBYTES
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import ObjectPath
 from zindex.store.shard import REMEDY, ShardIndex, decode_chunk, decode_index, index_nbytes
@@ -27,7 +28,6 @@ _GAP_NBYTES, _REQUEST_NBYTES = 64 << 10, 4 << 20
 _AHEAD_NBYTES = 8 << 20
 # Requests that one thread makes at a time: obstore makes no more than ten of them side by side.
 _GROUP = 10
-_CRC_NBYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> 
     """Return where chunks of one shard lie; without its index, where they lie if uncompressed."""
     num_chunks = array.layout.chunks_per_shard
     if index is None:
-        nbytes = array.chunk_nbytes + _CRC_NBYTES
+        nbytes = array.chunk_nbytes + CRC_NBYTES
         return [_Part(chunk, chunk % num_chunks * nbytes, nbytes) for chunk in chunks]
     return [
         _Part(chunk, int(index.offsets[chunk % num_chunks]), int(index.lengths[chunk % num_chunks]))
@@ -244,7 +244,7 @@ def _decode(
 def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryview) -> AnyArray:
     """Return the values of the stored bytes of a chunk."""
     layout = array.layout
-    body = len(stored) - _CRC_NBYTES
+    body = len(stored) - CRC_NBYTES
     if not array.is_checked and not array.is_compressed and body == array.chunk_nbytes:
         values = np.frombuffer(stored[:body], layout.dtype)
         return values if layout.num_columns == 1 else values.reshape(-1, layout.num_columns)
@@ -339,7 +339,7 @@ def _is_regular(array: RemoteArray, shard: int, index: ShardIndex) -> bool:
     """Return whether the chunks of a shard lie one after the other, not compressed."""
     start, stop = array.layout.shard_bounds(shard)
     count = -(-(stop - start) // array.layout.chunk_length)
-    nbytes = array.chunk_nbytes + _CRC_NBYTES
+    nbytes = array.chunk_nbytes + CRC_NBYTES
     expected = np.arange(count) * nbytes
     is_long = (index.lengths[:count] == nbytes).all()
     return bool(is_long and (index.offsets[:count] == expected).all())

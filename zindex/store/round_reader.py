@@ -26,13 +26,18 @@ _INT64 = np.dtype(np.int64)
 _num_spans = 0
 
 
+def kernel_pays() -> bool:
+    """Return whether this process has read so much that compiling a kernel is worth it."""
+    return _num_spans >= SPANS_BEFORE_KERNEL
+
+
 def read_round(wanted: Sequence[Spans]) -> list[AnyArray]:
     """Return the spans of local arrays; see `zindex.store.rows.read_many`."""
     global _num_spans
     count = 0
     for spans in wanted:
         count += len(spans.starts)
-    if _num_spans < SPANS_BEFORE_KERNEL or count <= FEW_SPANS:
+    if count <= FEW_SPANS or not kernel_pays():
         _num_spans += count
         return [_read_each(spans) for spans in wanted]
     return _Round(wanted).read()

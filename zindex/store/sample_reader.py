@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zindex.store import round_reader
 from zindex.store.open_files import table
 from zindex.store.reader import LocalReader
+from zindex.store.round_reader import kernel_pays
 from zindex.store.rows import RowReader
 
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -24,11 +24,7 @@ _TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32",
 
 def can_read_samples(reader: RowReader | AnyArray) -> bool:
     """Return whether an array's samples are read here: local tokens, once a kernel is worth it."""
-    return (
-        isinstance(reader, LocalReader)
-        and reader.dtype in _TOKENS
-        and round_reader._num_spans >= round_reader.SPANS_BEFORE_KERNEL
-    )
+    return isinstance(reader, LocalReader) and reader.dtype in _TOKENS and kernel_pays()
 
 
 def read_samples(
