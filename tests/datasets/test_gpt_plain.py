@@ -1,5 +1,6 @@
 """Batches that one kernel call per dataset makes: equal to the items, or left to the other way."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from zindex.datasets import gpt_plain, gpt_tensors
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.errors import VerificationError
 from zindex.formats.bin_writer import PairWriter
-from zindex.store import round_reader
+from zindex.store import round_reader, sample_reader
 from zindex.store.layout import ChunkGrid
 from zindex.store.reader import forget_all_files
 
 DTYPES = (np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64)
-LENGTH = 13
+#: Samples whose rows are written one value at a time, and eight at a time.
+LENGTHS = (13, 16)
+LENGTH = LENGTHS[0]
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,7 @@ def write_store(folder: Path, dtype: Any, seed: int, *, link: bool = False) -> s
 def settings(generator: Any, folder: Path) -> dict[str, Any]:
     orders = ({}, {"order": "scalable"}, {"order": "scalable", "store": "minimal"})
     return {
-        "sequence_length": LENGTH,
+        "sequence_length": int(generator.choice(LENGTHS)),
         "path_to_cache": str(folder / "cache"),
         "tokenizer": FakeTokenizer(eod=4, pad=(None, 3)[generator.integers(2)]),
         "add_extra_token_to_sequence": bool(generator.integers(2)),
@@ -81,6 +84,27 @@ def check_equal(dataset: Any, positions: list[int | None]) -> None:
             assert torch.equal(torch.as_tensor(item[name]), torch.as_tensor(value)), name
 
 
+@pytest.fixture
+def _many_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the samples of a batch be shared by three threads."""
+    monkeypatch.setattr(sample_reader, "_TOKENS_PER_THREAD", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_many_threads")
+def test_threads_share_a_batch(tmp_path: Path, made: list[bool]) -> None:
+    generator = np.random.default_rng(11)
+    path = write_store(tmp_path, np.uint16, 0)
+    for _ in range(4):
+        dataset = open_dataset(path, 150, **settings(generator, tmp_path))
+        for _ in range(20):
+            check_equal(dataset, generator.integers(0, len(dataset), 20).tolist())
+    assert made.count(True) > len(made) // 2
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("link", [False, True])
 def test_batches_equal_their_items(
@@ -88,7 +112,7 @@ def test_batches_equal_their_items(
 ) -> None:
     generator = np.random.default_rng(DTYPES.index(dtype))
     path = write_store(tmp_path, dtype, 0, link=link)
-    for _ in range(3):
+    for _ in range(4):
         dataset = open_dataset(path, 150, **settings(generator, tmp_path))
         for _ in range(8):
             positions: list[int | None] = generator.integers(

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -12,13 +13,13 @@ import torch
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Bytes = npt.NDArray[np.uint8]
 
-_DTYPES: dict[torch.dtype, npt.DTypeLike] = {
-    torch.bool: np.bool_,
-    torch.int16: np.int16,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-    torch.float32: np.float32,
-    torch.uint8: np.uint8,
+_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.bool: np.dtype(np.bool_),
+    torch.int16: np.dtype(np.int16),
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+    torch.float32: np.dtype(np.float32),
+    torch.uint8: np.dtype(np.uint8),
 }
 # Bytes: a cache line, and a multiple of every item.
 _ALIGNMENT = 64
@@ -46,7 +47,7 @@ def take_bytes(nbytes: int) -> Bytes:
     It is used again when the array, all of its views and all tensors made of them are gone.
     """
     if nbytes < _MIN_NBYTES:
-        return np.empty(nbytes, np.uint8)
+        return _allocate(nbytes)
     for _ in range(len(_pieces)):
         try:
             # Out of the queue, so that no other thread takes it too.
@@ -56,13 +57,20 @@ def take_bytes(nbytes: int) -> Bytes:
         if nbytes <= piece.memory.nbytes <= 2 * nbytes and piece.holder() is None:
             return _hand_out(piece.memory, nbytes)
         _pieces.append(piece)
-    view = _hand_out(np.empty(nbytes, np.uint8), nbytes)
+    view = _hand_out(_allocate(nbytes), nbytes)
     while _count_bytes() > _MAX_NBYTES or len(_pieces) > _MAX_PIECES:
         try:
             _pieces.popleft()
         except IndexError:
             break
     return view
+
+
+def _allocate(nbytes: int) -> Bytes:
+    """Return memory that begins at a multiple of the alignment."""
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + nbytes]
 
 
 def _hand_out(memory: Bytes, nbytes: int) -> Bytes:
@@ -98,21 +106,28 @@ def allocate_arrays(
     shapes: Shapes,
 ) -> tuple[dict[str, torch.Tensor], dict[str, npt.NDArray[Any]]]:
     """Return tensors as `allocate` does, and arrays of the same memory to fill them through."""
-    spans, nbytes = {}, 0
-    for name, (shape, dtype) in shapes.items():
-        size = math.prod(shape) * dtype.itemsize
-        spans[name] = slice(nbytes, nbytes + size)
-        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-    if torch.utils.data.get_worker_info() is None:
-        memory = take_bytes(nbytes)
-        arrays = {
-            name: memory[spans[name]].view(_DTYPES[dtype]).reshape(shape)
-            for name, (shape, dtype) in shapes.items()
+    starts, nbytes = _lay_out(tuple(shapes.values()))
+    if torch.utils.data.get_worker_info() is not None:
+        storages: Any = torch.UntypedStorage
+        shared = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
+        tensors = {
+            name: shared[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            for (name, (shape, dtype)), start in zip(shapes.items(), starts, strict=True)
         }
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
-    storages: Any = torch.UntypedStorage
-    shared = torch.empty(0, dtype=torch.uint8).set_(storages._new_shared(max(nbytes, 1)))
-    tensors = {
-        name: shared[spans[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
+        return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
+    memory = take_bytes(nbytes)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        name: np.ndarray(shape, _DTYPES[dtype], memory, start)
+        for (name, (shape, dtype)), start in zip(shapes.items(), starts, strict=True)
     }
-    return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
+
+
+@lru_cache(64)
+def _lay_out(shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> tuple[list[int], int]:
+    """Return where each array begins in the memory of all of them, and the bytes of that."""
+    starts, nbytes = [], 0
+    for shape, dtype in shapes:
+        starts.append(nbytes)
+        nbytes += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    return starts, nbytes

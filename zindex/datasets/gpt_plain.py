@@ -5,6 +5,7 @@ verified yet, not full or not sound is left to ``zindex.datasets.gpt_batches``.
 """
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from zindex.datasets.gpt_batches import cut_slices, order_samples
 from zindex.datasets.gpt_shapes import finish_tensors, plain_masks, plan_shapes
 from zindex.datasets.held_arrays import find_held
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.store.sample_reader import can_read_samples, read_samples
+from zindex.store.sample_reader import SampleIndex, can_read_samples, read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 Int64Array = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
+
+# Of datasets whose index is in memory: its arrays, the tokens' source, and the way that they give.
+# Beside the datasets, which are pickled without it.
+_indices: "WeakKeyDictionary[GPTDataset, tuple[Any, Any, SampleIndex]]" = WeakKeyDictionary()
 
 
 def read_plain(
@@ -71,6 +76,7 @@ def read_plain(
             targets,
             extra=extra,
             pad=member._pad_token_id,
+            num_threads=torch.get_num_threads(),
         )
         if not done:
             return None
@@ -96,12 +102,21 @@ def _is_plain(config: "GPTDatasetConfig") -> bool:
     )
 
 
-def _hold_index(member: "GPTDataset", num_samples: int) -> list[AnyArray] | None:
-    """Return the arrays that lead from positions to tokens, if all of them are in memory."""
+def _hold_index(member: "GPTDataset", num_samples: int) -> SampleIndex | None:
+    """Return the way from positions to tokens, if all of its arrays are in memory."""
     source = member.dataset
     if type(source) is not ZarrIndexedDataset or not can_read_samples(source.tokens):
         return None
-    index = member._open_arrays()
-    arrays = (index.shuffle_index, index.sample_index, index.document_index, source.offsets)
-    held = [find_held(array, num_samples) for array in arrays]
-    return None if any(array is None for array in held) else held  # type: ignore[return-value]
+    arrays = member._open_arrays()
+    known = _indices.get(member)
+    if known is not None and known[0] is arrays and known[1] is source:
+        return known[2]
+    wanted = (arrays.shuffle_index, arrays.sample_index, arrays.document_index, source.offsets)
+    held = [rows for array in wanted if (rows := find_held(array, num_samples)) is not None]
+    if len(held) < len(wanted):
+        return None
+    index = SampleIndex(held)
+    if not index.readable:
+        return None
+    _indices[member] = (arrays, source, index)
+    return index

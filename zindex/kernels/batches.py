@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.kernels._jit import jit
-from zindex.kernels._memory import load_int32, load_int64
+from zindex.kernels._memory import claim, load_int32, load_int64, store_int64
+from zindex.kernels._stream import (
+    ALIGNMENT,
+    LANES,
+    fence,
+    stream_int32,
+    stream_labels_int32,
+    stream_labels_uint16,
+    stream_uint16,
+)
 from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span, _widen
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -34,9 +43,9 @@ def _value(column: Int64Array, place: int) -> int:
 
 
 @jit
-def _read_text(
+def _read_sample(
     columns: Int64Array,
-    sample: int,
+    position: int,
     extra: int,
     width: int,
     record: int,
@@ -44,6 +53,9 @@ def _read_text(
     scratch_nbytes: int,
 ) -> bool:
     """Read the tokens of one sample to an address; return whether they are all of a full sample."""
+    if not 0 <= position < columns[SHUFFLE, SIZE]:
+        return False
+    sample = _value(columns[SHUFFLE], position)
     if sample < 0 or 2 * sample + 3 >= columns[BOUNDS, SIZE]:
         return False
     row = _value(columns[BOUNDS], 2 * sample)
@@ -86,8 +98,12 @@ def read_samples(
     tokens: Int64Array,
     labels: Int64Array,
     loss_mask: npt.NDArray[np.float32],
+    next_sample: Int64Array,
 ) -> int:
     """Fill in samples of one dataset until one needs more than this; return how many are done.
+
+    Several threads may call this with the same arguments, but scratch memory of their own: each
+    sample is done by one of them.
 
     Parameters
     ----------
@@ -108,12 +124,14 @@ def read_samples(
     tokens, labels, loss_mask
         Shape (rows, length): int64, int64 and float32; filled. Padding becomes id 0 and counts
         nothing; without an extra token neither does the last label.
+    next_sample
+        Shape (1,), int64, zero at first and changed: the next sample that nobody works on.
 
     Returns
     -------
     count
-        Samples that are done. The next one is not full, needs a file opened or a chunk verified,
-        or is damaged.
+        Samples that are done here. If all threads together did not do all of them, one is not full,
+        needs a file opened or a chunk verified, or is damaged, and no thread begins another.
     """
     length = tokens.shape[1]
     width = length + extra
@@ -121,23 +139,30 @@ def read_samples(
     item = load_int64(record + 8 * WIDTH)
     # For tokens of a rarer width than the two that vocabularies have.
     wide = np.empty(0 if item == 2 or item == -4 else width, np.int64)
-    for i in range(positions.size):
-        position = positions[i]
-        if not 0 <= position < columns[SHUFFLE, SIZE]:
-            return i
-        sample = _value(columns[SHUFFLE], position)
-        if not _read_text(columns, sample, extra, width, record, address, scratch.size):
-            return i
+    aligned = length % LANES == 0 and loss_mask.ctypes.data % ALIGNMENT == 0
+    aligned &= (tokens.ctypes.data | labels.ctypes.data) % ALIGNMENT == 0
+    done = 0
+    while True:
+        i = claim(next_sample.ctypes.data)
+        if not 0 <= i < positions.size:
+            break
+        if not _read_sample(columns, positions[i], extra, width, record, address, scratch.size):
+            store_int64(next_sample.ctypes.data, positions.size)
+            break
         row = rows[i]
         texts = (tokens[row], labels[row], loss_mask[row])
-        if item == 2:
+        if aligned and (item == 2 or item == -4):
+            _stream_row(address, item, extra, pad, *texts)
+        elif item == 2:
             _fill_row(scratch.view(np.uint16), extra, pad, *texts)
         elif item == -4:
             _fill_row(scratch.view(np.int32), extra, pad, *texts)
         else:
             _widen(address, width, item, wide.ctypes.data)
             _fill_row(wide, extra, pad, *texts)
-    return positions.size
+        done += 1
+    fence()
+    return done
 
 
 @jit
@@ -161,3 +186,33 @@ def _fill_row(
     if count < tokens.size:
         labels[count] = 0
         loss_mask[count] = 0.0
+
+
+@jit
+def _stream_row(
+    text: int,
+    item: int,
+    extra: int,
+    pad: int,
+    tokens: Int64Array,
+    labels: Int64Array,
+    loss_mask: npt.NDArray[np.float32],
+) -> None:
+    """Do what `_fill_row` does past the caches; up to eight bytes behind the text are read."""
+    first, second, third = tokens.ctypes.data, labels.ctypes.data, loss_mask.ctypes.data
+    nbytes = abs(item)
+    # One target after another: the processor collects the stores to few lines at a time.
+    for i in range(0, tokens.size, LANES):
+        if item == 2:
+            stream_uint16(text + nbytes * i, first + 8 * i, pad)
+        else:
+            stream_int32(text + nbytes * i, first + 8 * i, pad)
+    text += nbytes
+    for i in range(0, tokens.size, LANES):
+        if item == 2:
+            stream_labels_uint16(text + nbytes * i, second + 8 * i, third + 4 * i, pad)
+        else:
+            stream_labels_int32(text + nbytes * i, second + 8 * i, third + 4 * i, pad)
+    if not extra:
+        labels[tokens.size - 1] = 0
+        loss_mask[tokens.size - 1] = 0.0

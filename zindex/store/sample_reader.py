@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zindex.store.helper_threads import run_with_helpers
 from zindex.store.open_files import table
 from zindex.store.reader import LocalReader
 from zindex.store.round_reader import kernel_pays
@@ -19,6 +20,8 @@ _WIDTHS = {
     np.dtype(np.uint32): 4,
     np.dtype(np.int64): -8,
 }
+# Less takes no longer than it takes to wake a thread.
+_TOKENS_PER_THREAD = 1 << 15
 _TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")))
 
 
@@ -27,15 +30,38 @@ def can_read_samples(reader: RowReader | AnyArray) -> bool:
     return isinstance(reader, LocalReader) and reader.dtype in _TOKENS and kernel_pays()
 
 
+class SampleIndex:
+    """The arrays in memory that lead from positions to tokens, as the kernel asks for them.
+
+    Parameters
+    ----------
+    arrays
+        Shuffle index, sample index, document index and bounds of documents.
+    """
+
+    def __init__(self, arrays: Sequence[AnyArray]) -> None:
+        self.arrays = arrays
+        self.columns = np.empty((len(arrays), 3), np.int64)
+        #: Whether the kernel can read them.
+        self.readable = True
+        for column, values in zip(self.columns, arrays, strict=True):
+            width = _WIDTHS.get(values.dtype)
+            if width is None or not values.flags.c_contiguous:
+                self.readable = False
+            else:
+                column[:] = values.ctypes.data, values.size, width
+
+
 def read_samples(
     reader: RowReader,
-    index: Sequence[AnyArray],
+    index: SampleIndex,
     positions: Int64Array,
     rows: Int64Array,
     tensors: tuple[AnyArray, AnyArray, AnyArray],
     *,
     extra: int,
     pad: int,
+    num_threads: int = 1,
 ) -> bool:
     """Fill in samples, if all of them are full and need nothing but reading.
 
@@ -44,7 +70,7 @@ def read_samples(
     reader
         An array for which `can_read_samples` holds.
     index
-        Shuffle index, sample index, document index and bounds of documents, in C order.
+        The way from positions to tokens; readable.
     positions
         Shape (samples,), int64: positions in the dataset.
     rows
@@ -55,6 +81,8 @@ def read_samples(
         Tokens that a sample draws beyond its length: 0 or 1.
     pad
         The token that counts as padding.
+    num_threads
+        Threads that may share large batches.
 
     Returns
     -------
@@ -65,24 +93,36 @@ def read_samples(
     from zindex.kernels.batches import read_samples as fill
 
     assert isinstance(reader, LocalReader)
-    columns = np.empty((len(index), 3), np.int64)
-    for column, values in zip(columns, index, strict=True):
-        width = _WIDTHS.get(values.dtype)
-        if width is None or not values.flags.c_contiguous:
-            return False
-        column[:] = values.__array_interface__["data"][0], values.size, width
     array = reader.bind()
     record = reader.record(array)
     if not record:
         return False
     tokens, labels, loss_mask = tensors
-    nbytes = (tokens.shape[1] + extra) * reader.dtype.itemsize
-    scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8)
+    width = tokens.shape[1] + extra
+    nbytes = width * reader.dtype.itemsize
+    next_sample = np.zeros(1, np.int64)
+
+    def work() -> int:
+        scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8)
+        count: int = fill(
+            index.columns,
+            record,
+            positions,
+            rows,
+            extra,
+            pad,
+            scratch,
+            tokens,
+            labels,
+            loss_mask,
+            next_sample,
+        )
+        return count
+
+    shares = min(num_threads, len(positions) * width // _TOKENS_PER_THREAD, len(positions))
     ticket = table.begin_read()
     try:
-        count = fill(
-            columns, record, positions, rows, extra, pad, scratch, tokens, labels, loss_mask
-        )
+        count = run_with_helpers(work, shares) if shares > 1 else work()
     finally:
         table.end_read(ticket)
     return count == len(positions)
