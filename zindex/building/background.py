@@ -200,8 +200,13 @@ class _LaterExecutor:
         return await self.executor.run(function, *args, key=key, priority=later)
 
     async def hold(
-        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        key: str,
+        priority: int = 0,
+        place: float | None = None,
     ) -> Held:
         """Run one task whose result stays where it was made."""
         later = self.priority + priority
-        return await self.executor.hold(function, *args, key=key, priority=later)
+        return await self.executor.hold(function, *args, key=key, priority=later, place=place)

@@ -49,11 +49,17 @@ class Executor(Protocol):
         ...
 
     async def hold(
-        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        key: str,
+        priority: int = 0,
+        place: float | None = None,
     ) -> Held:
         """Run one task whose result stays where it was made; a later task takes it as argument.
 
-        The result lives until the last reference to what is returned is gone.
+        The result lives until the last reference to what is returned is gone. Results that later
+        tasks take together come from neighbouring places in [0, 1), so that few of them travel.
         """
         ...
 
@@ -72,7 +78,12 @@ class SerialExecutor:
             return function(*args)
 
     async def hold(
-        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        key: str,
+        priority: int = 0,
+        place: float | None = None,
     ) -> Held:
         """Run one task and return its result."""
         return await self.run(function, *args, key=key, priority=priority)
@@ -97,16 +108,27 @@ class DaskExecutor:
             )
         self.client = client
         self.timeline = timeline or Timeline()
-        self._num_threads, self._next_count = 1, -math.inf
+        self._threads: list[str] = []
+        self._next_count = -math.inf
 
     @property
     def num_threads(self) -> int:
         """Tasks that run at a time on the workers that are there, or were a moment ago."""
+        return max(1, len(self._list_threads()))
+
+    def _list_threads(self) -> list[str]:
+        """Return the address of each thread's worker."""
         now = time.monotonic()
         if now >= self._next_count:
-            self._num_threads = max(1, sum(self.client.nthreads().values()))
+            counts = sorted(self.client.nthreads().items())
+            self._threads = [address for address, count in counts for _ in range(count)]
             self._next_count = now + _COUNT_SECONDS
-        return self._num_threads
+        return self._threads
+
+    def _worker_at(self, place: float | None) -> str | None:
+        """Return the worker for what is made at a place, each having places by its threads."""
+        threads = self._list_threads()
+        return None if place is None or not threads else threads[int(place * len(threads))]
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
@@ -120,10 +142,15 @@ class DaskExecutor:
         return outcome
 
     async def hold(
-        self, function: Callable[..., Any], *args: Any, key: str, priority: int = 0
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        key: str,
+        priority: int = 0,
+        place: float | None = None,
     ) -> Held:
         """Run one task and return the Dask future of its result."""
-        future = self._submit(_keep, function, args, key, priority)
+        future = self._submit(_keep, function, args, key, priority, self._worker_at(place))
         await self._finish(future, key, fetch=False)
         return future
 
@@ -134,12 +161,23 @@ class DaskExecutor:
         args: tuple[Any, ...],
         key: str,
         priority: int,
+        worker: str | None = None,
     ) -> Any:
         # Of two tasks of one name Dask runs the first only. Yet tasks of one key may differ: those
         # of a second attempt, which must look at the disk, or of another grid.
         name = f"{key}-{uuid.uuid4().hex[:12]}"
         return self.client.submit(
-            call, function, args, key, key=name, priority=priority, retries=2, pure=False
+            call,
+            function,
+            args,
+            key,
+            key=name,
+            priority=priority,
+            retries=2,
+            pure=False,
+            workers=worker,
+            # Another one may be idle, and this one may be gone.
+            allow_other_workers=worker is not None,
         )
 
     async def _finish(self, future: Any, key: str, *, fetch: bool) -> Any:

@@ -189,6 +189,9 @@ class _PackingTasks:
         return await task
 
     async def _pack_now(self, run: tuple[int, int]) -> tuple[Held, Held]:
+        # Shards take neighbouring partitions, each epoch's from its first to its last worker.
+        per_epoch = self.plan.partitions_per_epoch
+        place = run[0] % per_epoch / per_epoch
         packed = await self.executor.hold(
             pack_partitions,
             self.plan,
@@ -196,6 +199,7 @@ class _PackingTasks:
             *run,
             key=self._key("pack", run[0]),
             priority=_FIRST,
+            place=place,
         )
         key = self._key("offsets", run[0])
         offsets = await self.executor.hold(take_offsets, packed, key=key, priority=_FIRST)
