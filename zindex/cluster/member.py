@@ -1,0 +1,100 @@
+"""A scheduler or a worker in a process of its own: ``python -m zindex.cluster.member ROLE``.
+
+The supervisor of its node starts it, gives it its settings as one line of JSON, and ends it.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import dask
+
+from zindex.cluster.certificates import make_security
+from zindex.cluster.meeting import Meeting
+from zindex.cluster.network import LOOPBACK, address_towards, is_loopback
+from zindex.cluster.settings import dask_settings
+
+_PR_SET_PDEATHSIG = 1
+_CONNECT_SECONDS = 15
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel end this process when the one that started it is gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+async def run_scheduler(settings: dict[str, Any]) -> None:
+    """Run a scheduler until it is told to end, and let others find it."""
+    from distributed import Scheduler
+
+    meeting = Meeting(settings["meeting"])
+    tls = meeting.tls_folder
+    dashboard = settings["dashboard"]
+    earlier = meeting.read()
+    port = 0 if earlier is None else int(earlier["address"].rpartition(":")[2])
+    kind: Any = Scheduler if dashboard is not None else without_pages(Scheduler)
+    scheduler = kind(
+        host=settings["host"],
+        port=port,
+        protocol="tcp://" if tls is None else "tls://",
+        security=make_security(tls),
+        dashboard=dashboard is not None,
+        dashboard_address=None if dashboard is None else f"{LOOPBACK}:{dashboard}",
+    )
+    async with scheduler:
+        meeting.publish({"address": scheduler.address, "num_nodes": settings["num_nodes"]})
+        print(f"scheduler at {scheduler.address}", flush=True)
+        await scheduler.finished()
+
+
+async def run_worker(settings: dict[str, Any]) -> None:
+    """Run a worker until the scheduler is gone or ends it."""
+    from distributed import Worker
+
+    meeting = Meeting(settings["meeting"])
+    facts = meeting.wait(settings["patience"])
+    peer = facts["address"].partition("://")[2].rpartition(":")[0].strip("[]")
+    worker = without_pages(Worker)(
+        facts["address"],
+        nthreads=settings["threads"],
+        memory_limit=settings["memory"],
+        name=settings["name"],
+        resources={"index": settings["threads"]},
+        host=LOOPBACK if is_loopback(peer) else address_towards(peer),
+        security=make_security(meeting.tls_folder),
+        # The address may be of an earlier cluster that met here: it is read again after this time.
+        death_timeout=_CONNECT_SECONDS,
+    )
+    async with worker:
+        print(f"worker {worker.name} at {worker.address}", flush=True)
+        await worker.finished()
+
+
+def without_pages(node: Any) -> Any:
+    """Return a class of Dask's nodes that serves no web pages.
+
+    Without a dashboard Dask still serves metrics and a proxy, to every machine that can reach it.
+    """
+    return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
+
+
+def main() -> None:
+    """Run the role that the command line names."""
+    settings = json.loads(sys.stdin.readline())
+    die_with(settings["supervisor"])
+    os.nice(settings["nice"])
+    dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
+    role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
+    # The supervisor's signal ends the process at once: shards are on disk or not there.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    asyncio.run(role(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What of a machine a worker beside training may take."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from zindex.errors import ConfigError
+
+# Beside each training process run a loader's worker and the threads of the GPU's libraries.
+_CPUS_PER_RANK = 2
+# Training pins memory and caches pages: a worker holds chunks, not corpora.
+_MEMORY_SHARE = 0.25
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def usable_cpus() -> set[int]:
+    """Return the processors of the job on this machine.
+
+    Launchers bind each rank to some of them; the process that started the ranks has them all.
+    """
+    cpus = os.sched_getaffinity(0)
+    try:
+        return cpus | os.sched_getaffinity(os.getppid())
+    except OSError:
+        return cpus
+
+
+def choose_threads(threads: int | None, num_ranks: int) -> int:
+    """Return the threads of a node's worker.
+
+    Parameters
+    ----------
+    threads
+        The number, or None for the processors that training leaves.
+    num_ranks
+        Training processes on this machine.
+    """
+    if threads is None:
+        return max(1, len(usable_cpus()) - _CPUS_PER_RANK * num_ranks)
+    if threads < 1:
+        raise ConfigError(f"threads must be at least 1, got {threads}; give None to let zindex say")
+    return threads
+
+
+def choose_memory(memory: int | str | float | None) -> int:
+    """Return the bytes that a node's worker may take.
+
+    Parameters
+    ----------
+    memory
+        Bytes, a text such as ``"16GiB"``, a share of the machine's memory below 1.0, or None for a
+        quarter of it.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of that.
+    """
+    share = _MEMORY_SHARE if memory is None else memory
+    if isinstance(share, float) and 0 < share <= 1:
+        return int(share * machine_memory())
+    nbytes = parse_bytes(share) if isinstance(share, str) else share
+    if not isinstance(nbytes, int) or nbytes < 1 << 26:
+        raise ConfigError(
+            f"memory must be at least 64 MiB in bytes, a text such as '16GiB', or a share of the "
+            f"machine's such as 0.25, got {memory!r}"
+        )
+    return nbytes
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return the bytes that a text means, or None.
+
+    Examples
+    --------
+    >>> parse_bytes("1.5GiB")
+    1610612736
+    """
+    value = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = _UNITS.get(value[-1:], 1)
+    try:
+        return int(float(value[:-1] if unit > 1 else value) * unit)
+    except ValueError:
+        return None
+
+
+def machine_memory() -> int:
+    """Return the bytes of this machine's memory, or of the part that the job may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def choose_scratch(scratch: str | os.PathLike[str] | None) -> str:
+    """Return a directory of this machine for temporary files."""
+    folder = Path(scratch or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"scratch must be a directory of this machine that can be written, got {error}"
+        ) from error
+    return str(folder)
