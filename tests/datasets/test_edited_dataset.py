@@ -17,6 +17,7 @@ from zindex.datasets.run_datasets import open_run
 from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import PlanError, StateMismatchError
 from zindex.loading.loader import loader
+from zindex.loading.state import LoaderState
 
 
 @pytest.fixture
@@ -114,6 +115,28 @@ def test_padding_is_as_long_as_its_batch(
     assert batch.tensors["tokens"].shape == (3, 6)
     assert dataset[None]["tokens"].shape == (4,)
     assert float(dataset[None]["loss_mask"].sum()) == 0
+
+
+@pytest.mark.parametrize("tail", ["exact", "pad"])
+def test_a_rank_without_samples_has_batches_as_long_as_the_others(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, tail: Any
+) -> None:
+    """At the end of the run all samples have the length of the last edit."""
+    config = weighted_run(tmp_path, paths[:2])
+    edit_here(config, 20, sequence_length=6, num_samples=33)
+    dataset = open_train(config, tokenizer)
+    state = LoaderState(dataset.fingerprint, 32, 0).to_dict()
+    for rank, size in ((0, 1), (1, 0)):
+        (batch,) = loader(
+            dataset,
+            micro_batch_size=2,
+            data_parallel_rank=rank,
+            data_parallel_size=2,
+            tail=tail,
+            state=state,
+        )
+        assert batch["tokens"].shape == (2 if tail == "pad" else size, 6)
+        assert float(batch["loss_mask"].sum()) == 6 * size
 
 
 def test_datasets_travel_to_other_processes(

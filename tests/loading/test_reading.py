@@ -37,7 +37,7 @@ def test_padding_is_a_sample_without_weight(dataset: Numbers) -> None:
     assert batch["loss_mask"].tolist() == [[1, 1], [0, 0], [1, 1], [0, 0]]
     # One of the batch where there is any: all have one length then.
     batch = BatchReader(dataset, collate).__getitems__([None, None])
-    assert batch["sample"].tolist() == [0, 0]
+    assert batch["sample"].tolist() == [8, 8]
     assert not batch["loss_mask"].any()
 
 

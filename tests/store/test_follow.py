@@ -33,6 +33,7 @@ from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.reader import Spans, read_many
 from zindex.store.shard_files import store_shard
+from zindex.store.tokens import LINK, open_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,3 +341,27 @@ def test_each_read_is_right_or_not_ready(tmp_path: Path, num_examples: int) -> N
         Following,
         settings=settings(max_examples=num_examples, stateful_step_count=30, deadline=None),
     )
+
+
+def begin_linked(tmp_path: Path) -> "Callable[[], None]":
+    """Begin a token store that links to its ``.bin``; return what commits it."""
+    plan = StorePlan(tmp_path / "linked", "tokens", {"token_dtype": "int32", "link": True}, ())
+    begin_store(plan)
+    (tmp_path / "corpus.bin").write_bytes(count_up(5).tobytes())
+    link = {"path": str(tmp_path / "corpus.bin"), "nbytes": 20}
+    return lambda: commit_store(plan, [], {LINK: link})
+
+
+def test_the_link_of_a_linked_store_is_waited_for(tmp_path: Path, clock: Clock) -> None:
+    clock.work = [lambda: None, begin_linked(tmp_path)]
+    store = open_store(tmp_path / "linked", kind="tokens", follow=60)
+    assert open_tokens(store).read(1, 4).tolist() == [1, 2, 3]
+    assert len(clock.pauses) == 2
+
+
+def test_a_linked_store_that_is_not_committed_in_time(tmp_path: Path, clock: Clock) -> None:
+    begin_linked(tmp_path)
+    message = "the link to the .bin of .*linked must be there within 3 s, 0 of 0 shards are; wait"
+    with pytest.raises(NotReadyError, match=message):
+        open_store(tmp_path / "linked", follow=3)
+    assert sum(clock.pauses) == pytest.approx(3)

@@ -2,13 +2,16 @@
 
 import json
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.store.stores import GRID, ONE, TWO, all_files, build_arrays, count_up, plan_arrays
-from zindex.errors import StoreError, StoreNotFoundError
+from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError
+from zindex.store import verify
 from zindex.store.commit import begin_store
 from zindex.store.layout import ChunkGrid
 from zindex.store.shard_files import store_shard
@@ -56,6 +59,46 @@ def test_a_flipped_bit_of_any_byte_is_found_and_its_file_named(root: Path, codec
             assert (report.damages[0].shard is None) == is_json
         (root / key).write_bytes(content)
     assert verify_store(root).is_sound
+
+
+def test_only_so_many_shards_are_under_way(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first shard is checked last: those behind it must wait for it, not pile up."""
+    build_arrays(root, {ONE: count_up(600)})
+    begun: list[int] = []
+    whole = threading.Event()
+    check = verify.check_shard
+
+    def slowly(place: Path, layout: Any, shard: int, committed: Any) -> Any:
+        begun.append(shard)
+        if len(begun) == verify._NUM_PENDING:
+            whole.set()
+        assert shard or whole.wait(60)
+        return check(place, layout, shard, committed)
+
+    def look(num_shards: int) -> None:
+        looks.append(len(begun))
+
+    looks: list[int] = []
+    monkeypatch.setattr(verify, "check_shard", slowly)
+    assert verify_store(root, advance=look).is_sound
+    assert sorted(begun) == list(range(100))
+    assert looks[0] == verify._NUM_PENDING
+
+
+def test_what_ends_a_check_leaves_no_shard_behind(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_arrays(root, {ONE: count_up(600)})
+
+    def fail(place: Path, layout: Any, shard: int, committed: Any) -> Any:
+        begun.append(shard)
+        raise StoreUnavailableError("gone")
+
+    begun: list[int] = []
+    monkeypatch.setattr(verify, "check_shard", fail)
+    with pytest.raises(StoreUnavailableError, match="gone"):
+        verify_store(root)
+    assert len(begun) <= verify._NUM_PENDING
 
 
 def test_a_missing_file_is_named(root: Path) -> None:

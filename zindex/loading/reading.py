@@ -23,9 +23,9 @@ Collate = Callable[[Any], Any]
 class BatchReader:
     """Reads the batch of given positions; itself a dataset, of which a ``DataLoader`` can ask it.
 
-    None among the positions is padding: a sample of the batch, or the dataset's first one, without
+    None among the positions is padding: a sample of the batch, or the dataset's last one, without
     any weight in the loss.
-    No positions at all give a batch of no samples, with the shapes and dtypes of any other.
+    No positions at all give a batch of no samples, with the shapes and dtypes of the last one.
     """
 
     dataset: Any
@@ -37,9 +37,11 @@ class BatchReader:
 
     def __getitems__(self, positions: Positions) -> Any:
         """Return the batch of some positions."""
-        # As long as the others: an edited run may have samples of two lengths.
-        filler = next((position for position in positions if position is not None), 0)
-        wanted = [filler if position is None else position for position in positions] or [0]
+        # As long as the others: an edited run may have samples of two lengths. Where this rank has
+        # no sample of its own the order ends, and the other ranks have its last ones.
+        last = len(self.dataset) - 1
+        filler = next((position for position in positions if position is not None), last)
+        wanted = [filler if position is None else position for position in positions] or [last]
         if hasattr(self.dataset, "__getitems__"):
             items = self.dataset.__getitems__(wanted)
         else:

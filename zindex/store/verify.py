@@ -6,9 +6,11 @@ Nothing is changed here; ``zindex.building.repairs.repair`` rebuilds what this f
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ ShardId = tuple[str, int]
 
 # Threads that read shards: a disk or a network serves several at a time, and each holds little.
 _NUM_THREADS = 8
+# Shards that are handed to them at a time: a store of millions is not queued up whole.
+_NUM_PENDING = 4 * _NUM_THREADS
 # Fields of ``attributes.zindex`` that stand in plan.json too.
 _PLAN_FIELDS = ("format_version", "kind", "fingerprint", "spec", "arrays", "grid")
 # What a build leaves beside its shards, and no reader needs.
@@ -85,6 +89,10 @@ class StoreReport:
             ],
             "notes": list(self.notes),
         }
+
+
+#: A shard, and its receipt or what is wrong with it.
+_Checked = tuple[ShardId, Receipt | None, Damage | None]
 
 
 @dataclass(slots=True)
@@ -299,7 +307,7 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
         (receipt.array, receipt.nbytes, receipt.crc32c): key for key, receipt in manifest.items()
     }
 
-    def check(layout: ArrayLayout, shard: int) -> tuple[Receipt | None, Damage | None]:
+    def check(layout: ArrayLayout, shard: int) -> _Checked:
         key, committed = (layout.name, shard), manifest.get((layout.name, shard))
         receipt, problem = check_shard(found.root, layout, shard, committed)
         if receipt is not None and committed is not None and receipt != committed:
@@ -307,22 +315,36 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
             receipt, problem = None, "holds other values than were committed"
             if other is not None:
                 problem = f"holds what was committed as {layout.shard_key(other[1])}"
-        if problem is None:
-            return receipt, None
-        return None, Damage(layout.shard_key(shard), problem, key)
+        damage = None if problem is None else Damage(layout.shard_key(shard), problem, key)
+        return key, receipt, damage
 
-    jobs = [(layout, shard) for layout in found.layouts for shard in range(layout.num_shards)]
+    jobs = ((layout, shard) for layout in found.layouts for shard in range(layout.num_shards))
+    for key, receipt, damage in _run_in_order(check, jobs):
+        advance(1)
+        if receipt is not None:
+            found.receipts[key] = receipt
+            found.nbytes += receipt.nbytes
+        # An unfinished store misses shards that nobody has promised.
+        elif damage and (found.was_committed or damage.problem != "is missing"):
+            found.damages.append(damage)
+
+
+def _run_in_order(
+    check: Callable[[ArrayLayout, int], _Checked], jobs: Iterator[tuple[ArrayLayout, int]]
+) -> Iterator[_Checked]:
+    """Give what comes of each job, in order; a bounded number of them is under way."""
+    pending: deque[Future[_Checked]] = deque()
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="zindex-verify") as pool:
-        for (layout, shard), (receipt, damage) in zip(
-            jobs, pool.map(lambda job: check(*job), jobs), strict=True
-        ):
-            advance(1)
-            if receipt is not None:
-                found.receipts[layout.name, shard] = receipt
-                found.nbytes += receipt.nbytes
-            # An unfinished store misses shards that nobody has promised.
-            elif damage is not None and (found.was_committed or damage.problem != "is missing"):
-                found.damages.append(damage)
+        try:
+            while True:
+                for layout, shard in islice(jobs, _NUM_PENDING - len(pending)):
+                    pending.append(pool.submit(check, layout, shard))
+                if not pending:
+                    return
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
 
 
 def _check_link(found: Inspection) -> None:
