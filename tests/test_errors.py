@@ -7,6 +7,7 @@ import pytest
 
 from zindex import errors
 from zindex.errors import (
+    ClusterLostError,
     ConfigError,
     FingerprintMismatchError,
     ForkedStoreError,
@@ -33,6 +34,7 @@ CLASSES = (
     StateMismatchError,
     FingerprintMismatchError,
     VerificationError,
+    ClusterLostError,
 )
 
 
@@ -54,6 +56,7 @@ def make_not_ready() -> NotReadyError:
         (StateMismatchError, (ZindexError, ValueError)),
         (FingerprintMismatchError, (ZindexError,)),
         (VerificationError, (ZindexError,)),
+        (ClusterLostError, (ZindexError, RuntimeError)),
     ],
 )
 def test_tree(kind: type[ZindexError], bases: tuple[type[Exception], ...]) -> None:

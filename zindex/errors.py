@@ -13,7 +13,8 @@
     │   └── ForkedStoreError (RuntimeError)    an object store was used before this fork
     ├── StateMismatchError (ValueError)        a loader state belongs to another run
     ├── FingerprintMismatchError               same place, other content
-    └── VerificationError                      bytes on disk fail their checksum, or are missing
+    ├── VerificationError                      bytes on disk fail their checksum, or are missing
+    └── ClusterLostError (RuntimeError)        the Dask cluster of a build is gone, or dies over it
 
 Each message is one sentence: what must hold, what came, where, and what to do.
 """
@@ -94,3 +95,7 @@ class FingerprintMismatchError(ZindexError):
 
 class VerificationError(ZindexError):
     """Bytes on disk fail their checksum, or are missing."""
+
+
+class ClusterLostError(ZindexError, RuntimeError):
+    """The Dask cluster of a build is gone, or its workers die over a task."""

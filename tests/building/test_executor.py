@@ -20,16 +20,15 @@ import psutil
 import pytest
 from dask.sizeof import sizeof
 
+from zindex.building.dask_executor import DaskExecutor, settle
 from zindex.building.executor import (
-    DaskExecutor,
     Executor,
     SerialExecutor,
-    _keep,
-    _settle,
     embedded_client,
     open_executor,
     run_builds,
 )
+from zindex.building.remote_tasks import keep
 from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
 
 # Threads that Dask shares between all clusters of a process and never ends.
@@ -161,9 +160,15 @@ def test_held_result_is_made_again_where_its_worker_dies(processes: Any) -> None
     assert first != second
 
 
+def fake_client(workers: dict[str, int]) -> Any:
+    return SimpleNamespace(
+        asynchronous=False, status="running", nthreads=lambda **settings: dict(workers)
+    )
+
+
 def test_threads_of_late_workers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     workers: dict[str, int] = {}
-    executor = DaskExecutor(SimpleNamespace(asynchronous=False, nthreads=lambda: workers))
+    executor = DaskExecutor(fake_client(workers))
     assert executor.num_threads == 1
     workers |= {"a": 4, "b": 3}
     assert executor.num_threads == 1
@@ -173,7 +178,7 @@ def test_threads_of_late_workers_are_counted(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_held_result_weighs_what_it_holds() -> None:
-    held = _keep(bytes, (1000,), "key")
+    held = keep(bytes, (1000,), "key")
     assert 1000 < sizeof(held) < 2000
 
 
@@ -239,7 +244,7 @@ def test_result_that_comes_after_the_build_gave_up_is_dropped() -> None:
     async def main() -> bool:
         finished = asyncio.get_running_loop().create_future()
         finished.cancel()
-        _settle(finished, 7, None)
+        settle(finished, 7, None)
         return finished.cancelled()
 
     assert asyncio.run(main())
