@@ -14,8 +14,8 @@ from tests.conftest import FakeTokenizer
 from tests.datasets.test_gpt_dataset import make_config, open_dataset
 from zindex.building.executor import SerialExecutor
 from zindex.datasets import held_arrays
+from zindex.datasets.batch_texts import find_runs
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.gpt_batches import find_runs
 from zindex.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
@@ -221,7 +221,7 @@ def test_rounds_do_not_grow_with_datasets(
         dataset.config = config
     blend = BlendedDataset(datasets, [1, 1, 1, 1], 16, config)
     rounds = []
-    for module in ("blended_dataset", "gpt_batches", "gpt_sources"):
+    for module in ("blended_dataset", "batch_texts", "gpt_sources"):
         name = f"zindex.datasets.{module}.read_many"
         monkeypatch.setattr(
             name, lambda wanted: rounds.append(len(wanted)) or reader.read_many(wanted)

@@ -23,9 +23,10 @@ from zindex.building.blend_arrays import (
     open_blend_arrays,
 )
 from zindex.building.on_demand import Needed, needed_blend
+from zindex.datasets.batch_texts import find_runs
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.gpt_batches import find_runs, is_plain
+from zindex.datasets.gpt_batches import is_plain
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.megatron_dataset import MegatronDataset

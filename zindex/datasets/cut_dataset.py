@@ -13,7 +13,7 @@ import torch
 
 from zindex.building.edits.edited import shuffle_cut
 from zindex.building.edits.used import UsedTable
-from zindex.datasets.gpt_batches import Texts
+from zindex.datasets.batch_texts import Texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_tensors import Origin, make_tensors

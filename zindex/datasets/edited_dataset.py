@@ -13,9 +13,10 @@ from zindex.building.blend_arrays import BlendArrays, open_blend_arrays
 from zindex.building.edits.edited import PoolTable
 from zindex.building.edits.journal import RunJournal
 from zindex.building.on_demand import needed_blend
+from zindex.datasets.batch_texts import find_runs
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.cut_dataset import CutDataset
-from zindex.datasets.gpt_batches import find_runs, is_plain
+from zindex.datasets.gpt_batches import is_plain
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.gpt_tensors import make_batch

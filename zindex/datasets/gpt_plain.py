@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from zindex.datasets.batch_memory import allocate_arrays
-from zindex.datasets.gpt_batches import cut_slices, order_samples
+from zindex.datasets.batch_texts import cut_slices, order_samples
 from zindex.datasets.gpt_shapes import finish_tensors, plain_masks, plan_shapes
 from zindex.datasets.held_arrays import find_held
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset

@@ -7,7 +7,8 @@ import numpy.typing as npt
 import torch
 
 from zindex.datasets.batch_memory import allocate_arrays
-from zindex.datasets.gpt_batches import Texts, read_texts
+from zindex.datasets.batch_texts import Texts
+from zindex.datasets.gpt_batches import read_texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_plain import read_plain
 from zindex.datasets.gpt_shapes import finish_tensors, plain_masks, plan_shapes

@@ -7,14 +7,12 @@ import numpy.typing as npt
 import torch
 
 from zindex.datasets.batch_memory import allocate
-from zindex.datasets.gpt_batches import Texts, cut_slices, find_runs, read_round
+from zindex.datasets.batch_texts import ChosenSamples, Texts, choose_samples, locate_parts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_masks import causal_mask
-from zindex.datasets.gpt_sources import read_extents, read_tokens, token_dtype
 from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import VerificationError
 from zindex.plan.packing import PackingRules
-from zindex.store.reader import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,62 +68,33 @@ def read_packed_texts(
     -----
     Rounds: shuffle index, offsets of samples, parts, bounds of documents, tokens.
     """
-    rows = np.argsort(which, kind="stable")
-    used, edges = np.unique(which[rows], return_index=True)
-    members = [datasets[i] for i in used.tolist()]
-    cuts = cut_slices(edges, len(rows))
-    indices = [member._open_arrays() for member in members]
-    samples = read_round(
-        Spans(index.shuffle_index, *find_runs(positions[rows[cut]]))
-        for index, cut in zip(indices, cuts, strict=True)
-    )
-    bounds = read_round(
-        Spans(index.sample_offset, samples[cut], samples[cut] + 2)
-        for index, cut in zip(indices, cuts, strict=True)
-    ).reshape(-1, 2)
+    chosen = choose_samples(datasets, which, positions)
+    samples, plan = chosen.samples, chosen.indices[0].plan
+    bounds = chosen.read("sample_offset", samples, samples + 2).reshape(-1, 2)
     starts, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-    room = indices[0].plan.room
-    wrong = (counts < 1) | (counts > indices[0].plan.rules.max_documents)
+    wrong = (counts < 1) | (counts > plan.rules.max_documents)
     if wrong.any():
-        raise _damaged(members, edges, int(np.argmax(wrong)), samples)
-    parts = read_round(
-        Spans(index.part_index, starts[cut], starts[cut] + counts[cut])
-        for index, cut in zip(indices, cuts, strict=True)
-    )
-    documents, begins = np.ascontiguousarray(parts[:, 0]), np.ascontiguousarray(parts[:, 1])
-    first_parts = np.cumsum(counts) - counts
-    sources = [member.dataset for member in members]
-    groups = list(zip(sources, cut_slices(first_parts[edges], len(documents)), strict=True))
-    extents = read_extents(groups, documents)
-    lengths = np.minimum(extents.lengths - begins, room)
-    owners = np.repeat(np.arange(len(rows)), counts)
-    before = np.cumsum(lengths) - lengths
-    offsets = before - before[first_parts][owners]
-    num_tokens = np.add.reduceat(lengths, first_parts)
-    wrong = (lengths < 1) | (begins < 0) | (num_tokens > room)[owners]
-    if wrong.any():
-        raise _damaged(members, edges, int(owners[np.argmax(wrong)]), samples)
-    dtypes = {token_dtype(source) for source in sources}
-    tokens = np.zeros((len(rows), room), dtypes.pop() if len(dtypes) == 1 else np.int64)
-    places = rows[owners] * room + offsets
-    read_tokens(groups, documents, extents, begins, lengths, tokens.reshape(-1), places)
-    return Texts(
-        tokens, rows, num_tokens, samples, first_parts, owners, documents, lengths, offsets
-    )
+        raise _damaged(chosen, int(np.argmax(wrong)))
+    rows = chosen.read("part_index", starts, starts + counts)
+    documents, begins = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
+    parts = locate_parts(chosen, documents, counts)
+    lengths = np.minimum(parts.extents.lengths - begins, plan.room)
+    texts = parts.lay_out(lengths, np.zeros((len(samples), plan.room), parts.dtype))
+    damaged = parts.find_damage(texts, begins, min_length=1)
+    if damaged is not None:
+        raise _damaged(chosen, damaged)
+    parts.read(texts, begins)
+    return texts
 
 
-def _damaged(
-    members: "Sequence[PackedGPTDataset]",
-    edges: npt.NDArray[np.integer[Any]],
-    place: int,
-    samples: Int64Array,
-) -> VerificationError:
+def _damaged(chosen: ChosenSamples, place: int) -> VerificationError:
     """Return the error of a sample whose parts do not fit into it, or not into their documents."""
-    member = members[int(np.searchsorted(edges, place, side="right")) - 1]
+    member = chosen.member_of(place)
     return VerificationError(
-        f"sample {samples[place]} of {member._where} must hold 1 to {member.rules.max_documents} "
-        "parts of documents, each of tokens that its document has, its index gives others; restore "
-        "the data if they changed, or remove the index to build it again"
+        f"sample {chosen.samples[place]} of {member._where} must hold 1 to "
+        f"{member.rules.max_documents} parts of documents, each of tokens that its document has, "
+        "its index gives others; restore the data if they changed, or remove the index to build "
+        "it again"
     )
 
 
