@@ -245,8 +245,9 @@ def _check_plan(found: Inspection, known: dict[str, Any] | None) -> None:
         found.facts = found.facts or known
     elif content is not None:
         try:
-            found.facts = read_plan(found.root)
-            if not _is_canonical(content):
+            found.facts = facts = read_plan(found.root)
+            named = fingerprint({"kind": facts["kind"], "spec": facts["spec"]})
+            if not _is_canonical(content) or facts["fingerprint"] != named:
                 raise VerificationError("")
         except (StoreError, VerificationError):
             found.facts = None

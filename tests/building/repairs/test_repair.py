@@ -29,7 +29,7 @@ from zindex.errors import (
     VerificationError,
 )
 from zindex.plan.packing import PackingRules
-from zindex.store.identity import canonical_json
+from zindex.store.identity import canonical_json, fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.verify import verify_store
 
@@ -371,6 +371,111 @@ def test_what_an_unproven_manifest_does_not_know_is_not_put_in_place(
     before = all_files(case.root)
     with pytest.raises(VerificationError, match=r"shard tokens/c/0 of .* what was rebuilt has"):
         case.repair()
+    assert all_files(case.root) == before
+
+
+def rewrite_plan(root: Path, *, whole: bool = True, **changes: Any) -> None:
+    """Change the spec in plan.json, with digests that fit; leave nothing else of the commit."""
+    path = root / "_zindex/plan.json"
+    fields = json.loads(path.read_bytes())
+    del fields["plan_sha256"]
+    fields["spec"] |= changes
+    if whole:
+        named = {"kind": fields["kind"], "spec": fields["spec"]}
+        fields["fingerprint"] = fingerprint(named)
+    fields["plan_sha256"] = fingerprint(fields)
+    path.write_bytes(canonical_json(fields).encode())
+    damage_commit(root)
+
+
+def damage_commit(root: Path) -> None:
+    (root / "zarr.json").write_bytes(b"{")
+    (root / "_zindex/manifest.json").write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", ["megatron", "scalable", "minimal", "packed", "keyed", "uniform"])
+def test_a_plan_that_nothing_else_speaks_for_is_not_believed(
+    name: str, make_case: Callable[[str], Case]
+) -> None:
+    """Its seed was changed, and its digests with it."""
+    case = make_case(name)
+    rewrite_plan(case.root, seed=99)
+    (case.root / case.shards[0]).unlink()
+    before = all_files(case.root)
+    message = r"passes its own checksums, and holds other values .* or name the run file that built"
+    with pytest.raises(VerificationError, match=message):
+        case.repair()
+    assert all_files(case.root) == before
+    # The run tells what its plan must be.
+    assert case.config is not None
+    if not name.startswith("packed"):
+        repair(case.config)
+        assert all_files(case.root) == case.golden
+    else:
+        with pytest.raises(VerificationError, match=r"plan.json .* both are damaged"):
+            repair(case.config)
+        assert all_files(case.root) == before
+
+
+def test_a_plan_with_another_fingerprint_is_damaged(make_case: Callable[[str], Case]) -> None:
+    case = make_case("scalable")
+    rewrite_plan(case.root, whole=False, seed=99)
+    assert "_zindex/plan.json" in {damage.key for damage in verify_store(case.root).damages}
+    with pytest.raises(VerificationError, match=r"must have a sound zarr.json or plan.json"):
+        case.repair()
+
+
+@pytest.mark.parametrize("name", ["megatron", "scalable", "packed", "keyed"])
+def test_where_no_shard_is_left_the_run_must_be_named(
+    name: str, make_case: Callable[[str], Case]
+) -> None:
+    case = make_case(name)
+    damage_commit(case.root)
+    for key in case.shards:
+        if not key.startswith("dataset_weight"):
+            (case.root / key).unlink()
+    before = all_files(case.root)
+    with pytest.raises(VerificationError, match=r"must have a sound shard that agrees with its pl"):
+        case.repair()
+    assert all_files(case.root) == before
+    assert case.config is not None
+    repair(case.config)
+    assert all_files(case.root) == case.golden
+
+
+def test_tokens_are_made_again_from_a_source_that_fits_their_plan(
+    make_case: Callable[[str], Case],
+) -> None:
+    case = make_case("tokens")
+    damage_commit(case.root)
+    for key in case.shards:
+        (case.root / key).unlink()
+    case.repair()
+    assert all_files(case.root) == case.golden
+
+
+def test_sound_tokens_are_not_replaced_by_those_of_a_changed_source(
+    make_case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest in the plan covers only samples of the tokens."""
+    monkeypatch.setattr(convert_module, "_BIN_SAMPLE_NBYTES", 8)
+    case = make_case("tokens")
+    damage_commit(case.root)
+    change(f"{case.source}.bin", 12)
+    before = all_files(case.root)
+    message = r"tokens/c/0 of .* passes its own .* name the unchanged .bin/.idx pair with --source"
+    with pytest.raises(VerificationError, match=message):
+        case.repair()
+    assert all_files(case.root) == before
+
+
+def test_what_stops_a_repair_leaves_what_nothing_proves(make_case: Callable[[str], Case]) -> None:
+    """Documents were made again before it turned out that samples need the source."""
+    case = make_case("scalable")
+    rewrite_plan(case.root, seed=99)
+    before = all_files(case.root)
+    with pytest.raises(ConfigError, match="give --source with its token store or prefix"):
+        case.repair(source=None)
     assert all_files(case.root) == before
 
 

@@ -19,6 +19,7 @@ from zindex.building.planning import PlannedBlend, PlannedIndex, PlannedPacking
 from zindex.building.progress import open_progress
 from zindex.building.repairs.named_stores import NamedStore, find_stores
 from zindex.building.repairs.remake import RemadeStore, open_remade
+from zindex.building.repairs.witness import check_witness
 from zindex.building.source import LengthSource
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, SourceError, StoreError, VerificationError
@@ -108,7 +109,8 @@ def repair(
     FingerprintMismatchError
         If the source is not the one that the store was made from.
     VerificationError
-        If too much is damaged, or what is rebuilt is not what was committed.
+        If too much is damaged, or what is rebuilt is not what was committed, or nothing that is left
+        but plan.json says that it is.
 
     Notes
     -----
@@ -143,8 +145,11 @@ class _Repair:
             self.source = named.item.source
         self.known = None
         # How large the arrays of a packed index are, only its own metadata tell.
-        if named.folder is not None and isinstance(named.item, PlannedIndex | PlannedBlend):
-            self.known = named.item.store_plan(named.folder).to_json()
+        self.planned = None
+        if named.folder is not None and named.item is not None:
+            self.planned = named.item.store_plan(named.folder)
+            if not isinstance(named.item, PlannedPacking):
+                self.known = self.planned.to_json()
         self.advance = advance
         # Keys in the order in which they were put in place; one may be put twice.
         self.rebuilt_shards: dict[str, None] = {}
@@ -160,6 +165,9 @@ class _Repair:
         if found.damages:
             try:
                 self._rebuild_all()
+            except BaseException:
+                self._replaced.put_back()
+                raise
             finally:
                 if self._remade is not None:
                     self._remade.close()
@@ -172,9 +180,9 @@ class _Repair:
 
     def _inspect(self) -> Inspection:
         found = inspect_store(self.root, advance=self.advance)
-        if found.facts is None and self.known is not None:
+        if not (found.has_root or self._is_planned(found)) and self.known is not None:
             found = inspect_store(self.root, self.known, advance=self.advance)
-        if found.facts is None:
+        if found.facts is None or not (found.has_root or self._is_planned(found)):
             raise VerificationError(
                 f"{self.root} must have a sound zarr.json or plan.json to be repaired, both are "
                 "damaged; name the run file that built it, or remove the store and build it again"
@@ -188,6 +196,12 @@ class _Repair:
                 num_shards=status.num_shards,
             )
         return found
+
+    def _is_planned(self, found: Inspection) -> bool:
+        """Return whether the facts of a store are what its run plans, as far as a run names it."""
+        if found.facts is None or self.planned is None:
+            return found.facts is not None
+        return bool(found.facts["fingerprint"] == self.planned.fingerprint)
 
     @property
     def _plan(self) -> StorePlan:
@@ -205,7 +219,7 @@ class _Repair:
         return self._remade
 
     def _rebuild_all(self) -> None:
-        found = self.found
+        found, sound = self.found, dict(self.found.receipts)
         damaged = {damage.shard for damage in found.damages if damage.shard is not None}
         if damaged:
             self._rebuild_shards(damaged)
@@ -218,9 +232,10 @@ class _Repair:
                     for shard in range(layout.num_shards)
                 }
             )
+        if found.manifest is None and not found.has_root and self.planned is None:
+            check_witness(self._plan, sound, found.receipts)
         contents = self._contents()
         if found.has_root and contents[ROOT_KEY] != self._read(ROOT_KEY):
-            self._replaced.put_back()
             raise VerificationError(
                 f"{self.root} must have the checksums of its zarr.json, its rebuilt shards have "
                 f"others and are not kept; {_versions()}; remove the store and build it again"
@@ -261,7 +276,7 @@ class _Repair:
                 )
             if self._is_same(layout, shard, receipt, values):
                 continue
-            if self.found.has_root and committed is None:
+            if committed is None:
                 # Whether it is right is known when all are there.
                 self._replaced.keep(self.root / layout.shard_key(shard))
             replace_shard(self.root, layout, receipt, buffers)
