@@ -1,15 +1,48 @@
-"""How Dask is set up for builds."""
+"""How Dask is set up for builds: to notice what is lost within seconds, and to cost little."""
 
 from typing import Any
 
+#: Seconds without a sign of life after which a worker's tasks go to others.
+WORKER_TTL = 15.0
+
 
 def dask_settings() -> dict[str, Any]:
-    """Return Dask's settings for schedulers and workers of builds.
+    """Return Dask's settings for schedulers, workers and clients of builds.
 
-    A worker that says nothing for 15 s is given up, and its tasks go to others.
+    They are set in every process of a cluster before it is used: ``dask.config.set(...)``. What
+    encrypts a cluster is not here: it has the folder of a run in it.
+
+    Notes
+    -----
+    A worker that hangs is looked for once in `WORKER_TTL`, so after at most twice this time its
+    tasks run elsewhere and what others were fetching from it is made again. With hundreds of
+    workers Dask takes ten of its heartbeats instead, which grow with their number.
     """
     return {
-        "distributed.scheduler.worker-ttl": "15s",
+        "distributed.scheduler.worker-ttl": f"{WORKER_TTL:g}s",
+        # A worker that is lost has its queue with it, which costs nothing: the tasks are small
+        # descriptions. A worker that waits for the scheduler after each task costs time.
         "distributed.scheduler.worker-saturation": "inf",
+        # Preemption kills workers that are not at fault; a task that is, ends after six of them.
+        "distributed.scheduler.allowed-failures": 5,
+        # Workers come back: a task waits for them, and so does the scheduler.
+        "distributed.scheduler.no-workers-timeout": None,
+        "distributed.scheduler.idle-timeout": None,
+        # A machine that is gone closes no connection. A first answer may take as long as the
+        # machine is busy with training.
+        "distributed.comm.timeouts.connect": "30s",
+        "distributed.comm.timeouts.tcp": "15s",
+        # Nothing that costs the training processor time, or touches its GPUs.
+        "distributed.worker.profile.enabled": False,
+        "distributed.diagnostics.nvml": False,
+        "distributed.diagnostics.cudf": False,
+        # Where a dashboard is asked for, without a way from it to other machines.
+        "distributed.scheduler.http.routes": [
+            f"distributed.http.{name}"
+            for name in ("scheduler.prometheus", "scheduler.info", "scheduler.json")
+        ]
+        + ["distributed.http.health", "distributed.http.statics"],
+        "distributed.worker.http.routes": [],
+        # Warnings that a process answered late: beside a training run it does.
         "distributed.admin.tick.limit": "1h",
     }

@@ -1,0 +1,181 @@
+"""A Dask cluster of real processes that tests kill, stop and start again.
+
+``python -m tests.cluster.dask_processes ROLE SETTINGS`` is one of the processes; it ends with the
+pipe to the one that started it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+
+from zindex.cluster.settings import dask_settings
+
+
+class DaskProcesses:
+    """A scheduler and workers, each started again when it ends; a context manager.
+
+    Parameters
+    ----------
+    folder
+        Where logs and what workers spill go.
+    num_workers
+        Worker processes, of one thread each.
+    settings
+        Of Dask, beside those of builds.
+    """
+
+    def __init__(self, folder: Path, num_workers: int = 2, **settings: Any) -> None:
+        self.folder = folder
+        self.settings = settings
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.workers = [f"worker-{number}" for number in range(num_workers)]
+        self.writes = folder / "writes"
+        self._lock = threading.Lock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._down: set[str] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="supervisor")
+
+    def __enter__(self) -> "DaskProcesses":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+
+    def _supervise(self) -> None:
+        while not self._ended.wait(0.05):
+            with self._lock:
+                for name in ["scheduler", *self.workers]:
+                    process = self._processes.get(name)
+                    if name not in self._down and (process is None or process.poll() is not None):
+                        self._start(name)
+
+    def _start(self, name: str) -> None:
+        previous = self._processes.get(name)
+        if previous is not None and previous.stdin is not None:
+            previous.stdin.close()
+        facts = {
+            "port": self.port,
+            "name": name,
+            "folder": str(self.folder),
+            "writes": str(self.writes),
+            "dask": self.settings,
+        }
+        role = "scheduler" if name == "scheduler" else "worker"
+        command = [sys.executable, "-m", "tests.cluster.dask_processes", role, json.dumps(facts)]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+
+    def signal(self, name: str, number: int = signal.SIGKILL) -> int:
+        """Send a signal to a process, and return its id."""
+        with self._lock:
+            process = self._processes[name]
+            process.send_signal(number)
+            return process.pid
+
+    def take_down(self, name: str) -> None:
+        """Kill a process that is not started again before `bring_up`."""
+        with self._lock:
+            self._down.add(name)
+            if name in self._processes:
+                self._processes[name].kill()
+                self._processes[name].wait()
+
+    def bring_up(self, name: str) -> None:
+        """Let a process be started again."""
+        with self._lock:
+            self._down.discard(name)
+
+    def connect(self, **settings: Any) -> Any:
+        """Return a client once all workers are there."""
+        from distributed import Client
+
+        client = Client(self.address, set_as_default=False, timeout=60, **settings)
+        client.wait_for_workers(len(self.workers), timeout=60)
+        return client
+
+
+async def run_scheduler(facts: dict[str, Any]) -> None:
+    from distributed import Scheduler
+
+    kind: Any = without_pages(Scheduler)
+    async with kind(host="127.0.0.1", port=facts["port"], dashboard=False) as scheduler:
+        await scheduler.finished()
+
+
+async def run_worker(facts: dict[str, Any]) -> None:
+    from distributed import Worker
+
+    kind: Any = without_pages(Worker)
+    async with kind(
+        f"tcp://127.0.0.1:{facts['port']}",
+        nthreads=1,
+        name=facts["name"],
+        memory_limit=0,
+        host="127.0.0.1",
+        local_directory=facts["folder"],
+        death_timeout=60,
+    ) as worker:
+        await worker.finished()
+
+
+def without_pages(node: Any) -> Any:
+    return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
+
+
+def log_writes(path: str) -> None:
+    """Append a line to a file whenever this process has computed a shard and writes it."""
+    from zindex.store import files
+
+    write_once = files.write_once
+
+    def write_and_log(place: Any, *args: Any, **settings: Any) -> bool:
+        is_new: bool = write_once(place, *args, **settings)
+        line = json.dumps({"path": str(place), "time": time.time(), "is_new": is_new})
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, f"{line}\n".encode())
+        os.close(descriptor)
+        return is_new
+
+    files.write_once = write_and_log
+
+
+def end_with_pipe() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+def main() -> None:
+    role, facts = sys.argv[1], json.loads(sys.argv[2])
+    threading.Thread(target=end_with_pipe, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    dask.config.set(dask_settings() | facts["dask"])
+    log_writes(facts["writes"])
+    asyncio.run({"scheduler": run_scheduler, "worker": run_worker}[role](facts))
+
+
+if __name__ == "__main__":
+    main()
