@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
 from zindex.cli_edit import edit
 from zindex.errors import ConfigError, ZindexError
 
@@ -178,13 +179,21 @@ def plan(run_file: str, as_json: bool) -> None:
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
 @_scheduler_option
+@cluster_options
 @click.option(
     "--timeline",
     metavar="FILE",
     help="Write a trace of all tasks there, for Perfetto or chrome://tracing.",
 )
 @_json_option
-def build(run_file: str, scheduler: str | None, timeline: str | None, as_json: bool) -> None:
+def build(
+    run_file: str,
+    scheduler: str | None,
+    cluster: str | None,
+    timeline: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Build every index and every blend of a run.
 
     What is finished already is kept, also of a build that was stopped.
@@ -196,7 +205,20 @@ def build(run_file: str, scheduler: str | None, timeline: str | None, as_json: b
     config = load_config(run_file)
     if timeline is not None:
         _check_new_file(timeline)
-    results = run(config, scheduler, progress=True, timeline=timeline)
+    if cluster is None:
+        results = run(config, scheduler, progress=True, timeline=timeline)
+    else:
+        if scheduler is not None:
+            raise ConfigError("--scheduler and --cluster both say where to build; give one of them")
+        with open_build_cluster(cluster, str(config.index), **options) as client:
+            if client is None:  # another process of the launcher builds
+                return
+            results = run(config, client, progress=True, timeline=timeline)
+    _show_results(config, results, start, as_json=as_json)
+
+
+def _show_results(config: Any, results: Any, start: float, *, as_json: bool) -> None:
+    """Print what a build did."""
     indices: list[dict[str, Any]] = []
     blends: list[dict[str, Any]] = []
     for (dataset, split), result in results.items():
@@ -386,6 +408,7 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
+main.add_command(cluster)
 main.add_command(edit)
 
 

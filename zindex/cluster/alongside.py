@@ -14,7 +14,7 @@ from typing import Any, Literal
 from zindex.cluster.certificates import make_certificate
 from zindex.cluster.job import JobPlace, find_job
 from zindex.cluster.meeting import Meeting
-from zindex.cluster.network import LOOPBACK, is_loopback, own_address, resolve
+from zindex.cluster.network import LOOPBACK, own_address, warn_if_open
 from zindex.cluster.node_settings import NodeSettings
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads
 from zindex.cluster.starting import Node, check_node, connect, start_node
@@ -80,12 +80,7 @@ class Cluster:
         stack.callback(meeting.stop)
         if options.encryption == "tls":
             make_certificate().write(meeting.folder)
-        elif not is_loopback(resolve(host)):
-            logger.warning(
-                "the cluster at %s is not encrypted: whoever reaches it can run code as %s",
-                host,
-                os.environ.get("USER", "this user"),
-            )
+        warn_if_open(host, options.encryption)
         settings = options.node_settings(job, str(meeting.folder))
         settings.scheduler_host, settings.dashboard = host, options.dashboard
         node = start_node(settings, stack)

@@ -177,7 +177,7 @@ _LAUNCHERS: dict[str, list[tuple[tuple[str, ...], Callable[[Environment], JobPla
     "other": [(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), _of_other)],
 }
 _HINTS = {
-    "torchrun": "run it as torchrun ... -m zindex.cli build ...",
+    "torchrun": "run it as torchrun ... -m zindex build ...",
     "mpi": "run it under mpirun",
     "slurm": "run it under srun, one task per node",
     "k8s": "set ZINDEX_NUM_NODES in the pods of an indexed Job",

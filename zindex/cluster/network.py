@@ -1,9 +1,12 @@
 """Addresses under which the processes of a cluster reach each other."""
 
 import ipaddress
+import logging
 import socket
 
 from zindex.errors import ConfigError
+
+logger = logging.getLogger("zindex.cluster")
 
 LOOPBACK = "127.0.0.1"
 
@@ -31,6 +34,16 @@ def resolve(host: str) -> str:
             f"{host} must be the name or address of a host, got {error}; give one that all nodes "
             "know, or an address"
         ) from error
+
+
+def warn_if_open(host: str, encryption: str) -> None:
+    """Say it, each time, where others than this run's processes can use a scheduler."""
+    if encryption == "none" and not is_loopback(resolve(host)):
+        logger.warning(
+            "the cluster at %s is not encrypted: whoever reaches it can run code as this user; "
+            "leave encryption out to have TLS",
+            host,
+        )
 
 
 def address_towards(peer: str) -> str:

@@ -1,0 +1,6 @@
+"""``python -m zindex`` is the command ``zindex``, for launchers that start modules."""
+
+from zindex.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="zindex")

@@ -1,0 +1,190 @@
+"""The commands that start, show and end a cluster by hand, and the options of a build's cluster."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from zindex.errors import ConfigError
+
+_folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+
+
+def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a worker may take."""
+    for option in (
+        click.option("--scratch", metavar="DIR", help="For temporary files of each machine."),
+        click.option("--nice", type=click.IntRange(0, 19), default=10, show_default=True),
+        click.option(
+            "--memory", metavar="SIZE", help="Such as 16GiB; a quarter of the machine if left out."
+        ),
+        click.option(
+            "--threads", type=click.IntRange(1), help="Of each worker; all but two if left out."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def cluster() -> None:
+    """Run a Dask cluster by hand, and look at it."""
+
+
+@cluster.command()
+@_folder
+@click.option(
+    "--host", metavar="ADDRESS", help="Where the scheduler listens; loopback if left out."
+)
+@click.option(
+    "--encryption",
+    type=click.Choice(["tls", "none"]),
+    default="tls",
+    show_default=True,
+    help="With none everybody who reaches the scheduler can run code.",
+)
+@click.option("--dashboard", type=int, metavar="PORT", help="Serve Dask's dashboard on loopback.")
+@worker_options
+def up(
+    folder: str,
+    host: str | None,
+    encryption: str,
+    dashboard: int | None,
+    threads: int | None,
+    memory: str | None,
+    nice: int,
+    scratch: str | None,
+) -> None:
+    """Start this machine's part of a cluster.
+
+    The first machine starts the scheduler and a worker, each further one that is given the same
+    FOLDER a worker. FOLDER must be shared by all machines; it holds address, certificate and logs.
+    The processes run until "zindex cluster down".
+    """
+    from zindex.cluster.by_hand import start_here
+    from zindex.cluster.node_settings import NodeSettings
+
+    settings = NodeSettings(
+        None,
+        f"{os.uname().nodename}-{os.getpid()}",
+        threads=threads,
+        memory=memory,
+        nice=nice,
+        scratch=scratch,
+        dashboard=dashboard,
+        num_ranks=1,
+    )
+    address, joined = start_here(folder, settings=settings, host=host, encryption=encryption)
+    verb = "joins the cluster" if joined else "runs a scheduler and a worker"
+    click.echo(f"this machine {verb} at {address}")
+    click.echo(f"build with: zindex build --cluster {address} --cluster-folder {folder} RUN.yaml")
+
+
+@cluster.command()
+@_folder
+@_json_option
+def status(folder: str, as_json: bool) -> None:
+    """Show the scheduler and the workers of FOLDER."""
+    from zindex.cluster.by_hand import list_workers
+
+    address, workers = list_workers(folder)
+    if as_json:
+        rows = [worker.to_json() for worker in workers]
+        click.echo(json.dumps({"address": address, "workers": rows}, indent=2))
+        return
+    click.echo(f"scheduler {address}, {len(workers)} workers")
+    for worker in workers:
+        click.echo(
+            f"{worker.name}: {worker.threads} threads, {worker.memory / 1e9:.1f} of "
+            f"{worker.memory_limit / 1e9:.1f} GB, {worker.num_tasks} tasks, heard of "
+            f"{worker.silence:.0f} s ago, {worker.address}"
+        )
+
+
+@cluster.command()
+@_folder
+@click.pass_context
+def down(context: click.Context, folder: str) -> None:
+    """End the cluster of FOLDER on all machines."""
+    from zindex.cluster.by_hand import stop_all
+
+    left = stop_all(folder)
+    for node in left:
+        click.echo(f"{node} has not ended", err=True)
+    context.exit(1 if left else 0)
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where a build runs."""
+    for option in (
+        click.option(
+            "--remote-python",
+            metavar="PATH",
+            default="python3",
+            show_default=True,
+            help="The hosts' Python, which has zindex.",
+        ),
+        click.option(
+            "--ssh", metavar="COMMAND", help="How hosts are reached: ssh and its options."
+        ),
+        click.option("--hosts", metavar="A,B", help="For ssh: host, user@host or user@host:port."),
+        click.option(
+            "--cluster-folder",
+            metavar="DIR",
+            help="Shared directory where the nodes meet; beside the run's indices if left out.",
+        ),
+        click.option(
+            "--cluster",
+            "cluster",
+            metavar="NAME",
+            help="torchrun, slurm, mpi or k8s, whose processes all run this command; ssh; or the "
+            "address of a scheduler.",
+        ),
+        worker_options,
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def open_build_cluster(
+    name: str,
+    index: str,
+    *,
+    cluster_folder: str | None,
+    hosts: str | None,
+    ssh: str | None,
+    remote_python: str,
+    threads: int | None,
+    memory: str | None,
+    nice: int,
+    scratch: str | None,
+) -> Iterator[Any]:
+    """Give a client of the cluster that the options of a build name; None in its helpers."""
+    from zindex.cluster.launch import LAUNCHERS, open_cluster
+    from zindex.cluster.node_settings import NodeSettings
+
+    folder = cluster_folder
+    if folder is None and name in LAUNCHERS:
+        if "://" in index:
+            raise ConfigError(
+                f"nodes need a shared directory to meet, and the indices go to {index}; name one "
+                "by --cluster-folder"
+            )
+        folder = os.path.join(index, "_cluster")
+    how: dict[str, Any] = {} if ssh is None else {"ssh": ssh}
+    with open_cluster(
+        name,
+        folder=folder,
+        hosts=[] if hosts is None else hosts.split(","),
+        remote_python=remote_python,
+        worker=NodeSettings(
+            None, "worker", threads=threads, memory=memory, nice=nice, scratch=scratch
+        ),
+        **how,
+    ) as client:
+        yield client
