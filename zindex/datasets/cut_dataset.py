@@ -13,10 +13,11 @@ import torch
 
 from zindex.building.edits.edited import shuffle_cut
 from zindex.building.edits.used import UsedTable
+from zindex.datasets.batch_tensors import Origin
 from zindex.datasets.batch_texts import Texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_tensors import Origin, make_tensors
+from zindex.datasets.gpt_tensors import make_tensors
 from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.token_spans import SpanTexts, read_token_spans
 from zindex.plan.journal import Source
@@ -133,14 +134,12 @@ class CutDataset(torch.utils.data.Dataset[dict[str, Any]]):
         is_last = np.append(np.diff(spans.owners) > 0, True)
         texts, labels = _join_texts(read, spans, is_last, samples, length, extra)
         dataset_ids = np.zeros(len(samples), np.int16) if self.config.with_provenance else None
-        per_epoch = self.base._epochs.tokens_per_epoch
-        origin = Origin(dataset_ids, np.full(len(samples), per_epoch))
+        is_first = np.append(True, np.diff(spans.owners) > 0)
+        epochs = spans.starts[is_first] // self.base._epochs.tokens_per_epoch
+        origin = Origin(dataset_ids, epochs if self.config.with_provenance else None)
         pad = self.base._pad_token_id
         tensors = make_tensors(texts, self.config, pad, is_padding, origin)
         _set_labels(tensors, labels, pad, self.config, is_padding)
-        if self.config.with_provenance:
-            is_first = np.append(True, np.diff(spans.owners) > 0)
-            tensors["epoch"][:] = torch.from_numpy(spans.starts[is_first] // per_epoch)
         return tensors
 
 

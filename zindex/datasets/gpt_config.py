@@ -80,3 +80,29 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
                 "sequences_per_dataset needs a tokenizer with a vocab_size, got None; leave it out "
                 "or fix the tokenizer (--per-dataset-sequences-path)"
             )
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether items hold an attention mask."""
+        return self.create_attention_mask and not self.inter_document_masking
+
+    @property
+    def own_masks(self) -> bool:
+        """Whether each item's attention mask is its own, and ends at its documents."""
+        return self.has_masks and bool(self.reset_attention_mask)
+
+    @property
+    def own_positions(self) -> bool:
+        """Whether each item's positions are its own, and restart with its documents."""
+        return self.inter_document_masking or bool(self.reset_position_ids)
+
+    @property
+    def depends_on_eod(self) -> bool:
+        """Whether items depend on which of their tokens end a document."""
+        positions = self.own_positions and not self.inter_document_masking
+        return bool(self.eod_mask_loss) or self.own_masks or positions
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing in items but padding depends on their tokens or documents."""
+        return not (self.depends_on_eod or self.inter_document_masking or self.with_provenance)

@@ -268,17 +268,15 @@ class GPTDataset(MegatronDataset):
     def _make_masks(self, tokens: torch.Tensor) -> Masks:
         """Return attention mask, loss mask and position ids of a sample's inputs."""
         config = self.config
-        own_mask = config.create_attention_mask and bool(config.reset_attention_mask)
-        depends_on_eod = own_mask or config.reset_position_ids or config.eod_mask_loss
         attention_mask, loss_mask, position_ids = _get_ltor_masks_and_position_ids(
             tokens,
-            config.tokenizer.eod if depends_on_eod else self._pad_token_id,
+            config.tokenizer.eod if config.depends_on_eod else self._pad_token_id,
             bool(config.reset_position_ids),
             bool(config.reset_attention_mask),
             bool(config.eod_mask_loss),
-            own_mask,
+            config.own_masks,
         )
-        if config.create_attention_mask and not own_mask:
+        if config.has_masks and not config.own_masks:
             attention_mask = causal_mask(tokens.numel(), tokens.device)
         return attention_mask, loss_mask, position_ids
 
@@ -364,6 +362,10 @@ class GPTDataset(MegatronDataset):
         """The store of the index, and how it is built."""
         folder = index_folder(self.dataset, type(self).__name__, self.config)
         return index_needed(self.dataset, self._plan(from_memory=False), folder)
+
+    def _find_epochs(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the epoch in which the first token of each sample lies."""
+        return samples * self.config.sequence_length // self._epochs.tokens_per_epoch
 
     def _receive(self, store: Store) -> None:
         """Take the committed index."""

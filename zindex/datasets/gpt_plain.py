@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_memory import allocate_arrays
+from zindex.datasets.batch_tensors import Tensors, make_room, order_tensors, plain_masks
 from zindex.datasets.batch_texts import cut_slices, order_samples
-from zindex.datasets.gpt_shapes import finish_tensors, plain_masks, plan_shapes
 from zindex.datasets.held_arrays import find_held
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.store.sample_reader import SampleIndex, can_read_samples, read_samples
@@ -21,7 +20,6 @@ from zindex.store.sample_reader import SampleIndex, can_read_samples, read_sampl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zindex.datasets.gpt_config import GPTDatasetConfig
     from zindex.datasets.gpt_dataset import GPTDataset
 
 Int64Array = npt.NDArray[np.int64]
@@ -38,7 +36,7 @@ def read_plain(
     positions: Int64Array,
     is_padding: npt.NDArray[np.bool_],
     dataset_ids: AnyArray | None,
-) -> dict[str, torch.Tensor] | None:
+) -> Tensors | None:
     """Return the tensors of a batch, or None where one call per dataset cannot make them.
 
     Parameters
@@ -53,7 +51,7 @@ def read_plain(
         Shape (samples,): what items say of their dataset; None lets them say nothing.
     """
     config = datasets[int(which[0])].config
-    if not _is_plain(config):
+    if not config.is_plain:
         return None
     rows, edges = order_samples(which, len(datasets))
     groups = []
@@ -63,8 +61,7 @@ def read_plain(
         if index is None:
             return None
         groups.append((member, index, rows[cut]))
-    shapes = plan_shapes(len(rows), config, dataset_ids, own_positions=False)
-    tensors, arrays = allocate_arrays(shapes)
+    tensors, arrays = make_room(len(rows), config, dataset_ids, own_positions=False)
     targets = (arrays["tokens"], arrays["labels"], arrays["loss_mask"])
     extra = int(config.add_extra_token_to_sequence)
     for member, index, chosen in groups:
@@ -80,26 +77,13 @@ def read_plain(
         )
         if not done:
             return None
-    if dataset_ids is not None:
-        arrays["dataset_id"][:] = dataset_ids
     if is_padding.any():
         arrays["loss_mask"][is_padding] = 0.0
     length = config.sequence_length
     arrays["position_ids"][:] = np.arange(length)
     if config.create_attention_mask:
         tensors["attention_mask"] = plain_masks(len(rows), length)
-    return finish_tensors(tensors, config)
-
-
-def _is_plain(config: "GPTDatasetConfig") -> bool:
-    """Return whether masks and positions do not depend on tokens or documents."""
-    return not (
-        config.reset_position_ids
-        or config.eod_mask_loss
-        or config.inter_document_masking
-        or config.with_provenance
-        or (config.create_attention_mask and config.reset_attention_mask)
-    )
+    return order_tensors(tensors, config)
 
 
 def _hold_index(member: "GPTDataset", num_samples: int) -> SampleIndex | None:

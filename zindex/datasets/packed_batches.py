@@ -4,12 +4,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from zindex.datasets.batch_memory import allocate
+from zindex.datasets.batch_tensors import (
+    Arrays,
+    Origin,
+    Tensors,
+    document_masks,
+    fill_boundaries,
+    fill_provenance,
+    fill_tokens,
+    find_origin,
+    make_room,
+    order_tensors,
+)
 from zindex.datasets.batch_texts import ChosenSamples, Texts, choose_samples, locate_parts
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.gpt_masks import causal_mask
 from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import VerificationError
 from zindex.plan.packing import PackingRules
@@ -46,12 +55,8 @@ def make_packed_batch(
     """
     first = datasets[int(which[0])]
     texts = read_packed_texts(datasets, which, positions)
-    tensors = make_packed_tensors(texts, first.config, first.rules, is_padding)
-    if first.config.with_provenance:
-        tensors |= _tell_provenance(datasets, which, texts, first.config.sequence_length)
-    if dataset_ids is not None:
-        tensors = {"dataset_id": torch.from_numpy(dataset_ids.copy())} | tensors
-    return SampleBatch(tensors)
+    origin = find_origin(datasets, which, texts, dataset_ids)
+    return SampleBatch(make_packed_tensors(texts, first.config, first.rules, is_padding, origin))
 
 
 def read_packed_texts(
@@ -99,8 +104,12 @@ def _damaged(chosen: ChosenSamples, place: int) -> VerificationError:
 
 
 def make_packed_tensors(
-    texts: Texts, config: GPTDatasetConfig, rules: PackingRules, is_padding: BoolArray
-) -> dict[str, torch.Tensor]:
+    texts: Texts,
+    config: GPTDatasetConfig,
+    rules: PackingRules,
+    is_padding: BoolArray,
+    origin: Origin,
+) -> Tensors:
     """Return the tensors of a batch, as `PackedGPTDataset` tells of them.
 
     Parameters
@@ -111,32 +120,22 @@ def make_packed_tensors(
         The configuration of their datasets.
     is_padding
         Shape (samples,): samples that only fill up the batch.
+    origin
+        Where the samples come from.
     """
     size, length = len(texts.rows), config.sequence_length
-    plane, shape = (size, length), (size, rules.max_documents + 2)
-    tensors = allocate(
-        {
-            "tokens": (plane, torch.int64),
-            "labels": (plane, torch.int64),
-            "loss_mask": (plane, torch.float32),
-            "position_ids": (plane, torch.int64),
-            "cu_seqlens": (shape, torch.int32),
-            "max_seqlen": ((size,), torch.int32),
-        }
+    tensors, arrays = make_room(
+        size,
+        config,
+        origin.dataset_ids,
+        own_positions=True,
+        num_boundaries=rules.max_documents + 2,
     )
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    rows = texts.rows[texts.owners]
-    num_labels = texts.tokens.shape[1] - 1
-    arrays["tokens"][:] = texts.tokens[:, :length]
-    arrays["labels"][:, num_labels:] = 0
-    arrays["labels"][:, :num_labels] = texts.tokens[:, 1:]
-    starts: AnyArray = np.zeros(plane, np.int64)
-    is_inside = texts.offsets < length
-    starts[rows[is_inside], texts.offsets[is_inside]] = texts.offsets[is_inside]
+    if origin.epochs is not None:
+        fill_provenance(arrays, texts, origin.epochs)
+    fill_tokens(arrays, texts.tokens)
     num_inputs = np.minimum(texts.num_tokens, length)
-    padded = num_inputs < length
-    starts[texts.rows[padded], num_inputs[padded]] = num_inputs[padded]
-    np.maximum.accumulate(starts, axis=1, out=starts)
+    starts = _fill_boundaries(arrays, texts, num_inputs)
     positions = np.arange(length)
     np.subtract(positions, starts, out=arrays["position_ids"])
     loss_mask = arrays["loss_mask"]
@@ -145,57 +144,21 @@ def make_packed_tensors(
     loss_mask[:] = (positions < ends[:, None]) & ~is_padding[:, None]
     last = texts.offsets + texts.lengths - 1  # its label would be of the next document
     is_inside = last < length
-    loss_mask[rows[is_inside], last[is_inside]] = 0.0
+    loss_mask[texts.rows[texts.owners[is_inside]], last[is_inside]] = 0.0
     if config.eod_mask_loss:
         loss_mask[arrays["tokens"] == config.tokenizer.eod] = 0.0
-    boundaries = arrays["cu_seqlens"]
-    boundaries.fill(length)
-    columns = np.arange(len(rows)) - texts.first_parts[texts.owners]
-    boundaries[rows, columns] = np.minimum(texts.offsets, length)
-    counts = np.bincount(texts.owners, minlength=size)
-    boundaries[texts.rows, counts] = num_inputs
-    arrays["max_seqlen"][:] = np.diff(boundaries, axis=1).max(axis=1)
-    if config.create_attention_mask and not config.inter_document_masking:
-        is_before = positions < np.expand_dims(starts, (1, 3))
-        mask = causal_mask(length, torch.device("cpu"))
-        tensors["attention_mask"] = mask | torch.from_numpy(is_before)
-    return {name: tensors[name] for name in _ORDER if name in tensors}
+    if config.has_masks:
+        tensors["attention_mask"] = document_masks(starts)
+    return order_tensors(tensors, config)
 
 
-_ORDER = (
-    "tokens",
-    "labels",
-    "attention_mask",
-    "loss_mask",
-    "position_ids",
-    "cu_seqlens",
-    "max_seqlen",
-)
-
-
-def _tell_provenance(
-    datasets: "Sequence[PackedGPTDataset]", which: Int64Array, texts: Texts, length: int
-) -> dict[str, torch.Tensor]:
-    """Return where samples and tokens come from; the documents of padding are -1."""
-    size = len(which)
-    tensors = allocate(
-        {
-            "document_ids": ((size, length), torch.int64),
-            "epoch": ((size,), torch.int64),
-            "sample_id": ((size,), torch.int64),
-        }
+def _fill_boundaries(arrays: Arrays, texts: Texts, num_inputs: Int64Array) -> Int64Array:
+    """Fill in where documents start, then padding if there is any; return it for each token too."""
+    counts = np.bincount(texts.owners, minlength=len(texts.rows))
+    columns = np.arange(len(texts.owners)) - texts.first_parts[texts.owners]
+    return fill_boundaries(
+        arrays,
+        np.append(texts.rows[texts.owners], texts.rows),
+        np.append(columns, counts),
+        np.append(texts.offsets, num_inputs),
     )
-    width = texts.tokens.shape[1]
-    documents = np.full((size, width), -1, np.int64)
-    firsts = texts.rows[texts.owners] * width + texts.offsets
-    before = np.cumsum(texts.lengths) - texts.lengths
-    places = np.repeat(firsts - before, texts.lengths) + np.arange(int(texts.lengths.sum()))
-    documents.reshape(-1)[places] = np.repeat(texts.documents, texts.lengths)
-    tensors["document_ids"].numpy()[:] = documents[:, :length]
-    samples = tensors["sample_id"].numpy()
-    samples[texts.rows] = texts.samples
-    for number in set(which.tolist()):
-        own = which == number
-        epochs = datasets[number]._open_arrays().epochs_of(samples[own])
-        tensors["epoch"].numpy()[own] = epochs
-    return tensors

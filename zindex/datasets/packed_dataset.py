@@ -243,6 +243,10 @@ class PackedGPTDataset(MegatronDataset):
         folder = index_folder(self.dataset, type(self).__name__, self.config)
         return needed_packing(self._plan, self._source, folder)
 
+    def _find_epochs(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the epoch that each sample is of."""
+        return self._open_arrays().epochs_of(samples)
+
     def _receive(self, store: Store) -> None:
         """Take the committed index."""
         self._store = store
