@@ -1,14 +1,19 @@
 """Masks and position ids against the loops that define them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zindex.datasets import gpt_masks
 from zindex.datasets.gpt_masks import (
     _get_ltor_masks_and_position_ids,
     causal_mask,
     document_starts,
+    is_causal_mask,
 )
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=24)
@@ -67,3 +72,46 @@ def test_causal_mask_is_made_once() -> None:
     mask = causal_mask(3, torch.device("cpu"))
     assert mask.tolist() == [[[False, True, True], [False, False, True], [False, False, False]]]
     assert causal_mask(3, torch.device("cpu")) is mask
+
+
+WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "row": lambda masks: masks[1].fill_(False),
+    "element": lambda masks: masks[2, 0, 1].__setitem__(0, True),
+    "detached": lambda masks: masks.detach()[0].logical_not_(),
+    "out": lambda masks: torch.logical_not(masks[0], out=masks[1]),
+}
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_mask_that_was_written_to_is_not_handed_out_again(
+    name: str, *, is_inference: bool
+) -> None:
+    """torch refuses to change an expanded tensor, but not a part of it."""
+    cpu = torch.device("cpu")
+    with torch.inference_mode(is_inference):
+        masks = causal_mask(5, cpu).expand(3, 1, 5, 5)
+        expected = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        assert torch.equal(masks[0, 0], expected)
+        assert is_causal_mask(masks)
+        WRITES[name](masks)
+        assert not is_causal_mask(masks)
+        assert not torch.equal(masks[0, 0], expected)
+        after = causal_mask(5, cpu)
+        assert torch.equal(after[0], expected)
+        assert causal_mask(5, cpu) is after
+
+
+def test_few_masks_are_kept() -> None:
+    for length in range(1, 30):
+        assert causal_mask(length, torch.device("cpu")).shape == (1, length, length)
+        assert causal_mask(length, torch.device("meta")).device.type == "meta"
+    assert len(gpt_masks._kept) == 4
+
+
+def test_what_is_no_causal_mask() -> None:
+    mask = causal_mask(4, torch.device("cpu"))
+    assert is_causal_mask(mask)
+    others = (mask.clone(), mask.transpose(1, 2), mask[0, :3], mask[0, 1:], torch.tensor(1))
+    assert not any(map(is_causal_mask, others[:-1]))
+    assert not is_causal_mask(others[-1])

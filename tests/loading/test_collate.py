@@ -69,6 +69,30 @@ def test_loaders(dataset: GPTDataset, num_workers: int, function: Any) -> None:
     assert start == len(dataset)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_batch_that_is_written_to_changes_no_later_one(
+    dataset: GPTDataset, num_workers: int
+) -> None:
+    """Masks of all batches are one tensor, in memory that workers do not share."""
+    expected = dataset.__getitems__([0, 1, 2]).tensors["attention_mask"].clone()
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=3, num_workers=num_workers, collate_fn=collate, timeout=60 * num_workers
+    )
+    num_batches = 0
+    for batch in loader:
+        mask = batch["attention_mask"]
+        assert torch.equal(mask, expected[: len(mask)])
+        assert len(mask) == 1 or not mask.is_shared()
+        mask[0].logical_not_()
+        num_batches += 1
+    assert num_batches > 5
+    (item,) = dataset.__getitems__([3])
+    assert torch.equal(item["attention_mask"], expected[0])
+    item["attention_mask"].logical_not_()
+    assert torch.equal(dataset[3]["attention_mask"], expected[0])
+
+
 def test_to_a_device_without_gpu(dataset: GPTDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = dataset.__getitems__([1, 5, 2]).tensors
     if not torch.cuda.is_available():

@@ -1,13 +1,31 @@
 """Attention masks, loss masks and position ids of left-to-right models, without Python loops."""
 
-from functools import lru_cache
+from collections import OrderedDict
+from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 
 Masks = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]
 
 
-@lru_cache(maxsize=4)
+class _Kept(NamedTuple):
+    """A mask that is handed out again and again, and torch's count of writes when it was made."""
+
+    mask: torch.Tensor
+    version: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nobody has written to it, nor through a view of it."""
+        return self.mask._version == self.version
+
+
+# By length and device, the last ones used.
+_kept: OrderedDict[tuple[int, torch.device], _Kept] = OrderedDict()
+_NUM_KEPT = 4
+
+
 def causal_mask(sequence_length: int, device: torch.device) -> torch.Tensor:
     """Return the mask of plain causal attention: one tensor for all samples of a process.
 
@@ -22,10 +40,36 @@ def causal_mask(sequence_length: int, device: torch.device) -> torch.Tensor:
     -------
     mask
         Shape (1, sequence_length, sequence_length), bool, True where attention is masked. It is
-        shared by every item and dataset: clone it before writing to it.
+        shared by items and datasets: clone it before writing to it. Once written to, also through
+        a view, it is handed out no more; those who hold it see what was written.
+
+    Notes
+    -----
+    A copy for every batch would take longer than the rest of the batch; torch's count of writes is
+    looked up in less than a microsecond. It misses writes past torch, by ``.numpy()`` or ``.data``.
     """
-    positions = torch.arange(sequence_length, device=device)
-    return (positions > positions[:, None]).unsqueeze(0)
+    key = (sequence_length, device)
+    kept = _kept.get(key)
+    if kept is None or not kept.is_sound:
+        # Tensors made in inference mode do not count who writes to them.
+        with torch.inference_mode(False):
+            positions = torch.arange(sequence_length, device=device)
+            mask = (positions > positions[:, None]).unsqueeze(0)
+        kept = _kept[key] = _Kept(mask, mask._version)
+        if len(_kept) > _NUM_KEPT:
+            with suppress(KeyError):  # another thread was faster
+                _kept.popitem(last=False)
+    return kept.mask
+
+
+def is_causal_mask(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a view of what `causal_mask` hands out, for so many tokens."""
+    kept = _kept.get((tensor.shape[-1], tensor.device)) if tensor.dim() else None
+    if kept is None or not kept.is_sound:
+        return False
+    whole = kept.mask[0]
+    is_whole = tensor.shape[-2:] == whole.shape and tensor.stride()[-2:] == whole.stride()
+    return is_whole and tensor.data_ptr() == whole.data_ptr() and tensor.dtype == whole.dtype
 
 
 def document_starts(data: torch.Tensor, eod_token: int) -> torch.Tensor:

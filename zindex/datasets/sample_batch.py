@@ -2,11 +2,14 @@
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from zindex.datasets.gpt_masks import causal_mask, is_causal_mask
 
 Item = dict[str, Any]
 
@@ -15,13 +18,46 @@ class BatchTensors(dict[str, torch.Tensor]):
     """The tensors of a batch by name, each with the samples along its first dimension.
 
     What is equal for all samples is one tensor that is expanded, not repeated: plain position ids,
-    and the plain causal mask, which other batches share too. torch refuses to change such a tensor
-    as a whole, but not a part of it: clone it first.
+    and the plain causal mask, which batches made before it was written to share too. torch refuses
+    to change such a tensor as a whole, but not a part of it: clone it first. Batches made after
+    that have a mask that nobody wrote to; see `zindex.datasets.gpt_masks.causal_mask`.
     """
 
     def pin_memory(self) -> "BatchTensors":
         """Return the tensors in pinned memory; torch's DataLoader calls this."""
         return BatchTensors((name, pin_tensor(tensor)) for name, tensor in self.items())
+
+
+class _PlainMasks(NamedTuple):
+    """Stands for plain causal masks on their way from a loader worker."""
+
+    shape: tuple[int, ...]
+
+    def make(self) -> torch.Tensor:
+        """Return them, of the mask of this process."""
+        return causal_mask(self.shape[-1], torch.device("cpu")).expand(self.shape)
+
+
+def _join_tensors(parts: list[tuple[str, Any]]) -> BatchTensors:
+    """Return the tensors of a batch that came from another process."""
+    return BatchTensors(
+        (name, part.make() if isinstance(part, _PlainMasks) else part) for name, part in parts
+    )
+
+
+def _split_tensors(batch: BatchTensors) -> tuple[Any, ...]:
+    """Return a batch as it travels between processes: without the plain mask.
+
+    In memory that both share, one process could change the mask of the other unnoticed.
+    """
+    parts = [
+        (name, _PlainMasks(tuple(tensor.shape)) if is_causal_mask(tensor) else tensor)
+        for name, tensor in batch.items()
+    ]
+    return _join_tensors, (parts,)
+
+
+ForkingPickler.register(BatchTensors, _split_tensors)
 
 
 class SampleBatch(Sequence[Item]):
