@@ -40,7 +40,7 @@ def build(
     client: Any = None,
     *,
     progress: bool = False,
-    timeline: str | os.PathLike[str] | None = None,
+    timeline: str | os.PathLike[str] | Timeline | None = None,
 ) -> dict[ResultKey, BuildResult]:
     """Build every index and every blend of a run; what is finished already is kept.
 
@@ -58,7 +58,8 @@ def build(
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
     timeline
-        File for a trace of all tasks, which Perfetto and chrome://tracing show.
+        File for a trace of all tasks, which Perfetto and chrome://tracing show; or where to record
+        them.
 
     Returns
     -------
@@ -76,16 +77,17 @@ def build(
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
     config = as_config(config)
-    if timeline is not None:
-        timeline = local_path(timeline, "a timeline")
-    record = Timeline()
+    path = None
+    record = timeline if isinstance(timeline, Timeline) else Timeline()
+    if timeline is not None and timeline is not record:
+        path = local_path(timeline, "a timeline")
     try:
         with open_progress(progress) as shown:
             run = _Run(config, shown, record)
             run.build(client)
     finally:
-        if timeline is not None:
-            record.write(timeline)
+        if path is not None:
+            record.write(path)
     return run.results()
 
 

@@ -4,12 +4,13 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from zindex.cluster.certificates import make_certificate
 from zindex.cluster.job import JobPlace, find_job
@@ -20,6 +21,10 @@ from zindex.cluster.resources import choose_memory, choose_scratch, choose_threa
 from zindex.cluster.starting import Node, check_node, connect, start_node
 from zindex.cluster.torch_store import publish_by_store, receive_by_store
 from zindex.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zindex.cluster.begun_build import BegunBuild
+    from zindex.config import RunConfig
 
 logger = logging.getLogger("zindex.cluster")
 
@@ -110,6 +115,37 @@ class Cluster:
             self._meeting = self._make_meeting(stack)
             settings = options.node_settings(self.job, str(self._meeting.folder))
         self._node = start_node(settings, stack)
+
+    def begin_build(
+        self,
+        config: "RunConfig | Mapping[str, Any] | str | os.PathLike[str]",
+        *,
+        progress: bool = False,
+    ) -> "BegunBuild":
+        """Begin to build a run behind rank 0, so that the job goes on with what comes first.
+
+        The permutations of blends whose sizes are known begin before any dataset is opened.
+
+        Parameters
+        ----------
+        config
+            A ``RunConfig``, the mapping of one, or the path of its YAML file.
+        progress
+            Whether to show bars on a terminal, or log lines elsewhere.
+
+        Returns
+        -------
+        building
+            To be waited for before datasets are opened on rank 0. On other ranks it is done at
+            once: their datasets wait for what rank 0 commits.
+        """
+        # Ranks and nodes that only help need not load what builds.
+        from zindex.cluster.begun_build import BegunBuild
+
+        begun = BegunBuild()
+        if self.client is not None:
+            begun.start(config, self.client, progress=progress)
+        return begun
 
     def wait_until_ended(self) -> None:
         """Wait on other ranks than 0 until rank 0 has left the block; their workers work on."""
