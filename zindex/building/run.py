@@ -77,10 +77,9 @@ def build(
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
     config = as_config(config)
-    path = None
-    record = timeline if isinstance(timeline, Timeline) else Timeline()
-    if timeline is not None and timeline is not record:
-        path = local_path(timeline, "a timeline")
+    path, record = None, timeline
+    if not isinstance(record, Timeline):
+        path, record = record and local_path(record, "a timeline"), Timeline()
     try:
         with open_progress(progress) as shown:
             run = _Run(config, shown, record)

@@ -4,8 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -23,6 +22,8 @@ from zindex.cluster.torch_store import publish_by_store, receive_by_store
 from zindex.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from zindex.cluster.begun_build import BegunBuild
     from zindex.config import RunConfig
 
@@ -100,9 +101,10 @@ class Cluster:
             facts["address"],
             meeting.folder,
         )
-        from zindex.cluster.watchdog import Watchdog
+        with suppress(ImportError):
+            from zindex.cluster.watchdog import Watchdog
 
-        stack.enter_context(Watchdog(self.client, options.count_nodes(job)))
+            stack.enter_context(Watchdog(self.client, options.count_nodes(job)))
 
     def _join(self, stack: ExitStack) -> None:
         """Start this node's worker, which finds the scheduler by itself."""

@@ -1,0 +1,176 @@
+"""Two nodes of two ranks train, and their idle processors build the blend that they read.
+
+    python examples/04_alongside.py
+
+Both nodes are this machine: two ``torchrun`` of two ranks each, as on two real ones. Every rank
+enters ``zindex.cluster.alongside``; rank 0 begins the build at once, and all ranks make their model
+meanwhile. When the blend is there, they train. The picture shows who did what when.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+import zindex
+from zindex.cluster import alongside
+
+quickstart = import_module("01_quickstart")  # the file beside this one
+
+NUM_NODES, RANKS_PER_NODE = 2, 2
+SEQUENCE_LENGTH, MICRO_BATCH_SIZE = 128, 4
+WEIGHTS = {"code": 0.5, "docstrings": 0.3, "reference": 0.2}
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Build beside a job of several ranks, and train, as one of them."""
+    run = arguments.folder / "run.yaml"
+    with alongside(arguments.folder / "cluster", threads=1) as cluster:
+        building = cluster.begin_build(run)
+        with building.span("make-model"):
+            distributed.init_process_group("gloo")
+            torch.manual_seed(1)
+            torch.set_num_threads(1)
+            model = DistributedDataParallel(quickstart.TinyGPT(arguments.vocab_size))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        building.wait()
+        with building.span("open-loader"):
+            tokenizer = quickstart.Tokenizer(arguments.vocab_size)
+            batches = zindex.loader(run, tokenizer, micro_batch_size=MICRO_BATCH_SIZE)
+        with building.span("train"):
+            for batch in batches:
+                loss = model(batch)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                distributed.all_reduce(loss)
+        if cluster.job.rank == 0:
+            building.timeline.write(arguments.folder / "timeline.json")
+            print(f"   the last loss of {batches.consumed_samples} samples: {loss.item() / 4:.3f}")
+        distributed.destroy_process_group()
+
+
+def launch(arguments: argparse.Namespace) -> list[int]:
+    """Run this file on both nodes under torchrun, and return the exit codes."""
+    nodes = []
+    for node in range(NUM_NODES):
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={NUM_NODES}"),
+            *(f"--nproc-per-node={RANKS_PER_NODE}", f"--node-rank={node}"),
+            *("--master-addr=127.0.0.1", f"--master-port={arguments.port}"),
+            *(__file__, f"--folder={arguments.folder}", f"--vocab-size={arguments.vocab_size}"),
+            "--rank",
+        ]
+        with open(arguments.folder / f"node-{node}.txt", "w") as errors:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            nodes.append(subprocess.Popen(command, env=environment, stderr=errors))
+    return [node.wait() for node in nodes]
+
+
+def draw(timeline: Path, picture: Path) -> None:
+    """Draw the spans of a timeline: a row for each thread, a colour for each stage."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    events = json.loads(timeline.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    threads = sorted({(event["pid"], event["tid"]) for event in spans})
+    stages = list(dict.fromkeys(event["cat"] for event in spans))
+    colours = dict(zip(stages, plt.get_cmap("tab20").colors * 2, strict=False))
+    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.35 * len(threads)), layout="constrained")
+    for event in spans:
+        row = threads.index((event["pid"], event["tid"]))
+        start, length = event["ts"] / 1e6, max(event["dur"] / 1e6, 0.005)
+        axes.barh(row, length, left=start, color=colours[event["cat"]], height=0.8)
+    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    axes.set_yticks(range(len(threads)), [names[pid] for pid, _ in threads], fontsize=7)
+    axes.set_xlabel("seconds since the build began")
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[stage]) for stage in stages]
+    axes.legend(handles, stages, ncols=6, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1))
+    figure.savefig(picture, dpi=150)
+
+
+def report(timeline: Path) -> dict[str, Any]:
+    """Say what ran while rank 0 made its model."""
+    events = json.loads(timeline.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    (model,) = [event for event in spans if event["name"] == "make-model"]
+    end = model["ts"] + model["dur"]
+    meanwhile = [event for event in spans if event["pid"] != model["pid"] and event["ts"] < end]
+    print(
+        f"   rank 0 made its model in {model['dur'] / 1e6:.1f} s; {len(meanwhile)} of "
+        f"{len(spans)} steps of the build began meanwhile, on the workers"
+    )
+    return {"meanwhile": len(meanwhile)}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", type=Path, default=Path("alongside"), help="where to write")
+    parser.add_argument(
+        "--files", type=int, default=100, help="documents per corpus (default: 100)"
+    )
+    parser.add_argument("--steps", type=int, default=10, help="steps to train (default: 10)")
+    parser.add_argument("--vocab-size", type=int, default=1024, help="tokens (default: 1024)")
+    parser.add_argument("--port", type=int, default=29577, help="of torchrun (default: 29577)")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.rank:
+        train(arguments)
+        return 0
+    arguments.folder = quickstart.prepare_folder(arguments.folder)
+    start = time.monotonic()
+
+    quickstart.say(1, "Tokenise text that Python brings along, and convert it")
+    names, arguments.vocab_size = quickstart.write_corpora(
+        arguments.folder / "corpora", arguments.files, arguments.vocab_size
+    )
+    zindex.convert(
+        [arguments.folder / "corpora" / name for name in names], arguments.folder / "corpora"
+    )
+    num_samples = arguments.steps * MICRO_BATCH_SIZE * NUM_NODES * RANKS_PER_NODE
+    run = {
+        "sequence_length": SEQUENCE_LENGTH,
+        "split": "100,0,0",
+        "index": "index",
+        "order": "scalable",
+        "samples": {"train": num_samples},
+        "datasets": [
+            {"path": f"corpora/{name}.zarr", "weight": weight} for name, weight in WEIGHTS.items()
+        ],
+    }
+    (arguments.folder / "run.yaml").write_text(json.dumps(run, indent=2))
+
+    quickstart.say(2, f"Start {NUM_NODES} nodes of {RANKS_PER_NODE} ranks, a cluster beside them")
+    codes = launch(arguments)
+    if any(codes):
+        sys.exit("".join((arguments.folder / f"node-{i}.txt").read_text() for i in range(2)))
+
+    quickstart.say(3, "Look at who did what when")
+    report(arguments.folder / "timeline.json")
+    try:
+        draw(arguments.folder / "timeline.json", arguments.folder / "timeline.png")
+        print(f"   picture: {arguments.folder / 'timeline.png'}")
+    except ImportError as error:
+        print(f"   no picture: {error}")
+    print(f"done in {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
