@@ -1,0 +1,81 @@
+"""Systems that launch jobs, each private to the tests and on this machine alone."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.systems import slurm as slurm_programs
+from tests.cluster.systems import sshd as ssh_programs
+from tests.cluster.systems.runs import Run, build_here, write_run
+from tests.cluster.systems.slurm import Slurm, private_slurm
+from tests.cluster.systems.sshd import SshHosts, private_hosts
+from tests.cluster.systems.watched import Watched, watch
+
+
+def need_programs(programs: Sequence[str], packages: str) -> None:
+    """Skip a test whose programs are not there; where all must be there it fails."""
+    places = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [program for program in programs if shutil.which(program, path=places) is None]
+    if missing:
+        reason = f"needs {' '.join(missing)}; install {packages}"
+        if "ZINDEX_TEST_SYSTEMS" in os.environ:
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm of three nodes."""
+    need_programs(slurm_programs.PROGRAMS, "slurm-wlm slurmctld slurmd slurm-client munge")
+    if os.geteuid() != 0:
+        pytest.skip("a Slurm of several nodes on one machine needs root")
+    with private_slurm(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mpirun() -> str:
+    """Open MPI's launcher."""
+    need_programs(["mpirun", "orted"], "openmpi-bin libopenmpi3")
+    return "mpirun"
+
+
+@pytest.fixture(scope="session")
+def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Two hosts that ssh leads to."""
+    need_programs(ssh_programs.PROGRAMS, "openssh-server openssh-client")
+    with private_hosts(tmp_path_factory.mktemp("ssh"), 2) as hosts:
+        yield hosts
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the command ``zindex`` of the code under test."""
+    folder = tmp_path_factory.mktemp("programs")
+    command = f'exec {sys.executable} -c "from zindex.cli import main; main()" "$@"'
+    (folder / "zindex").write_text(f"#!/bin/sh\n{command}\n")
+    (folder / "zindex").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def watched(programs: Path) -> Iterator[Watched]:
+    """A run whose processes are found again, and gone after the test."""
+    with watch(programs) as found:
+        yield found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run of which nothing is built."""
+    return write_run(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the indices of the run hold, by a build in one process."""
+    return build_here(write_run(tmp_path_factory.mktemp("golden")))

@@ -1,0 +1,122 @@
+"""``cluster/slurm``: jobs of two nodes, with nodes that only build, and put back midway."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cloud.servers import free_port
+from tests.cluster.systems.runs import Run
+from tests.cluster.systems.slurm import Job, Slurm
+from tests.cluster.systems.watched import FOLDERS, Watched, wait_for
+
+SCRIPTS = FOLDERS / "slurm"
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where jobs write what they say."""
+    return tmp_path / "job.log"
+
+
+@pytest.fixture
+def submit(slurm: Slurm, watched: Watched, log: Path) -> Iterator[Submit]:
+    """Submit jobs that are cancelled at the end of a test, whatever happens."""
+    jobs = []
+
+    def submit_one(*arguments: str, ranks_per_node: int = 1) -> Job:
+        environment = watched.environment(
+            RANKS_PER_NODE=str(ranks_per_node),
+            MASTER_PORT=str(free_port()),
+            CLUSTER_FOLDER=str(log.parent / "cluster"),
+        )
+        jobs.append(slurm.submit(f"--output={log}", *arguments, environment=environment))
+        return jobs[-1]
+
+    yield submit_one
+    for job in jobs:
+        job.cancel()
+
+
+def check_end(job: Job, log: Path, watched: Watched) -> None:
+    """Fail unless a job ends well, and nothing of it is left."""
+    assert job.wait() == "COMPLETED", log.read_text()
+    assert "Warning" not in log.read_text()
+    watched.check_gone()
+
+
+def test_ranks_scheduler_and_workers_in_one_job(
+    run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
+) -> None:
+    seen = run.folder / "seen"
+    options = ["--num-workers=2", f"--until={seen}"]
+    job = submit(str(SCRIPTS / "train.sbatch"), *run.train(*options), ranks_per_node=2)
+    wait_for(run.folder / "ready-0", log)
+    # The nodes are on one machine: nobody else reaches what zindex has started.
+    listeners = watched.listeners("zindex.cluster")
+    assert len(listeners) == 3, listeners
+    assert all(listener.is_loopback for listener in listeners)
+    seen.touch()
+    check_end(job, log, watched)
+    run.check(golden, 4, "torchrun")
+
+
+def test_nodes_without_ranks_build_too(
+    run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
+) -> None:
+    job = submit(
+        *("--nodes=2", ":", "--nodes=1", str(SCRIPTS / "het.sbatch")),
+        *run.train("--num-workers=3"),
+    )
+    check_end(job, log, watched)
+    run.check(golden, 2, "torchrun")
+
+
+def test_a_preempted_job_goes_on_from_its_finished_shards(
+    run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
+) -> None:
+    job = submit(
+        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")),
+        *run.train("--stand-still-after=12"),
+    )
+    wait_for(run.folder / "midway", log)
+    before = run.stamps()
+    assert before
+    urgent = submit("--partition=urgent", "--nodes=3", "--exclusive", "--wrap=true")
+    assert urgent.wait() == "COMPLETED"
+    assert job.wait("PENDING") == "PENDING"
+    assert run.digests() != golden
+    job.start_now()
+    check_end(job, log, watched)
+    assert job.show()["Restarts"] == "1"
+    run.check(golden, 2, "torchrun")
+    after = run.stamps()
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.slow
+def test_a_job_whose_time_is_over_puts_itself_back(
+    run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
+) -> None:
+    job = submit(
+        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")),
+        *run.train("--stand-still-after=12"),
+    )
+    wait_for(run.folder / "midway", log)
+    job.signal_batch("USR1")
+    assert job.wait("PENDING") == "PENDING"
+    job.start_now()
+    check_end(job, log, watched)
+    assert job.show()["Restarts"] == "1"
+    run.check(golden, 2, "torchrun")
+
+
+@pytest.mark.slow
+def test_a_build_ahead_of_a_job(
+    run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
+) -> None:
+    job = submit("--nodes=3", str(SCRIPTS / "build.sbatch"), str(run.file), "--threads=1")
+    check_end(job, log, watched)
+    assert run.digests() == golden
