@@ -81,8 +81,17 @@ def test_what_has_not_begun_never_does() -> None:
     assert done == ["a"]
 
 
-def test_as_many_threads_as_cores_and_two_that_wait() -> None:
+def test_as_many_threads_as_tasks_up_to_two_more_than_cores() -> None:
     executor = ThreadExecutor()
     assert executor.num_threads > 2
+
+    async def main(num_tasks: int) -> None:
+        jobs = [executor.run(len, "", key=f"{i}") for i in range(num_tasks)]
+        await asyncio.gather(*jobs)
+
+    asyncio.run(main(2))
+    assert len(executor._threads) == 2
+    asyncio.run(main(2 * executor.num_threads))
+    assert len(executor._threads) == executor.num_threads
     executor.close()
     assert not [thread for thread in executor._threads if thread.is_alive()]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from tests.conftest import FakeTokenizer
 from zindex.building import on_demand
+from zindex.building.thread_executor import ThreadExecutor
 from zindex.datasets import ranks
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -45,7 +46,7 @@ def refuse(*args: Any, **settings: Any) -> None:
 
 def stop_midway(num_tasks: int) -> None:
     """Let this process stand still, for ever, before a task."""
-    run = on_demand._ThreadExecutor.run
+    run = ThreadExecutor.run
     left = iter(range(num_tasks))
 
     async def stand_still(self: Any, *args: Any, **settings: Any) -> Any:
@@ -54,7 +55,7 @@ def stop_midway(num_tasks: int) -> None:
             threading.Event().wait()
         return await run(self, *args, **settings)
 
-    on_demand._ThreadExecutor.run = stand_still  # type: ignore[method-assign]
+    ThreadExecutor.run = stand_still  # type: ignore[method-assign]
 
 
 class Damaged(GPTDataset):

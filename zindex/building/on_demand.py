@@ -8,17 +8,16 @@ moves any more the next rank builds, which is safe beside any other builder.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.executor import (
     Executor,
-    SerialExecutor,
     ambient_client,
     open_executor,
     run_builds,
@@ -38,12 +37,10 @@ from zindex.store.open import Store
 
 # Rows below which starting a cluster costs more than the build.
 _SERIAL_ROWS = 1 << 22
-# Threads that build small stores.
+# Threads that build small stores, and mostly wait for the disk.
 _NUM_THREADS = 16
 # Seconds between two looks of a builder at the news.
 _LISTEN = 0.5
-
-R = TypeVar("R")
 
 Receive = Callable[[Store], None]
 
@@ -185,25 +182,6 @@ class Builds:
         self._loop.add(needed)
 
 
-class _ThreadExecutor(SerialExecutor):
-    """Runs the tasks of small builds in threads of this process, which mostly wait for the disk."""
-
-    num_threads = _NUM_THREADS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="zindex-task")
-
-    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
-        """Run one task and return its result."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self.pool, function, *args)
-        except Exception as error:
-            error.add_note(f"in task {key}")
-            raise
-
-
 class _BuildLoop:
     """An event loop, in a thread of its own, that builds stores as they come.
 
@@ -216,7 +194,7 @@ class _BuildLoop:
         self._stores: dict[Place, Store] = {}
         self._building: set[Place] = set()
         self._num_rows = 0
-        self._threads = _ThreadExecutor()
+        self._threads = ThreadExecutor(_NUM_THREADS)
         self._shared: Executor | None = None
         self._stack = ExitStack()
         self._ready = threading.Event()
@@ -233,7 +211,7 @@ class _BuildLoop:
             try:
                 run_builds(self._serve())
             finally:
-                self._threads.pool.shutdown()
+                self._threads.close()
                 self._stack.close()
         except BaseException as error:
             self._done.set_exception(error)

@@ -33,13 +33,15 @@ class ThreadExecutor(SerialExecutor):
         self._tasks: queue.PriorityQueue[tuple[float, int, Future[Any], Callable[[], Any]]]
         self._tasks = queue.PriorityQueue()
         self._order = itertools.count()
-        # Daemons: a build that goes on behind a training run must not outlive it.
-        self._threads = [
-            threading.Thread(target=self._work, name=f"zindex-task-{number}", daemon=True)
-            for number in range(self.num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+
+    def _start_thread(self) -> None:
+        """Start one thread more."""
+        name = f"zindex-task-{len(self._threads)}"
+        # A daemon: a build that goes on behind a training run must not outlive it.
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _work(self) -> None:
         """Run one task after the other, until there are no more."""
@@ -64,6 +66,8 @@ class ThreadExecutor(SerialExecutor):
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
+        if len(self._threads) < self.num_threads:  # small builds have fewer tasks
+            self._start_thread()
         try:
             return await asyncio.wrap_future(self._submit(lambda: function(*args), priority))
         except Exception as error:
