@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.cloud.servers import free_port, wait_for_port
+from tests.cluster.systems.needs import go_without
 from tests.cluster.systems.runs import Run
 from tests.cluster.systems.watched import FOLDERS, Watched, running
 
@@ -25,8 +26,11 @@ def read(name: str) -> Any:
 
 def check(resource: dict[str, Any], version: str) -> None:
     """Fail unless Kubernetes knows every field of a resource."""
-    validate = pytest.importorskip("kubernetes_validate", reason="needs the extra 'test'")
-    validate.validate(resource, version, strict=True)
+    try:
+        import kubernetes_validate
+    except ImportError:
+        go_without("needs kubernetes-validate, of the extra 'test'")
+    kubernetes_validate.validate(resource, version, strict=True)
 
 
 def as_pod(spec: dict[str, Any]) -> dict[str, Any]:
@@ -69,11 +73,12 @@ def test_the_check_finds_what_is_misspelt() -> None:
 
 
 def test_the_operator_takes_its_cluster() -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="needs the extra 'test'")
     try:
+        import jsonschema
+
         files = importlib.metadata.files("dask-kubernetes") or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("needs pip install --no-deps dask-kubernetes, for its schema")
+    except ImportError:  # or that of the package's files
+        go_without("needs jsonschema, and pip install --no-deps dask-kubernetes for its schema")
     (path,) = (file for file in files if file.parts[-2:] == ("crds", "daskcluster.yaml"))
     definition = yaml.load(Path(str(path.locate())).read_text(), yaml.CSafeLoader)
     (version,) = definition["spec"]["versions"]

@@ -144,7 +144,7 @@ def check_tls(listener: Listener, certificate: Path) -> None:
     with (
         socket.create_connection(where, timeout=10) as plain,
         trusting.wrap_socket(plain) as connection,
+        pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
         # The handshake may seem to succeed: the other side's refusal comes with its first word.
-        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
-            connection.recv(1)
+        connection.recv(1)
