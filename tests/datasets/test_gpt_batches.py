@@ -335,6 +335,49 @@ def test_an_index_that_does_not_fit(corpora: list[str], boundary: Any, message: 
     assert f"sample 0 of train of {corpora[3]}" in str(caught.value)
 
 
+def test_only_the_last_sample_may_be_short(corpora: list[str]) -> None:
+    """An index that yields too few tokens elsewhere is damaged: padding would hide it."""
+    settings = {"sequence_length": 5, "drop_last_partial_validation_sequence": False}
+    dataset = open_dataset(corpora[3], None, Split.valid, **settings)
+    last = len(dataset) - 1
+    arrays = dataset._open_arrays()
+    assert not dataset._drop_last
+    bounds = np.asarray(dataset.sample_index)
+    order = np.arange(len(dataset))
+    dataset._arrays = arrays._replace(shuffle_index=order)
+    assert 0 < float(dataset.__getitems__([last])[0]["loss_mask"].sum()) < 5
+    assert 0 < float(dataset[last]["loss_mask"].sum()) < 5
+    for sample in (0, last - 1):
+        harmed = bounds.copy()
+        harmed[sample + 1] = harmed[sample]
+        dataset._arrays = arrays._replace(sample_index=harmed, shuffle_index=order)
+        message = (
+            rf"sample {sample} of valid of .* gives [01] tokens, though tokens follow; restore"
+        )
+        with pytest.raises(VerificationError, match=message):
+            dataset.__getitems__([sample])
+        with pytest.raises(VerificationError, match=message):
+            dataset[sample]
+    train = open_dataset(corpora[3])
+    arrays, bounds = train._open_arrays(), np.asarray(train.sample_index)
+    bounds[-1] = bounds[-2]
+    train._arrays = arrays._replace(sample_index=bounds, shuffle_index=np.arange(len(train)))
+    for read in (train.__getitem__, lambda i: train.__getitems__([i])):
+        with pytest.raises(VerificationError, match=r"gives [01] tokens, though tokens follow"):
+            read(len(train) - 1)
+
+
+def test_a_single_sample_of_too_many_tokens_is_refused(corpora: list[str]) -> None:
+    dataset = open_dataset(corpora[3])
+    bounds = np.asarray(dataset.sample_index)
+    bounds[0] = bounds[1]
+    bounds[1] = bounds[9]
+    arrays = dataset._open_arrays()
+    dataset._arrays = arrays._replace(sample_index=bounds, shuffle_index=np.arange(len(dataset)))
+    with pytest.raises(VerificationError, match=r"sample 0 of .* index gives \d+ tokens; restore"):
+        dataset[0]
+
+
 @pytest.mark.parametrize(
     ("numbers", "runs"),
     [

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.datasets.batch_memory import take_array
-from zindex.datasets.batch_texts import ChosenSamples, Texts, choose_samples, locate_parts
+from zindex.datasets.batch_texts import Texts, choose_samples, locate_parts
 from zindex.datasets.gpt_sources import is_known
 from zindex.errors import ConfigError, VerificationError
 
@@ -59,7 +59,8 @@ def read_texts(
     Raises
     ------
     VerificationError
-        If an index asks for tokens that a document does not hold, or data are damaged.
+        If an index asks for tokens that a document does not hold, or for too few of them, or data
+        are damaged.
 
     Notes
     -----
@@ -71,7 +72,7 @@ def read_texts(
     starts, counts = bounds[:, 0, 0], bounds[:, 1, 0] - bounds[:, 0, 0] + 1
     if (counts < 1).any():
         i = int(np.argmin(counts))
-        raise _damaged(chosen, i, f"rows {bounds[i].tolist()} that fall")
+        raise _damaged(chosen.member_of(i), samples[i], f"rows {bounds[i].tolist()} that fall")
     documents = chosen.read("document_index", starts, starts + counts)
     parts = locate_parts(chosen, documents, counts)
     begins, ends = np.zeros_like(documents), parts.extents.lengths.copy()
@@ -85,17 +86,45 @@ def read_texts(
         what = ", ".join(
             "[{1}, {2}) of the {3} tokens of document {0}".format(*row) for row in rows
         )
-        raise _damaged(chosen, damaged, what)
+        raise _damaged(chosen.member_of(damaged), samples[damaged], what)
+    for i in np.flatnonzero(texts.num_tokens < width).tolist():
+        _check_end(chosen.member_of(i), int(samples[i]), int(texts.num_tokens[i]))
     parts.read(texts, begins)
     return texts
 
 
-def _damaged(chosen: ChosenSamples, place: int, what: str) -> VerificationError:
+def join_parts(
+    dataset: "GPTDataset", sample: int, parts: "Sequence[npt.NDArray[Any]]"
+) -> Int64Array:
+    """Return the tokens of a sample, made of parts of documents and padded to its full length.
+
+    Raises
+    ------
+    VerificationError
+        If its index gives too many tokens, or too few in the middle of the dataset.
+    """
+    config = dataset.config
+    num_tokens = sum(map(len, parts))
+    missing = config.sequence_length + int(config.add_extra_token_to_sequence) - num_tokens
+    if not missing:
+        return np.concatenate(parts, dtype=np.int64)
+    if missing < 0:
+        raise _damaged(dataset, sample, f"{num_tokens} tokens")
+    _check_end(dataset, sample, num_tokens)
+    return np.concatenate([*parts, np.full(missing, dataset._pad_token_id)], dtype=np.int64)
+
+
+def _check_end(dataset: "GPTDataset", sample: int, num_tokens: int) -> None:
+    """Check that a sample which is short is the last of its index: all others must be full."""
+    if dataset._drop_last or sample != len(dataset._open_arrays().sample_index) - 2:
+        raise _damaged(dataset, sample, f"{num_tokens} tokens, though tokens follow")
+
+
+def _damaged(dataset: "GPTDataset", sample: int, what: str) -> VerificationError:
     """Return the error of a sample that its index cuts out of documents which do not hold it."""
-    member = chosen.member_of(place)
     return VerificationError(
-        f"sample {chosen.samples[place]} of {member._where} must be made of parts of documents, "
-        f"together {member.config.sequence_length} tokens and one if an extra token is drawn, its "
+        f"sample {sample} of {dataset._where} must be made of parts of documents, "
+        f"together {dataset.config.sequence_length} tokens and one if an extra token is drawn, its "
         f"index gives {what}; restore the data if they changed, or remove the index to build it "
         "again"
     )

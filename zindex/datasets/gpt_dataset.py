@@ -16,7 +16,7 @@ import torch
 from zindex.building.arrays import AnyArray, IndexArrays, compute_index_arrays, open_index_arrays
 from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
-from zindex.datasets.gpt_batches import is_plain, require_plain
+from zindex.datasets.gpt_batches import is_plain, join_parts, require_plain
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import (
     STORED,
@@ -312,11 +312,7 @@ class GPTDataset(MegatronDataset):
             offset = first_offset if i == first else 0
             length = last_offset - offset if i == last else None
             parts.append(dataset.get(document, offset=offset, length=length))
-        missing = self.config.sequence_length + int(self.config.add_extra_token_to_sequence)
-        missing -= sum(map(len, parts))
-        if missing:
-            parts.append(np.full(missing, self._pad_token_id, np.int64))
-        return np.concatenate(parts, dtype=np.int64), documents
+        return join_parts(self, sample, parts), documents
 
     def _plan(self, *, from_memory: bool) -> IndexPlan:
         """Return the plan of this split's index."""
