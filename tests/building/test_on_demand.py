@@ -23,6 +23,7 @@ from zindex.building.on_demand import Builds, Needed, needed_index
 from zindex.building.waiting import Rank
 from zindex.errors import NotReadyError, PlanError, VerificationError
 from zindex.store.commit import begin_store
+from zindex.store.life import show_first_life
 
 LENGTHS = [3, 0, 5, 2, 7, 4, 6]
 
@@ -224,6 +225,21 @@ def test_nobody_takes_over_from_a_builder_that_moves(
     assert not any(seen)
     look(11)
     assert seen[-1]
+
+
+def test_nobody_takes_over_from_a_builder_without_a_plan(
+    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+) -> None:
+    needed = needed_index(*planned, str(tmp_path))
+    watch = waiting._Watch(Rank(1, takeover=10))
+    show_first_life(needed.root)
+    for step in range(1, 10):
+        assert not watch.is_over([needed])
+        os.utime(needed.root / "_zindex" / "alive", ns=(step, step))
+        clock.now += 9
+    assert not watch.is_over([needed])
+    clock.now += 11
+    assert watch.is_over([needed])
 
 
 def test_builder_alive_but_stuck_is_given_up(

@@ -1,6 +1,7 @@
 """Packed indices: every document once an epoch, on any grid, executor, after any interruption."""
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -18,15 +19,20 @@ from zindex.building import packing as module
 from zindex.building import packing_tasks
 from zindex.building.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.building.index import find_index
+from zindex.building.on_demand import Builds
+from zindex.building.packed_arrays import needed_packing
 from zindex.building.packing import build_packing, find_starts, packing_store_plan
 from zindex.building.source import LengthSource, open_source
+from zindex.building.waiting import Rank
 from zindex.errors import NotReadyError, PlanError, VerificationError
 from zindex.kernels.bijection import permute
 from zindex.plan.keys import Stage, round_keys
 from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan, PackingRules
-from zindex.store import local
+from zindex.store import files, local
+from zindex.store.commit import PLAN_KEY
 from zindex.store.layout import ChunkGrid
-from zindex.store.open import open_store
+from zindex.store.life import read_life
+from zindex.store.open import Store, open_store
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
 
@@ -345,3 +351,31 @@ def test_builders_side_by_side_help_each_other(write_corpus: WriteCorpus, tmp_pa
     golden = build(plan, source, tmp_path / "alone")
     assert {result.store.fingerprint for result in done} == {golden.store.fingerprint}
     assert sum(result.num_written for result in done) == golden.num_shards
+
+
+def test_who_waits_sees_life_while_documents_are_packed(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shard and no plan is there before all documents of an epoch are packed."""
+    plan, source = plan_packing(write_corpus(LENGTHS))
+    needed = needed_packing(plan, source, tmp_path)
+    seen: list[str | None] = []
+    pack = module.pack_partitions
+
+    def watched(*args: Any) -> Any:
+        assert not files.exists(needed.root / PLAN_KEY)
+        seen.append(read_life(needed.root))
+        deadline = time.monotonic() + 60
+        while read_life(needed.root) == seen[0] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(read_life(needed.root))
+        return pack(*args)
+
+    monkeypatch.setattr(module, "pack_partitions", watched)
+    found: list[Store] = []
+    with Builds(Rank(takeover=0.1)) as builds:
+        builds.add(needed, found.append)
+        builds.finish()
+    assert None not in seen
+    assert len(set(seen)) > 1
+    assert files.list_names(found[0].root / "_zindex") == {"plan.json", "manifest.json"}

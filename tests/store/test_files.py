@@ -9,7 +9,7 @@ from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import NotReadyError, StoreError, StoreNotFoundError
 from zindex.store import files
 from zindex.store.commit import read_status
-from zindex.store.life import read_life, show_life
+from zindex.store.life import end_first_life, read_life, show_first_life, show_life
 from zindex.store.objects import Place
 from zindex.store.open import open_store
 from zindex.store.shard_files import find_receipt, write_shard
@@ -76,6 +76,31 @@ def test_signs_of_life(root: Place) -> None:
         show_life(place)
         seen.add(read_life(place))
     assert len(seen) == 4
+
+
+def test_signs_of_life_before_there_is_a_plan(root: Place) -> None:
+    place = root / "store"
+    seen = [read_life(place)]
+    for _ in range(2):
+        show_first_life(place)
+        seen.append(read_life(place))
+    show_life(place)
+    seen.append(read_life(place))
+    assert len(set(seen)) == 4
+    plan = build_arrays(place, {ONE: count_up(10)})
+    before = read_life(place)
+    end_first_life(place)
+    if isinstance(place, Path):
+        assert "alive" not in files.list_names(place / "_zindex")
+        assert read_life(place) != before
+    show_life(plan.root)
+    assert read_life(place) != before
+
+
+def test_a_store_that_was_removed_stays_removed(tmp_path: Path) -> None:
+    show_life(tmp_path / "store")
+    end_first_life(tmp_path / "store")
+    assert not (tmp_path / "store").exists()
 
 
 def test_receipts_are_found_again(root: Place) -> None:

@@ -33,6 +33,7 @@ from zindex.errors import PlanError, StoreNotFoundError, VerificationError
 from zindex.plan.packing import PackingLayouts, PackingPlan, count_epochs
 from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
 from zindex.store.layout import ArrayLayout
+from zindex.store.life import end_first_life, show_first_life
 from zindex.store.objects import Place, PlaceLike, place_of
 from zindex.store.open import open_array
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards
@@ -96,6 +97,8 @@ async def build_packing(
     try:
         starts = await asyncio.to_thread(find_starts, store_plan.root)
         if starts is None:
+            # Nothing is stored while documents are packed, which may take long.
+            await asyncio.to_thread(show_first_life, store_plan.root)
             starts = await tasks.count()
         sizes = (len(starts) - 1, int(starts[-1, 0]), int(starts[-1, 1]))
         exact = replace(store_plan, layouts=plan.layouts(*sizes).stored)
@@ -104,6 +107,7 @@ async def build_packing(
     finally:
         tasks.held.clear()
         drop_held(source, store_plan.root)
+        end_first_life(store_plan.root)
     receipts = [result.receipt for result in results]
     await asyncio.to_thread(commit_store, store_plan, receipts, packing_facts(plan, starts))
     store = find_index(store_plan)

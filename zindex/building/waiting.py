@@ -109,7 +109,7 @@ def wait_for_others(
 
 
 class _Watch:
-    """What a waiting process sees of a builder: finished shards, and touched plans."""
+    """What a waiting process sees of a builder: finished shards, and signs of life."""
 
     def __init__(self, rank: Rank) -> None:
         self.patience = rank.patience
@@ -128,9 +128,9 @@ class _Watch:
         work: list[int] = [len(pending)]
         life: list[str | None] = []
         for needed in pending[-NUM_WATCHED:]:
+            life.append(read_life(needed.root))
             with suppress(FileNotFoundError):  # not begun
                 work.append(read_status(needed.root).num_done)
-                life.append(read_life(needed.root))
         if work != self.work:
             self.work, self.worked, self.lived = work, now, now
         if life != self.life:
