@@ -86,13 +86,16 @@ def draw(timeline: Path, picture: Path) -> None:
     events = json.loads(timeline.read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     threads = sorted({(event["pid"], event["tid"]) for event in spans})
-    stages = list(dict.fromkeys(event["cat"] for event in spans))
+    (job,) = {event["pid"] for event in spans if event["name"] == "make-model"}
+    for event in spans:  # the job's own steps by name, tasks by kind
+        event["stage"] = event["name" if event["pid"] == job else "cat"]
+    stages = list(dict.fromkeys(event["stage"] for event in spans))
     colours = dict(zip(stages, plt.get_cmap("tab20").colors * 2, strict=False))
     figure, axes = plt.subplots(figsize=(11, 1.5 + 0.35 * len(threads)), layout="constrained")
     for event in spans:
         row = threads.index((event["pid"], event["tid"]))
         start, length = event["ts"] / 1e6, max(event["dur"] / 1e6, 0.005)
-        axes.barh(row, length, left=start, color=colours[event["cat"]], height=0.8)
+        axes.barh(row, length, left=start, color=colours[event["stage"]], height=0.8)
     names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     axes.set_yticks(range(len(threads)), [names[pid] for pid, _ in threads], fontsize=7)
     axes.set_xlabel("seconds since the build began")

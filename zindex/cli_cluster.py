@@ -70,7 +70,7 @@ def up(
 
     settings = NodeSettings(
         None,
-        f"{os.uname().nodename}-{os.getpid()}",
+        "",
         threads=threads,
         memory=memory,
         nice=nice,

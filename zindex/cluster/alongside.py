@@ -278,7 +278,8 @@ def alongside(
         Port of Dask's dashboard on rank 0's machine, on loopback; 0 takes a free one, None serves
         none.
     job
-        This rank's place; None finds it from the launcher's variables.
+        This rank's place, its ``job_id`` the same on all ranks and of no other cluster; None finds
+        it from the launcher's variables.
 
     Returns
     -------
@@ -309,6 +310,8 @@ def alongside(
         choose_scratch(scratch),
         dashboard,
     )
-    job = job or find_job()
-    # Ranks enter one cluster after the other in the same order.
-    return Cluster(replace(job, job_id=f"{job.job_id}-{next(_entered)}"), options)
+    if job is None:
+        found = find_job()
+        # Ranks enter one cluster after the other in the same order.
+        job = replace(found, job_id=f"{found.job_id}-{next(_entered)}")
+    return Cluster(job, options)

@@ -1,15 +1,18 @@
 """A build that is begun when a job starts, and runs while ranks make their model."""
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zindex.building.index import BuildResult
-from zindex.building.run import ResultKey, build
 from zindex.building.timeline import Timeline
-from zindex.config import RunConfig
+
+if TYPE_CHECKING:
+    import os
+
+    from zindex.building.index_store import BuildResult
+    from zindex.building.run import ResultKey
+    from zindex.config import RunConfig
 
 
 class BegunBuild:
@@ -27,12 +30,14 @@ class BegunBuild:
 
     def start(
         self,
-        config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
+        config: "RunConfig | Mapping[str, Any] | str | os.PathLike[str]",
         client: Any,
         *,
         progress: bool,
     ) -> None:
         """Begin to build with a client."""
+        # Ranks that build nothing need not load what builds.
+        from zindex.building.run import build
 
         def run() -> None:
             try:
@@ -55,7 +60,7 @@ class BegunBuild:
         with self.timeline.span(name):
             yield
 
-    def wait(self) -> dict[ResultKey, BuildResult] | None:
+    def wait(self) -> "dict[ResultKey, BuildResult] | None":
         """Wait for the end of the build, and return what `zindex.build` returns.
 
         Returns

@@ -78,7 +78,7 @@ def open_cluster(
             scratch=worker.scratch,
             host=host,
             start_timeout=start_timeout,
-            job=replace(find_job(launcher=name)),
+            job=find_job(launcher=name),
         ) as cluster:
             yield cluster.client
             if cluster.client is None:

@@ -130,7 +130,9 @@ class Meeting:
             lines = logs[-1].read_text(errors="replace").split("\n") if logs else []
         except OSError:
             return ""
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        # The supervisor only says that it starts the process again.
+        words = [line.strip() for line in lines if line.strip() and " zindex: " not in line]
+        last = words[-1] if words else ""
         return f" (its last words: {last[:300]})" if last else ""
 
     @property

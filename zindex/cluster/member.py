@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import dask
@@ -93,7 +94,15 @@ def main() -> None:
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
     # The supervisor's signal ends the process at once: shards are on disk or not there.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    asyncio.run(role(settings))
+    try:
+        asyncio.run(role(settings))
+    except Exception as error:
+        traceback.print_exc()
+        # Dask says that it could not start; why comes first in its traceback, and last here.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        sys.exit(f"{type(cause).__name__}: {cause}")
 
 
 if __name__ == "__main__":

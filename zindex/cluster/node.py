@@ -100,6 +100,7 @@ class Node:
 
     def __init__(self, settings: NodeSettings) -> None:
         self.settings = settings
+        self.name = settings.name or f"{os.uname().nodename}-{os.getpid()}"
         self.place = Path(choose_scratch(settings.scratch))
         self.scratch = Path(tempfile.mkdtemp(prefix="zindex-", dir=self.place))
         self.meeting = Meeting(settings.meeting or self.scratch / "meeting")
@@ -159,11 +160,11 @@ class Node:
             worker = {
                 "threads": choose_threads(settings.threads, settings.num_ranks),
                 "memory": choose_memory(settings.memory),
-                "name": settings.name,
+                "name": self.name,
                 "nice": settings.nice,
                 "patience": settings.patience,
             }
-            log = logs / f"worker-{settings.name}.log"
+            log = logs / f"worker-{self.name}.log"
             members.append(_Member("worker", common | worker, log))
         return members
 

@@ -11,6 +11,7 @@ class NodeSettings:
 
     #: Directory where the cluster meets; None where only its content is handed over.
     meeting: str | None
+    #: Of the worker, among those of the cluster; empty lets the node choose.
     name: str
     #: Threads of the worker; None leaves that to the node, 0 runs no worker there.
     threads: int | None = None

@@ -10,6 +10,8 @@ from zindex.errors import ConfigError
 _CPUS_PER_RANK = 2
 # Training pins memory and caches pages: a worker holds chunks, not corpora.
 _MEMORY_SHARE = 0.25
+# A worker that holds nothing takes 0.3 GB, and stands still near its limit.
+_LEAST_MEMORY = 1 << 29
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -60,9 +62,9 @@ def choose_memory(memory: int | str | float | None) -> int:
     if isinstance(share, float) and 0 < share <= 1:
         return int(share * machine_memory())
     nbytes = parse_bytes(share) if isinstance(share, str) else share
-    if not isinstance(nbytes, int) or nbytes < 1 << 26:
+    if not isinstance(nbytes, int) or nbytes < _LEAST_MEMORY:
         raise ConfigError(
-            f"memory must be at least 64 MiB in bytes, a text such as '16GiB', or a share of the "
+            f"memory must be at least 512 MiB in bytes, a text such as '16GiB', or a share of the "
             f"machine's such as 0.25, got {memory!r}"
         )
     return nbytes

@@ -7,10 +7,11 @@ WORKER_TTL = 15.0
 
 
 def dask_settings() -> dict[str, Any]:
-    """Return Dask's settings for schedulers, workers and clients of builds.
+    """Return Dask's settings for schedulers and workers of builds.
 
-    They are set in every process of a cluster before it is used: ``dask.config.set(...)``. What
-    encrypts a cluster is not here: it has the folder of a run in it.
+    Each of these processes sets them before anything else of Dask: ``dask.config.set(...)``. What
+    encrypts a cluster is not here: it has the folder of a run in it. Clients connect by
+    `connect_client`.
 
     Notes
     -----
@@ -28,9 +29,10 @@ def dask_settings() -> dict[str, Any]:
         # Workers come back: a task waits for them, and so does the scheduler.
         "distributed.scheduler.no-workers-timeout": None,
         "distributed.scheduler.idle-timeout": None,
-        # A machine that is gone closes no connection. A first answer may take as long as the
-        # machine is busy with training.
-        "distributed.comm.timeouts.connect": "30s",
+        # Dask pauses between attempts to connect for up to the time that it has tried already, at
+        # most this one: a worker must not miss a scheduler that is started again.
+        "distributed.comm.timeouts.connect": "10s",
+        # A machine that is gone closes no connection.
         "distributed.comm.timeouts.tcp": "15s",
         # Nothing that costs the training processor time, or touches its GPUs.
         "distributed.worker.profile.enabled": False,

@@ -1,0 +1,50 @@
+"""What of a machine a worker may take."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from zindex.cluster import resources
+from zindex.errors import ConfigError
+
+
+def test_training_keeps_two_processors_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "usable_cpus", lambda: set(range(96)))
+    assert resources.choose_threads(None, 8) == 80
+    assert resources.choose_threads(None, 60) == 1
+    assert resources.choose_threads(5, 8) == 5
+    with pytest.raises(ConfigError, match="threads must be at least 1, got 0"):
+        resources.choose_threads(0, 1)
+
+
+def test_the_job_has_the_processors_of_its_launcher() -> None:
+    cpus = os.sched_getaffinity(0)
+    assert cpus <= resources.usable_cpus()
+
+
+def test_memory_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "machine_memory", lambda: 1 << 40)
+    assert resources.choose_memory(None) == 1 << 38
+    assert resources.choose_memory(0.5) == 1 << 39
+    assert resources.choose_memory("16GiB") == resources.choose_memory(1 << 34) == 1 << 34
+    assert resources.choose_memory("512 MB") == 1 << 29
+
+
+@pytest.mark.parametrize("memory", ["16 apples", "1 KB", 7, -0.5, 2.5, True])
+def test_memory_that_is_none(memory: object) -> None:
+    with pytest.raises(ConfigError, match="memory must be at least 512 MiB"):
+        resources.choose_memory(memory)  # type: ignore[arg-type]
+
+
+def test_the_machine_has_memory() -> None:
+    assert 1 << 27 < resources.machine_memory() < 1 << 50
+
+
+def test_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resources.choose_scratch(tmp_path / "a" / "b") == str(tmp_path / "a" / "b")
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "slurm"))
+    assert resources.choose_scratch(None) == str(tmp_path / "slurm")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="scratch must be a directory"):
+        resources.choose_scratch(tmp_path / "file")
