@@ -5,6 +5,7 @@ pipe to the one that started it.
 """
 
 import asyncio
+import faulthandler
 import json
 import os
 import signal
@@ -42,6 +43,7 @@ class DaskProcesses:
             self.port: int = free.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.workers = [f"worker-{number}" for number in range(num_workers)]
+        self.build: dict[str, Any] | None = None
         self.writes = folder / "writes"
         self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -57,37 +59,50 @@ class DaskProcesses:
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self._thread.join()
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+        for name in [*self._processes]:
+            self._clear(name)
 
     def _supervise(self) -> None:
         while not self._ended.wait(0.05):
             with self._lock:
-                for name in ["scheduler", *self.workers]:
+                rank = self._processes.get("rank")
+                if rank is not None and rank.poll() not in (None, -signal.SIGKILL):
+                    self._down.add("rank")  # done, or failed
+                for name in ["scheduler", *self.workers, *(["rank"] if self.build else [])]:
                     process = self._processes.get(name)
                     if name not in self._down and (process is None or process.poll() is not None):
                         self._start(name)
 
     def _start(self, name: str) -> None:
-        previous = self._processes.get(name)
-        if previous is not None and previous.stdin is not None:
-            previous.stdin.close()
+        self._clear(name)
         facts = {
             "port": self.port,
             "name": name,
             "folder": str(self.folder),
             "writes": str(self.writes),
             "dask": self.settings,
+            "build": self.build,
         }
-        role = "scheduler" if name == "scheduler" else "worker"
+        role = name.partition("-")[0]
         command = [sys.executable, "-m", "tests.cluster.dask_processes", role, json.dumps(facts)]
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # A process that is started again does not compile again.
+                env=os.environ | {"NUMBA_CACHE_DIR": str(self.folder / "kernels")},
             )
+
+    def _clear(self, name: str) -> None:
+        """Forget a process, and end it if it is there."""
+        process = self._processes.pop(name, None)
+        if process is not None:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
     def signal(self, name: str, number: int = signal.SIGKILL) -> int:
         """Send a signal to a process, and return its id."""
@@ -108,6 +123,23 @@ class DaskProcesses:
         """Let a process be started again."""
         with self._lock:
             self._down.discard(name)
+
+    def start_build(self, config: dict[str, Any]) -> None:
+        """Build a run in a process of its own, which is started again when it is killed."""
+        with self._lock:
+            self.build = config
+            self._clear("rank")
+            self._down.discard("rank")
+
+    def poll_build(self) -> int | None:
+        """Return how the build ended, or None while it runs."""
+        with self._lock:
+            return self._processes["rank"].poll() if "rank" in self._down else None
+
+    def list_writes(self) -> list[dict[str, Any]]:
+        """Return what workers have written, in order."""
+        lines = self.writes.read_text().splitlines() if self.writes.exists() else []
+        return [json.loads(line) for line in lines]
 
     def connect(self, **settings: Any) -> Any:
         """Return a client once all workers are there."""
@@ -142,6 +174,13 @@ async def run_worker(facts: dict[str, Any]) -> None:
         await worker.finished()
 
 
+async def run_rank(facts: dict[str, Any]) -> None:
+    import zindex
+
+    address = f"tcp://127.0.0.1:{facts['port']}"
+    await asyncio.to_thread(zindex.build, facts["build"], client=address)
+
+
 def without_pages(node: Any) -> Any:
     return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
 
@@ -164,17 +203,21 @@ def log_writes(path: str) -> None:
 
 
 def end_with_pipe() -> None:
-    sys.stdin.read()
+    while os.read(0, 1):
+        pass
     os._exit(0)
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
     role, facts = sys.argv[1], json.loads(sys.argv[2])
     threading.Thread(target=end_with_pipe, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     dask.config.set(dask_settings() | facts["dask"])
-    log_writes(facts["writes"])
-    asyncio.run({"scheduler": run_scheduler, "worker": run_worker}[role](facts))
+    if role == "worker":
+        log_writes(facts["writes"])
+    roles = {"scheduler": run_scheduler, "worker": run_worker, "rank": run_rank}
+    asyncio.run(roles[role](facts))
 
 
 if __name__ == "__main__":

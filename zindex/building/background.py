@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import ref
 
 from zindex.building.executor import Executor, Held
-from zindex.building.index import find_index
+from zindex.building.index_store import find_index
 from zindex.building.on_demand import Builds, Needed, Receive
 from zindex.building.timeline import Timeline
 from zindex.building.waiting import Rank

@@ -12,7 +12,6 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from zindex.building.blend_arrays import (
     locate_samples,
 )
 from zindex.building.executor import Executor, Held, run_together
-from zindex.building.index import BuildResult, find_index
+from zindex.building.index_store import BuildResult, commit_index, find_built, name_store, task_key
 from zindex.building.permutation import Permutation
 from zindex.errors import VerificationError
 from zindex.kernels.blend import (
@@ -36,9 +35,9 @@ from zindex.kernels.blend import (
 )
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store import files
-from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.objects import Place, PlaceLike, place_of
-from zindex.store.open import open_array, open_store
+from zindex.store.commit import StorePlan, begin_store
+from zindex.store.objects import Place, PlaceLike
+from zindex.store.open import open_array
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 logger = logging.getLogger(__name__)
@@ -58,9 +57,7 @@ _WRITE, _COMPUTE = 3, 0
 def blend_store_plan(plan: BlendPlan, folder: PlaceLike) -> StorePlan:
     """Return the store that a blend goes to: a directory named by split and fingerprint."""
     spec = plan.spec | {"store": plan.stored}
-    nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
-    name = f"blend-{plan.split}-{nameless.fingerprint[:32]}"
-    return replace(nameless, root=place_of(folder) / name)
+    return name_store(f"blend-{plan.split}", spec, plan.layouts, plan.grid, folder)
 
 
 async def build_blend(
@@ -115,10 +112,9 @@ async def _build(
 ) -> BuildResult:
     """Build one blend as far as no other builder interferes."""
     store_plan = blend_store_plan(plan, folder)
-    found = find_index(store_plan)
+    found = find_built(store_plan, advance)
     if found is not None:
-        advance(store_plan.num_shards)
-        return BuildResult(found, num_written=0, num_shards=found.num_shards)
+        return found
     store_plan = await asyncio.to_thread(begin_store, store_plan)
     plan = replace(plan, grid=store_plan.grid or plan.grid)
     if permutation is not None and permutation.plan != plan.permutation:
@@ -140,13 +136,7 @@ async def _build(
     results += await asyncio.to_thread(tasks.store_datasets, counts)
     # Before the commit, for a builder that dies between the two never comes back to them.
     await permutation.remove_scratch()
-    receipts = [result.receipt for result in results]
-    await asyncio.to_thread(commit_store, store_plan, receipts, facts)
-    return BuildResult(
-        open_store(store_plan.root, kind="index", expected=store_plan.fingerprint),
-        num_written=sum(result.written for result in results),
-        num_shards=store_plan.num_shards,
-    )
+    return await commit_index(store_plan, results, facts)
 
 
 class GreedyChunk(NamedTuple):
@@ -273,9 +263,6 @@ class _BlendTasks:
     def root(self) -> Place:
         return self.store_plan.root
 
-    def _key(self, stage: str, shard: int) -> str:
-        return f"{stage}-{self.root.name[:28]}-{shard}"
-
     def store_datasets(self, counts: Int64Array) -> list[ShardResult]:
         """Store what there is one of for each dataset."""
         results = store_all_shards(self.root, self.plan.weight_layout, self.plan.weights)
@@ -313,12 +300,12 @@ class _BlendTasks:
 
         async def one(shard: int) -> list[ShardResult]:
             if not is_new:
-                key = self._key("find", shard)
+                key = task_key(self.root, "find", shard)
                 found = await run(find_scalable_shard, plan, self.root, shard, key=key)
                 if found:
                     return found
             numbers = await permutation.take(shard)
-            key = self._key("blend", shard)
+            key = task_key(self.root, "blend", shard)
             return await run(
                 store_scalable_shard, plan, self.root, shard, numbers, key=key, priority=_WRITE
             )
@@ -355,14 +342,16 @@ class _BlendTasks:
                 self.root,
                 shard,
                 counts,
-                key=self._key(stage, shard),
+                key=task_key(self.root, stage, shard),
                 priority=_COMPUTE,
             )
-            key = self._key(f"describe_{stage}", shard)
+            key = task_key(self.root, f"describe_{stage}", shard)
             return await executor.run(describe_chunk, held[shard], key=key, priority=_WRITE)
 
         async def count(shard: int) -> Int64Array:
-            return await executor.run(count_chunk, held[shard], key=self._key("count", shard))
+            return await executor.run(
+                count_chunk, held[shard], key=task_key(self.root, "count", shard)
+            )
 
         async def one(shard: int) -> list[ShardResult]:
             ends = await compute(shard, None)
@@ -374,7 +363,7 @@ class _BlendTasks:
                 del held[shard - 1]
             borders[shard], borders[shard + 1] = ends
             proven[shard].set_result(None)
-            key = self._key("store", shard)
+            key = task_key(self.root, "store", shard)
             return await executor.run(
                 store_chunk, plan, self.root, shard, held[shard], key=key, priority=_WRITE
             )

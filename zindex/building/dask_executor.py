@@ -203,6 +203,8 @@ class DaskExecutor:
             waited = time.monotonic() - self._lost_since
             logger.warning("the Dask scheduler at %s is back after %.1f s", self._address, waited)
             self._lost_since = None
+            # Calls that still try to reach the lost one pause between attempts for long.
+            self.client.loop.add_callback(self.client.rpc.remove, self._address)
 
     def _submit(self, task: _Task, args: tuple[Any, ...]) -> Any:
         """Return the Dask future of a task that is submitted."""

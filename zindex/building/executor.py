@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from zindex.building.dask_executor import PATIENCE, DaskExecutor
+from zindex.building.dask_executor import DaskExecutor
+from zindex.building.patient_client import connect_client
 from zindex.building.remote_tasks import named
 from zindex.building.timeline import Timeline
 from zindex.errors import ConfigError
@@ -22,8 +23,6 @@ R = TypeVar("R")
 
 # A task that writes its shard waits for about as long as it computes.
 _WAITING_THREADS = 2
-# Seconds that a client of ours tries to reach a scheduler again; each build has its own patience.
-_RECONNECT_SECONDS = 2 * PATIENCE
 
 #: Stands for a result that stays on a worker; an argument of later tasks, and nothing else.
 Held = Any
@@ -106,7 +105,7 @@ def open_executor(client: Any = None, timeline: Timeline | None = None) -> Itera
         If no scheduler answers at the address, or the client is something else.
     """
     if isinstance(client, str):
-        with _connect(client) as connected:
+        with connect_client(client) as connected:
             yield DaskExecutor(connected, timeline)
     elif hasattr(client, "submit") and hasattr(client, "asynchronous"):
         yield DaskExecutor(client, timeline)
@@ -122,21 +121,6 @@ def open_executor(client: Any = None, timeline: Timeline | None = None) -> Itera
     else:
         with embedded_client() as own:
             yield DaskExecutor(own, timeline)
-
-
-def _connect(address: str) -> Any:
-    """Return a client of the scheduler at an address."""
-    from distributed import Client
-
-    try:
-        client = Client(address, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"a Dask scheduler must answer at {address}, none does: {error}"
-        ) from error
-    # An argument of the constructor would make a wrong address cost as long.
-    client._timeout = _RECONNECT_SECONDS
-    return client
 
 
 def ambient_client() -> Any:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 
 from zindex.building.documents import (
@@ -14,14 +13,14 @@ from zindex.building.documents import (
 )
 from zindex.building.executor import Executor
 from zindex.building.held import drop_held
+from zindex.building.index_store import BuildResult, commit_index, find_built, name_store, task_key
 from zindex.building.samples import store_sample_shard
 from zindex.building.shuffle import store_shuffle_shard, store_shuffled_samples
 from zindex.building.source import LengthSource
-from zindex.errors import NotReadyError, StoreNotFoundError, VerificationError
+from zindex.errors import VerificationError
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.objects import Place, PlaceLike, place_of
-from zindex.store.open import Store, open_store
+from zindex.store.commit import StorePlan, begin_store
+from zindex.store.objects import Place, PlaceLike
 from zindex.store.shard_files import ShardResult
 
 R = TypeVar("R")
@@ -30,30 +29,10 @@ R = TypeVar("R")
 _FIRST, _LAST = 1, 0
 
 
-@dataclass(frozen=True, slots=True)
-class BuildResult:
-    """What a build of one index did."""
-
-    store: Store
-    #: Shards that this build computed and wrote; the others were there already.
-    num_written: int
-    num_shards: int
-
-
 def index_store_plan(plan: IndexPlan, folder: PlaceLike) -> StorePlan:
     """Return the store that an index goes to: a directory named by split and fingerprint."""
     spec = plan.spec | {"store": plan.stored}
-    nameless = StorePlan(Path(), "index", spec, plan.layouts, plan.grid)
-    name = f"gpt-{plan.split}-{nameless.fingerprint[:32]}"
-    return nameless.at(place_of(folder) / name)
-
-
-def find_index(store_plan: StorePlan) -> Store | None:
-    """Return the committed index of a plan, or None while it is not finished."""
-    try:
-        return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
-    except (NotReadyError, StoreNotFoundError):
-        return None
+    return name_store(f"gpt-{plan.split}", spec, plan.layouts, plan.grid, folder)
 
 
 async def build_index(
@@ -86,10 +65,9 @@ async def build_index(
         If the lengths do not add up to the tokens that the source names.
     """
     store_plan = index_store_plan(plan, folder)
-    found = find_index(store_plan)
+    found = find_built(store_plan, advance)
     if found is not None:
-        advance(store_plan.num_shards)
-        return BuildResult(found, num_written=0, num_shards=found.num_shards)
+        return found
     store_plan = await asyncio.to_thread(begin_store, store_plan)
     plan = replace(plan, grid=store_plan.grid or plan.grid)
     tasks = _IndexTasks(plan, source, store_plan, executor, advance)
@@ -106,14 +84,8 @@ async def build_index(
     finally:
         drop_held(source, store_plan.root)
     results = [*documents, *samples.result(), *shuffle.result()]
-    receipts = [result.receipt for result in results]
     facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
-    await asyncio.to_thread(commit_store, store_plan, receipts, facts)
-    return BuildResult(
-        open_store(store_plan.root, kind="index", expected=store_plan.fingerprint),
-        num_written=sum(result.written for result in results),
-        num_shards=store_plan.num_shards,
-    )
+    return await commit_index(store_plan, results, facts)
 
 
 @dataclass(frozen=True)
@@ -130,10 +102,6 @@ class _IndexTasks:
     def root(self) -> Place:
         return self.store_plan.root
 
-    def _key(self, stage: str, shard: int | None = None) -> str:
-        suffix = "" if shard is None else f"-{shard}"
-        return f"{stage}-{self.root.name[:24]}{suffix}"
-
     async def _each(
         self,
         stage: str,
@@ -146,7 +114,7 @@ class _IndexTasks:
         """Run one task per shard of an array; a task takes the plan, the root and the shard."""
 
         async def one(shard: int) -> R:
-            key = self._key(stage, shard)
+            key = task_key(self.root, stage, shard)
             result = await self.executor.run(
                 function, self.plan, self.root, *arguments, shard, key=key, priority=priority
             )
@@ -174,7 +142,7 @@ class _IndexTasks:
             store_shuffled_documents,
             self.plan,
             self.root,
-            key=self._key("documents"),
+            key=task_key(self.root, "documents"),
             priority=_FIRST,
         )
         self.advance(len(results))
@@ -227,7 +195,7 @@ class _IndexTasks:
             store_shuffled_samples,
             self.plan,
             self.root,
-            key=self._key("shuffle"),
+            key=task_key(self.root, "shuffle"),
             priority=_FIRST,
         )
         self.advance(len(results))

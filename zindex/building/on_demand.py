@@ -22,7 +22,8 @@ from zindex.building.executor import (
     open_executor,
     run_builds,
 )
-from zindex.building.index import BuildResult, build_index, find_index, index_store_plan
+from zindex.building.index import build_index, index_store_plan
+from zindex.building.index_store import BuildResult, find_index
 from zindex.building.source import LengthSource
 from zindex.building.thread_executor import ThreadExecutor
 from zindex.building.waiting import LONGEST_SILENCE, NUM_WATCHED, Rank, wait_for_others

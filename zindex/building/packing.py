@@ -10,7 +10,6 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from zindex import schema
 from zindex.building.executor import Executor, Held, run_together
 from zindex.building.held import drop_held
-from zindex.building.index import BuildResult, find_index
+from zindex.building.index_store import BuildResult, commit_index, find_built, name_store, task_key
 from zindex.building.packing_tasks import (
     describe_run,
     pack_partitions,
@@ -31,10 +30,10 @@ from zindex.building.packing_tasks import (
 from zindex.building.source import LengthSource
 from zindex.errors import PlanError, StoreNotFoundError, VerificationError
 from zindex.plan.packing import PackingLayouts, PackingPlan, count_epochs
-from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
+from zindex.store.commit import StorePlan, begin_store, read_plan
 from zindex.store.layout import ArrayLayout
 from zindex.store.life import end_first_life, show_first_life
-from zindex.store.objects import Place, PlaceLike, place_of
+from zindex.store.objects import Place, PlaceLike
 from zindex.store.open import open_array
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards
 
@@ -50,9 +49,7 @@ def packing_store_plan(plan: PackingPlan, folder: PlaceLike) -> StorePlan:
     """Return the store that a packed index goes to, its arrays about as large as they will be."""
     spec = plan.spec | {"store": plan.stored}
     layouts = plan.estimated_layouts.stored
-    nameless = StorePlan(Path(), "index", spec, layouts, plan.grid)
-    name = f"packed-{plan.split}-{nameless.fingerprint[:32]}"
-    return replace(nameless, root=place_of(folder) / name)
+    return name_store(f"packed-{plan.split}", spec, layouts, plan.grid, folder)
 
 
 async def build_packing(
@@ -89,10 +86,9 @@ async def build_packing(
     Law: the result does not depend on the grid, the executor or interruptions.
     """
     store_plan = packing_store_plan(plan, folder)
-    found = find_index(store_plan)
+    found = find_built(store_plan, advance)
     if found is not None:
-        advance(store_plan.num_shards)
-        return BuildResult(found, num_written=0, num_shards=found.num_shards)
+        return found
     tasks = _PackingTasks(plan, source, store_plan.root, executor, advance)
     try:
         starts = await asyncio.to_thread(find_starts, store_plan.root)
@@ -108,12 +104,7 @@ async def build_packing(
         tasks.held.clear()
         drop_held(source, store_plan.root)
         end_first_life(store_plan.root)
-    receipts = [result.receipt for result in results]
-    await asyncio.to_thread(commit_store, store_plan, receipts, packing_facts(plan, starts))
-    store = find_index(store_plan)
-    assert store is not None
-    num_written = sum(result.written for result in results)
-    return BuildResult(store, num_written=num_written, num_shards=store_plan.num_shards)
+    return await commit_index(store_plan, results, packing_facts(plan, starts))
 
 
 def packing_facts(plan: PackingPlan, starts: Int64Array) -> dict[str, Any]:
@@ -176,9 +167,6 @@ class _PackingTasks:
     #: What is packed or being packed.
     held: "dict[tuple[int, int], asyncio.Task[tuple[Held, Held]]]" = field(default_factory=dict)
 
-    def _key(self, stage: str, number: int) -> str:
-        return f"{stage}-{self.root.name[:24]}-{number}"
-
     def _cut(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return partitions ``[start, stop)`` as the runs that one task packs."""
         num_documents = -(-self.plan.num_documents // self.plan.partitions_per_epoch)
@@ -201,17 +189,17 @@ class _PackingTasks:
             self.plan,
             self.source,
             *run,
-            key=self._key("pack", run[0]),
+            key=task_key(self.root, "pack", run[0]),
             priority=_FIRST,
             place=place,
         )
-        key = self._key("offsets", run[0])
+        key = task_key(self.root, "offsets", run[0])
         offsets = await self.executor.hold(take_offsets, packed, key=key, priority=_FIRST)
         return packed, offsets
 
     async def _count(self, run: tuple[int, int]) -> Int64Array:
         _, offsets = await self._pack(run)
-        key = self._key("count", run[0])
+        key = task_key(self.root, "count", run[0])
         counts: Int64Array = await self.executor.run(
             describe_run, offsets, key=key, priority=_FIRST
         )
@@ -260,7 +248,11 @@ class _PackingTasks:
         """Store every array, packing again what is not held of the shards that are missing."""
         layouts = _by_name(stored)
         done = await self.executor.run(
-            store_all_shards, self.root, layouts.partition, starts, key=self._key("starts", 0)
+            store_all_shards,
+            self.root,
+            layouts.partition,
+            starts,
+            key=task_key(self.root, "starts", 0),
         )
         self.advance(len(done))
         num_partitions = len(starts) - 1
@@ -301,7 +293,7 @@ class _PackingTasks:
     async def _run(
         self, function: Callable[..., ShardResult], layout: ArrayLayout, shard: int, *rest: Any
     ) -> ShardResult:
-        key = self._key(layout.name, shard)
+        key = task_key(self.root, layout.name, shard)
         return await self.executor.run(
             function, self.root, layout, shard, *rest, key=key, priority=_LAST
         )
@@ -316,7 +308,7 @@ class _PackingTasks:
             self.root,
             layout,
             shard,
-            key=self._key("shuffle", shard),
+            key=task_key(self.root, "shuffle", shard),
         )
         self.advance(1)
         return result

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from zindex.building.blend import build_blend
 from zindex.building.executor import Executor, open_executor, run_builds
-from zindex.building.index import BuildResult, build_index, find_index
+from zindex.building.index import build_index
+from zindex.building.index_store import BuildResult, find_index
 from zindex.building.packing import build_packing
 from zindex.building.permutation import Permutation
 from zindex.building.planning import (

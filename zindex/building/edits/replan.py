@@ -23,7 +23,7 @@ from zindex.building.edits.used import (
     used_store_plan,
 )
 from zindex.building.executor import Executor, open_executor, run_builds, run_together
-from zindex.building.index import BuildResult
+from zindex.building.index_store import BuildResult
 from zindex.building.on_demand import Builds, Needed, needed_blend, needed_index
 from zindex.building.waiting import Rank
 from zindex.errors import PlanError

@@ -5,13 +5,14 @@ draws is the beginning of every dataset, so that its sets have no bits at all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
+from zindex.building.index_store import name_store
 from zindex.kernels.bitset import (
     BLOCK_BITS,
     BLOCK_WORDS,
@@ -223,9 +224,7 @@ def used_store_plan(
         ArrayLayout.plan(schema.USED_WORD, num_blocks * BLOCK_WORDS, np.uint64, grid),
         ArrayLayout.plan(schema.UNUSED_COUNT, num_blocks, np.int64, grid),
     )
-    nameless = StorePlan(place_of(folder), "index", {"kind": "edit"} | spec, layouts, grid)
-    name = f"edit-{split}-{nameless.fingerprint[:32]}"
-    return replace(nameless, root=nameless.root / name)
+    return name_store(f"edit-{split}", {"kind": "edit"} | spec, layouts, grid, folder)
 
 
 def store_sets(plan: StorePlan, sets: Sequence[UsedSet]) -> None:

@@ -1,0 +1,235 @@
+"""Builds on clusters whose processes are killed and stopped: right results, nothing made twice."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cluster.dask_processes import DaskProcesses
+from tests.conftest import WriteCorpus
+from zindex import schema
+from zindex.building.dask_executor import DaskExecutor
+from zindex.building.executor import run_builds
+from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.shard_files import ShardResult, store_shard
+
+#: Seconds within which a build goes on after a process of its cluster is killed. Where other tests
+#: run beside, it may take longer.
+PROGRESS_SECONDS, LOADED_SECONDS = 30, 100
+#: Seconds within which the tasks of a stopped worker run elsewhere.
+REROUTE_SECONDS = 60
+#: Processes that are killed in turn, in a random order.
+ROLES = ("scheduler", "worker-0", "worker-1", "rank")
+
+
+def wait_until(happened: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return every file of all stores in a folder, but what a killed process was writing."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".partial"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def stamp_shards(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return inode and time of every shard that has its final name."""
+    shards = [path for path in folder.glob("*/*/c/**/*") if path.is_file() and not path.suffix]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in shards}
+
+
+def make_settings(write_corpus: WriteCorpus, shard_length: int) -> dict[str, Any]:
+    """Return a greedy blend of three corpora, with their indices."""
+    datasets = [
+        {
+            "path": write_corpus([3 + i * (j + 1) % 29 for i in range(3000)], name=f"corpus-{j}"),
+            "weight": j + 1.0,
+        }
+        for j in range(3)
+    ]
+    return {
+        "datasets": datasets,
+        "sequence_length": 16,
+        "split": "100,0,0",
+        "samples": {"train": 9000},
+        "order": "megatron",
+        "grid": {"chunk_length": shard_length, "shard_length": shard_length},
+    }
+
+
+def build_under_fire(
+    processes: DaskProcesses,
+    settings: dict[str, Any],
+    num_kills: int,
+    rng: np.random.Generator,
+    seconds: float,
+) -> list[str]:
+    """Build once while processes are killed, up to so many; return which were."""
+    folder, killed = Path(settings["index"]), []
+    finished: dict[str, tuple[int, int]] = {}
+
+    def is_over() -> bool:
+        return processes.poll_build() is not None
+
+    def goes_on(num_writes: int) -> bool:
+        return len(processes.list_writes()) >= num_writes or is_over()
+
+    start = len(processes.list_writes())
+    processes.start_build(settings)
+    pause = int(rng.integers(1, 20))
+    for _ in range(num_kills):
+        count = len(processes.list_writes())
+        wait_until(lambda n=count + pause: goes_on(n), seconds, f"progress after {killed}")
+        if is_over():
+            break
+        finished |= stamp_shards(folder)
+        name = str(rng.choice(ROLES))
+        processes.signal(name)
+        killed.append(name)
+        pause = int(rng.integers(1, 40))
+    wait_until(is_over, 2 * seconds, f"the end of the build, after {killed}")
+    assert processes.poll_build() == 0, (processes.folder / "rank.log").read_text()
+    # What was finished before a process was killed is still that file, and was not made again.
+    after = stamp_shards(folder)
+    assert [path for path, stamp in finished.items() if after[path] != stamp] == []
+    again = [write["path"] for write in processes.list_writes()[start:] if not write["is_new"]]
+    # A worker that lost its scheduler ends the task that it is at; so does the one in its place.
+    assert len(again) <= len(processes.workers) * len(killed), again
+    return killed
+
+
+def check_chaos(
+    write_corpus: WriteCorpus, tmp_path: Path, num_kills: int, seconds: float
+) -> list[str]:
+    """Kill processes during builds, each of which must end like an undisturbed one."""
+    settings = make_settings(write_corpus, shard_length=64)
+    rng, killed, num_builds = np.random.default_rng(2026), list[str](), 0
+    with DaskProcesses(tmp_path / "dask") as processes:
+        # Compiles the kernels too, for all processes that come.
+        calm = settings | {"index": str(tmp_path / "calm")}
+        build_under_fire(processes, calm, 0, rng, LOADED_SECONDS)
+        expected = read_files(tmp_path / "calm")
+        while len(killed) < num_kills:
+            folder = tmp_path / f"index-{num_builds}"
+            config = settings | {"index": str(folder)}
+            killed += build_under_fire(processes, config, num_kills - len(killed), rng, seconds)
+            assert read_files(folder) == expected
+            num_builds += 1
+    return killed
+
+
+@pytest.mark.timeout(280)
+def test_killed_processes_change_nothing(write_corpus: WriteCorpus, tmp_path: Path) -> None:
+    assert len(check_chaos(write_corpus, tmp_path, 5, LOADED_SECONDS)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_killed_processes_change_nothing(write_corpus: WriteCorpus, tmp_path: Path) -> None:
+    killed = check_chaos(write_corpus, tmp_path, 30, PROGRESS_SECONDS)
+    assert (len(killed), set(killed)) == (30, set(ROLES))
+
+
+LAYOUT = ArrayLayout.plan(schema.SHUFFLE_INDEX, 64, np.int32, ChunkGrid(64, 64))
+
+
+def store_slowly(root: Path, marks: Path) -> ShardResult:
+    """Write a shard; say which process is at it, and wait for a sign."""
+
+    def compute() -> Any:
+        (marks / f"at-{os.getpid()}").touch()
+        while not (marks / "go").exists():
+            time.sleep(0.01)
+        return np.arange(64, dtype=np.int32)
+
+    return store_shard(root, LAYOUT, 0, compute)
+
+
+def make_zeros(num_bytes: int) -> tuple[int, Any]:
+    """Return an array, and the process that made it."""
+    return os.getpid(), np.zeros(num_bytes, np.uint8)
+
+
+def find_maker(made: tuple[int, Any]) -> int:
+    return made[0]
+
+
+def find_makers(first: tuple[int, Any], second: tuple[int, Any]) -> tuple[int, int, int]:
+    return first[0], second[0], os.getpid()
+
+
+@pytest.fixture(
+    params=[
+        # Dask waits for ten heartbeats at least, which are five seconds.
+        pytest.param({"distributed.scheduler.worker-ttl": "1s"}, id="short"),
+        pytest.param({}, id="usual", marks=pytest.mark.slow),
+    ]
+)
+def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DaskProcesses]:
+    with DaskProcesses(tmp_path / "dask", **request.param) as running:
+        yield running
+
+
+class TestStoppedWorker:
+    """A process that hangs keeps its connections: only its silence tells."""
+
+    def test_its_task_runs_elsewhere_and_its_late_write_does_no_harm(
+        self, processes: DaskProcesses, tmp_path: Path
+    ) -> None:
+        root, marks = tmp_path / "store", tmp_path / "marks"
+        marks.mkdir()
+
+        async def main(executor: DaskExecutor) -> tuple[ShardResult, int]:
+            task = asyncio.create_task(executor.run(store_slowly, root, marks, key="slow"))
+            while not (names := os.listdir(marks)):
+                await asyncio.sleep(0.01)
+            stopped = int(names[0].removeprefix("at-"))
+            os.kill(stopped, signal.SIGSTOP)
+            (marks / "go").touch()
+            return await asyncio.wait_for(task, REROUTE_SECONDS), stopped
+
+        with processes.connect() as client:
+            result, stopped = run_builds(main(DaskExecutor(client)))
+        path = root / LAYOUT.shard_key(0)
+        stamp, content = path.stat(), path.read_bytes()
+        assert result.written
+        assert [write["is_new"] for write in processes.list_writes()] == [True]
+        os.kill(stopped, signal.SIGCONT)
+        wait_until(lambda: len(processes.list_writes()) == 2, 60, "the late write")
+        assert not processes.list_writes()[1]["is_new"]
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (stamp.st_ino, stamp.st_mtime_ns)
+        assert path.read_bytes() == content
+        assert [item for item in root.rglob("*") if item.is_file()] == [path]
+        # It lost its place meanwhile, so it ends, and comes back as another.
+        with processes.connect() as client:
+            assert len(client.nthreads()) == 2
+
+    def test_what_another_fetches_from_it_is_made_again(self, processes: DaskProcesses) -> None:
+        async def main(executor: DaskExecutor) -> tuple[int, int, tuple[int, int, int]]:
+            here, there = 0.9, 0.1
+            large = await executor.hold(make_zeros, 1 << 27, key="large", place=here)
+            small = [
+                await executor.hold(make_zeros, 1 << 22, key=f"small-{number}", place=there)
+                for number in range(2)
+            ]
+            # The first fetch opens the connection that the second one hangs on.
+            stopped, own, _ = await executor.run(find_makers, small[0], large, key="first")
+            assert stopped == await executor.run(find_maker, small[1], key="find")
+            os.kill(stopped, signal.SIGSTOP)
+            second = executor.run(find_makers, small[1], large, key="second")
+            return stopped, own, await asyncio.wait_for(second, REROUTE_SECONDS)
+
+        with processes.connect() as client:
+            stopped, own, second = run_builds(main(DaskExecutor(client)))
+            assert stopped != own
+            assert second == (own, own, own)
+            os.kill(stopped, signal.SIGCONT)
