@@ -8,7 +8,7 @@ import zarr
 
 from tests.building.blends import GRID, naive_greedy
 from zindex.building import blend as module
-from zindex.building import permutation, uniform_shuffle
+from zindex.building import index_store, permutation, uniform_shuffle
 from zindex.building.blend import blend_store_plan, build_blend
 from zindex.building.blend_arrays import compute_blend_arrays, open_blend_arrays
 from zindex.building.executor import (
@@ -17,7 +17,7 @@ from zindex.building.executor import (
     open_executor,
     run_builds,
 )
-from zindex.building.index import find_index
+from zindex.building.index_store import find_index
 from zindex.building.permutation import Permutation
 from zindex.errors import StoreError, VerificationError
 from zindex.plan.blend_plan import BlendPlan
@@ -283,12 +283,18 @@ def test_a_scratch_folder_that_is_removed_while_a_file_is_written(tmp_path, monk
 
 
 def test_no_scratch_files_outlive_a_builder_that_dies_beside_the_commit(tmp_path, monkeypatch):
-    def die(*args, **settings):
+    commit_store = index_store.commit_store
+
+    def die(*args):
+        raise KeyboardInterrupt
+
+    def commit_and_die(*args):
+        commit_store(*args)
         raise KeyboardInterrupt
 
     plan = make_plan(order="scalable", shuffle="uniform")
-    for name in ("commit_store", "open_store"):
-        monkeypatch.setattr(module, name, die)
+    for commit in (die, commit_and_die):
+        monkeypatch.setattr(index_store, "commit_store", commit)
         with pytest.raises(KeyboardInterrupt):
             run_builds(build_blend(plan, tmp_path, SerialExecutor()))
         monkeypatch.undo()

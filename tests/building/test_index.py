@@ -15,7 +15,8 @@ from tests.conftest import WriteCorpus
 from zindex.building import index as building_index
 from zindex.building.arrays import compute_index_arrays, open_index_arrays
 from zindex.building.executor import SerialExecutor, embedded_client, open_executor, run_builds
-from zindex.building.index import build_index, find_index, index_store_plan
+from zindex.building.index import build_index, index_store_plan
+from zindex.building.index_store import find_index
 from zindex.errors import NotReadyError, VerificationError
 from zindex.store import local
 from zindex.store.commit import begin_store

@@ -18,7 +18,8 @@ from tests.conftest import WriteCorpus
 from zindex.building import on_demand, waiting
 from zindex.building.arrays import open_index_arrays
 from zindex.building.executor import SerialExecutor, run_builds
-from zindex.building.index import build_index, find_index, index_store_plan
+from zindex.building.index import build_index, index_store_plan
+from zindex.building.index_store import find_index
 from zindex.building.on_demand import Builds, Needed, needed_index
 from zindex.building.waiting import Rank
 from zindex.errors import NotReadyError, PlanError, VerificationError

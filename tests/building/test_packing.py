@@ -18,7 +18,7 @@ from tests.kernels.test_packing import cut_document, naive_packing
 from zindex.building import packing as module
 from zindex.building import packing_tasks
 from zindex.building.executor import SerialExecutor, embedded_client, open_executor, run_builds
-from zindex.building.index import find_index
+from zindex.building.index_store import find_index
 from zindex.building.on_demand import Builds
 from zindex.building.packed_arrays import needed_packing
 from zindex.building.packing import build_packing, find_starts, packing_store_plan

@@ -15,7 +15,7 @@ import yaml
 import zindex
 from tests.building.runs import GRID, LENGTHS, make_config
 from tests.conftest import WriteCorpus
-from zindex.building import planning
+from zindex.building import index_store, planning
 from zindex.building import run as building_run
 from zindex.building.arrays import open_index_arrays
 from zindex.building.blend_arrays import open_blend_arrays
@@ -131,14 +131,14 @@ class TestBuild:
         self, write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = make_config(tmp_path, write_corpus(LENGTHS))
-        commit_store = zindex.building.index.commit_store  # type: ignore[attr-defined]
+        commit_store = index_store.commit_store
 
         def fail_for_valid(store_plan: Any, *arguments: Any) -> None:
             if "valid" in store_plan.root.name:
                 raise OSError(28, "No space left on device")
             commit_store(store_plan, *arguments)
 
-        monkeypatch.setattr("zindex.building.index.commit_store", fail_for_valid)
+        monkeypatch.setattr(index_store, "commit_store", fail_for_valid)
         with pytest.raises(OSError, match="No space left"):
             zindex.build(config, SERIAL)
         monkeypatch.undo()

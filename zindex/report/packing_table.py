@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from zindex.building.index import find_index
+from zindex.building.index_store import find_index
 from zindex.building.packing_sizes import (
     Basis,
     PackingSizes,
