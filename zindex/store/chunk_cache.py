@@ -8,16 +8,16 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StoreUnavailableError
+from zindex.store.request_threads import DaemonPool, wait_for, wait_until_done
 
 #: Bytes of decoded chunks and shard indices that a process keeps unless told otherwise.
 CACHE_NBYTES = 256 << 20
-#: Threads of one process that wait for answers, each to several requests to a shard.
-NUM_THREADS = 64
 
 #: An array's number in this process, and a chunk of it; below 0 the index of a shard.
 Key = tuple[int, int]
@@ -58,15 +58,8 @@ class ChunkCache:
         #: Of each array the last chunk read, and for how many reads it went on from there.
         self.runs: dict[int, tuple[int, int]] = {}
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)
-        self._pool: ThreadPoolExecutor | None = None
-
-    @property
-    def pool(self) -> ThreadPoolExecutor:
-        """Threads that wait for answers."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="zindex-fetch")
-            return self._pool
+        #: Threads that wait for answers.
+        self.pool = DaemonPool(name="zindex-fetch")
 
     def number(self, identity: Hashable) -> int:
         """Return the number that stands for an array in this process."""
@@ -110,14 +103,16 @@ class ChunkCache:
                 self._nbytes += nbytes
                 self._shrink()
         if promise is not None:
-            promise.set_result(value)
+            with suppress(InvalidStateError):  # the process ends, and so was said
+                promise.set_result(value)
 
     def break_promise(self, key: Key, error: BaseException) -> None:
         """Tell whoever waits that nothing comes."""
         with self._lock:
             promise = self._coming.pop(key, None)
         if promise is not None:
-            promise.set_exception(error)
+            with suppress(InvalidStateError):
+                promise.set_exception(error)
 
     def find(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return what is here by key."""
@@ -152,7 +147,7 @@ class ChunkCache:
 
 def settle(value: Any) -> Any:
     """Return what a promise brings, or a value itself."""
-    return value.result() if isinstance(value, Future) else value
+    return wait_for(value) if isinstance(value, Future) else value
 
 
 def is_worth_another_try(value: Any) -> bool:
@@ -161,7 +156,10 @@ def is_worth_another_try(value: Any) -> bool:
     Its maker may have asked too early, of a shard that is there by now, or have been interrupted. A
     store that does not answer has been asked often enough.
     """
-    error = value.exception() if isinstance(value, Future) else None
+    if not isinstance(value, Future):
+        return False
+    wait_until_done(value)
+    error = value.exception()
     return error is not None and not isinstance(error, StoreUnavailableError)
 
 

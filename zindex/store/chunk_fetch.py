@@ -1,8 +1,7 @@
 """Chunks of arrays in object stores: from memory, or fetched side by side and verified."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -12,10 +11,11 @@ import numpy.typing as npt
 
 from zindex.errors import VerificationError
 from zindex.store import object_client
-from zindex.store.chunk_cache import NUM_THREADS, Key, cache, is_worth_another_try, settle
+from zindex.store.chunk_cache import Key, cache, is_worth_another_try, settle
 from zindex.store.codecs import CRC_NBYTES
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import ObjectPath
+from zindex.store.request_threads import NUM_THREADS, DaemonPool
 from zindex.store.shard import REMEDY, ShardIndex, decode_chunk, decode_index, index_nbytes
 
 AnyArray = npt.NDArray[Any]
@@ -285,7 +285,7 @@ def _shard_indices(
 
     if missing:
         # Threads of their own: those of the pool may all wait for what would wait for them.
-        with ThreadPoolExecutor(min(len(missing), NUM_THREADS)) as pool:
+        with closing(DaemonPool(min(len(missing), NUM_THREADS))) as pool:
             indices.update(zip(missing, pool.map(fetch, missing), strict=True))
     return indices
 

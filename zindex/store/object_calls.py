@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from zindex.errors import ConfigError, ForkedStoreError, StoreUnavailableError
 from zindex.store.objects import ObjectPath, mask
+from zindex.store.request_threads import call, pause
 
 R = TypeVar("R")
 
@@ -189,11 +190,11 @@ def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: b
     begin = time.monotonic()
     for attempt in range(1, NUM_ATTEMPTS + 1):
         try:
-            return request(client)
+            return call(request, client)
         except (FileNotFoundError, exceptions.AlreadyExistsError):
             raise
         except (exceptions.BaseError, CutShortError) as error:
-            seconds = time.monotonic() - begin
+            seconds, last = time.monotonic() - begin, error
             status = _status(error)
             is_final = status == 501 or (
                 status is not None and 400 <= status < 500 and status not in (408, 409, 429)
@@ -202,6 +203,7 @@ def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: b
             if isinstance(error, refused) or is_final or is_last:
                 raise unavailable(path, action, error, seconds=seconds, num_tries=attempt) from None
         # Jitter keeps thousands of workers from asking again in the same instant.
-        pause = min(FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
-        time.sleep(pause * random.uniform(0.5, 1.0))
+        longest = min(FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
+        if pause(longest * random.uniform(0.5, 1.0)):
+            raise unavailable(path, action, last, seconds=seconds, num_tries=attempt)
     raise AssertionError("the last attempt returns or raises")
