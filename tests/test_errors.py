@@ -18,6 +18,7 @@ from zindex.errors import (
     StoreError,
     StoreNotFoundError,
     StoreUnavailableError,
+    StoreUnreadableError,
     VerificationError,
     ZindexError,
 )
@@ -30,6 +31,7 @@ CLASSES = (
     StoreError,
     StoreNotFoundError,
     StoreUnavailableError,
+    StoreUnreadableError,
     ForkedStoreError,
     StateMismatchError,
     FingerprintMismatchError,
@@ -52,6 +54,7 @@ def make_not_ready() -> NotReadyError:
         (StoreNotFoundError, (StoreError, FileNotFoundError, OSError)),
         (NotReadyError, (StoreNotFoundError, FileNotFoundError)),
         (StoreUnavailableError, (StoreError, OSError)),
+        (StoreUnreadableError, (StoreError, OSError)),
         (ForkedStoreError, (StoreError, RuntimeError)),
         (StateMismatchError, (ZindexError, ValueError)),
         (FingerprintMismatchError, (ZindexError,)),
@@ -98,6 +101,13 @@ def test_not_ready_keeps_its_numbers(protocol: int) -> None:
         assert str(read) == "3 of 7 shards"
         assert (read.num_done, read.num_shards) == (3, 7)
         assert read.__notes__ == ["in shard 3"]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_what_the_system_says_is_kept(protocol: int) -> None:
+    error = StoreUnreadableError("one sentence", 5, "Input/output error")
+    for read in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
+        assert (str(read), read.errno, read.strerror) == ("one sentence", 5, "Input/output error")
 
 
 @pytest.mark.parametrize(

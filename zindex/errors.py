@@ -10,6 +10,7 @@
     │   ├── StoreNotFoundError (FileNotFoundError)
     │   │   └── NotReadyError                  begun but not committed yet: k of n shards
     │   ├── StoreUnavailableError (OSError)    an object store does not answer, or refuses
+    │   ├── StoreUnreadableError (OSError)     a file system refuses a file, or fails to read it
     │   └── ForkedStoreError (RuntimeError)    an object store was used before this fork
     ├── StateMismatchError (ValueError)        a loader state belongs to another run
     ├── FingerprintMismatchError               same place, other content
@@ -79,6 +80,29 @@ class StoreUnavailableError(StoreError, OSError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
+
+
+class StoreUnreadableError(StoreError, OSError):
+    """A file system refuses a file of a store, or fails to read it: permissions, or the disk.
+
+    Parameters
+    ----------
+    message
+        The sentence to show.
+    errno, strerror
+        What the system says.
+    """
+
+    def __init__(self, message: str, errno: int | None = None, strerror: str | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.strerror = strerror
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # that of OSError is made of number and text of the system
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoreUnreadableError, (self.args[0], self.errno, self.strerror), self.__dict__
 
 
 class ForkedStoreError(StoreError, RuntimeError):

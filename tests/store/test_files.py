@@ -1,12 +1,13 @@
 """Files promise the same in a file system and in an object store."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.store.stores import ONE, TWO, build_arrays, count_up
-from zindex.errors import NotReadyError, StoreError, StoreNotFoundError
+from tests.store.stores import ONE, TWO, build_arrays, count_up, plan_arrays
+from zindex.errors import NotReadyError, StoreError, StoreNotFoundError, StoreUnreadableError
 from zindex.store import files
 from zindex.store.commit import read_status
 from zindex.store.life import end_first_life, read_life, show_first_life, show_life
@@ -134,3 +135,50 @@ def test_an_unfinished_store(root: Place) -> None:
     assert read_status(plan.root).num_done == 3
     with pytest.raises(NotReadyError, match=r"store is not built yet: 3 of 4 shards are finished"):
         open_store(plan.root)
+
+
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+    """A name that leads in a circle is there, and nobody can read it."""
+    build_arrays(tmp_path / "store", {ONE: count_up(10)})
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    message = rf"{loop} must be readable, the system says: Too many levels of symbolic links; check"
+    for read in (
+        lambda: files.read_file(loop),
+        lambda: files.read_range(loop, 0, 1),
+        lambda: files.file_version(loop),
+    ):
+        with pytest.raises(StoreUnreadableError, match=message) as caught:
+            read()
+        assert type(caught.value.__cause__) is OSError
+    shard = tmp_path / "store" / "one" / "c" / "0"
+    [layout] = plan_arrays(tmp_path / "store", {ONE: count_up(10)}).layouts
+    shard.unlink()
+    shard.mkdir()
+    with pytest.raises(StoreUnreadableError, match=rf"{shard} must be readable, .* Is a directory"):
+        find_receipt(tmp_path / "store", layout, 0)
+    root = tmp_path / "store" / "zarr.json"
+    root.unlink()
+    root.mkdir()
+    with pytest.raises(StoreUnreadableError, match=rf"{root} must be readable, .* Is a directory"):
+        open_store(tmp_path / "store")
+
+
+@pytest.mark.parametrize("call", ["stat", "listdir", "scandir"])
+def test_places_that_cannot_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(*args: object, **settings: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    reads = {
+        "stat": [lambda: files.file_nbytes(tmp_path), lambda: files.exists(tmp_path)],
+        "listdir": [lambda: files.list_names(tmp_path)],
+        "scandir": [lambda: list(files.list_keys(tmp_path))],
+    }
+    monkeypatch.setattr(os, call, refuse)
+    for read in reads[call]:
+        with pytest.raises(
+            StoreUnreadableError, match=r"the system says: Permission denied; check"
+        ):
+            read()

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.store.stores import DTYPES, GRID, ONE, TWO, Values, all_files, build_arrays, count_up
-from zindex.errors import StoreError, VerificationError
+from zindex.errors import StoreError, StoreUnreadableError, VerificationError
 from zindex.store import reader
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
@@ -403,6 +403,48 @@ def test_a_file_that_another_client_has_replaced_is_opened_again(
     monkeypatch.setattr(reader.table, "open", lambda array, shard: held)
     with pytest.raises(OSError, match="Stale file handle"):
         array.read(1, 5)
+
+
+def fail_with(code: int) -> Callable[..., Any]:
+    """Return a system call that fails."""
+
+    def fail(*args: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("call", ["open", "fstat", "preadv"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_what_the_system_refuses_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any, call: str
+) -> None:
+    build_arrays(tmp_path, {ONE: count_up(12)}, ChunkGrid(3, 6, codec))
+    array = open_store(tmp_path)["one"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail_with(errno.EIO))
+        message = rf"{tmp_path}/one/c/1 must be readable, the system says: Input/output error; che"
+        with pytest.raises(StoreUnreadableError, match=message) as caught:
+            array.read(6, 9)
+    assert type(caught.value.__cause__) is OSError
+    assert caught.value.errno == errno.EIO
+    np.testing.assert_array_equal(array, count_up(12))
+
+
+def test_many_spans_that_the_system_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever way they are read: one by one, or by a kernel."""
+    build_arrays(tmp_path, {ONE: count_up(12)}, GRID)
+    starts = np.arange(12)
+    for spans in (0, reader.round_reader.SPANS_BEFORE_KERNEL):
+        monkeypatch.setattr(reader.round_reader, "_num_spans", spans)
+        array = open_store(tmp_path)["one"]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", fail_with(errno.EACCES))
+            with pytest.raises(StoreUnreadableError, match="the system says: Permission denied"):
+                array.read_spans(starts, starts + 1)
+        assert array.read_spans(starts, starts + 1).tolist() == list(range(12))
 
 
 def test_an_opened_store_is_read_as_it_is_now(tmp_path: Path) -> None:

@@ -111,6 +111,15 @@ def test_a_missing_file_is_named(root: Path) -> None:
         (root / key).write_bytes(content)
 
 
+@pytest.mark.parametrize("key", ["zarr.json", "_zindex/plan.json", "one/zarr.json", "one/c/1"])
+def test_a_file_that_the_system_refuses_is_named(root: Path, key: str) -> None:
+    build_arrays(root, ARRAYS)
+    (root / key).unlink()
+    (root / key).symlink_to((root / key).name)
+    problem = "cannot be read: Too many levels of symbolic links"
+    assert damaged(verify_store(root)) == {key: "is missing" if "/c/" in key else problem}
+
+
 def test_another_size_is_named(root: Path) -> None:
     build_arrays(root, ARRAYS)
     shard = root / "one" / "c" / "2"

@@ -57,7 +57,7 @@ def check_shard(
     except StoreUnavailableError:
         raise
     except OSError as error:
-        return None, f"cannot be read: {error}"
+        return None, f"cannot be read: {error.strerror or error}"
 
 
 def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:

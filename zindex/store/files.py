@@ -53,8 +53,8 @@ def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
         If there is no such file.
     StoreError
         If it is larger than ``limit`` bytes.
-    StoreUnavailableError
-        If an object store does not answer.
+    StoreUnavailableError, StoreUnreadableError
+        If an object store does not answer, or a file system refuses.
     """
     if isinstance(path, Path):
         return local.read_file(path, limit=limit)
@@ -78,7 +78,7 @@ def read_range(path: Place, start: int, stop: int) -> bytes | memoryview:
     """
     try:
         if isinstance(path, Path):
-            with open(path, "rb") as stream:
+            with local.reading(path), open(path, "rb") as stream:
                 return os.pread(stream.fileno(), stop - start, start)
         from zindex.store import object_client
 
@@ -95,7 +95,8 @@ def exists(path: Place) -> bool:
 def file_nbytes(path: Place) -> int | None:
     """Return the size of a file, or None if there is none."""
     if isinstance(path, Path):
-        return path.stat().st_size if path.is_file() else None
+        with local.reading(path):
+            return path.stat().st_size if path.is_file() else None
     from zindex.store import object_client
 
     found = object_client.head(path)
@@ -105,7 +106,7 @@ def file_nbytes(path: Place) -> int | None:
 def file_version(path: Place) -> str | None:
     """Return what changes whenever a file is written or touched, or None if there is no file."""
     if isinstance(path, Path):
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError), local.reading(path):
             return str(path.stat().st_mtime_ns)
         return None
     from zindex.store import object_client
@@ -117,7 +118,8 @@ def file_version(path: Place) -> str | None:
 def list_names(path: Place) -> set[str]:
     """Return the names directly below a place: none if nothing is there."""
     if isinstance(path, Path):
-        return set(os.listdir(path)) if path.is_dir() else set()
+        with local.reading(path):
+            return set(os.listdir(path)) if path.is_dir() else set()
     from zindex.store import object_client
 
     return object_client.list_names(path)
@@ -126,8 +128,10 @@ def list_names(path: Place) -> set[str]:
 def list_keys(path: Place, *, depth: int = 1) -> Iterator[str]:
     """Yield the keys of the files exactly ``depth`` names below a place, taken from there."""
     if isinstance(path, Path):
-        if path.is_dir():
-            for entry in os.scandir(path):
+        with local.reading(path):
+            entries = list(os.scandir(path)) if path.is_dir() else []
+        with local.reading(path):
+            for entry in entries:
                 if depth > 1:
                     for key in list_keys(path / entry.name, depth=depth - 1):
                         yield f"{entry.name}/{key}"

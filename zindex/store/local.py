@@ -10,11 +10,11 @@ import ctypes
 import errno
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from zindex.errors import ConfigError, StoreError, StoreNotFoundError
+from zindex.errors import ConfigError, StoreError, StoreNotFoundError, StoreUnreadableError
 
 _MAX_BUFFERS = 512
 # What file systems without hard links answer to link(2).
@@ -143,6 +143,28 @@ def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview
             written -= len(head)
 
 
+def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableError:
+    """Return the error to raise, from the system's own, for what cannot be read."""
+    reason = error.strerror or str(error)
+    return StoreUnreadableError(
+        f"{os.fspath(path)} must be readable, the system says: {reason}; check its permissions and "
+        "the file system",
+        error.errno,
+        error.strerror,
+    )
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the system says of a place into an error of ours; what is missing stays so."""
+    try:
+        yield
+    except (StoreError, FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def read_file(path: Path, *, limit: int = 1 << 26) -> bytes:
     """Return the content of a small file.
 
@@ -152,9 +174,11 @@ def read_file(path: Path, *, limit: int = 1 << 26) -> bytes:
         If there is no such file.
     StoreError
         If it is larger than ``limit`` bytes.
+    StoreUnreadableError
+        If the system refuses it, or fails to read it.
     """
     try:
-        with open(path, "rb") as stream:
+        with reading(path), open(path, "rb") as stream:
             content = stream.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreNotFoundError(f"no file {path}; check the path") from error

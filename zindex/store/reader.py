@@ -17,6 +17,7 @@ from zindex.store import round_reader
 from zindex.store.array_files import ArrayFiles
 from zindex.store.codecs import CRC_NBYTES, checksum
 from zindex.store.layout import ArrayLayout
+from zindex.store.local import reading, unreadable
 from zindex.store.open_files import OpenArray, OpenFile, table
 from zindex.store.rows import Described, RowReader, Spans, read_array_spans, read_many
 from zindex.store.shard import decode_chunk
@@ -159,9 +160,12 @@ class LocalReader(RowReader):
                 # The next try sees the files that are there then, perhaps sound ones.
                 table.forget_array(array)
                 # A network file system says so when another client has put a file in its place.
-                if not isinstance(error, OSError) or error.errno != errno.ESTALE:
+                if not isinstance(error, OSError):
                     raise
-                self._read_shard(array, shard, first, rows)
+                if error.errno != errno.ESTALE:
+                    raise unreadable(array.path(shard), error) from error
+                with reading(Path(array.path(shard))):
+                    self._read_shard(array, shard, first, rows)
             position += count
 
     def _read_shard(self, array: OpenArray, shard: int, first: int, rows: npt.NDArray[Any]) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from zindex.errors import VerificationError
 from zindex.store import files
 from zindex.store.check_shard import check_shard
 from zindex.store.layout import ArrayLayout
+from zindex.store.local import reading
 from zindex.store.objects import ObjectPath, Place
 from zindex.store.shard import (
     Buffer,
@@ -117,9 +119,15 @@ def find_receipt(
     if isinstance(path, ObjectPath):
         return _find_object(path, layout, shard)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with reading(path):
+            return _find_file(path, layout, shard)
     except FileNotFoundError:
         return None
+
+
+def _find_file(path: Path, layout: ArrayLayout, shard: int) -> Receipt | None:
+    """Return the receipt of a shard in a file system."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         nbytes = os.fstat(descriptor).st_size
         footer_nbytes = index_nbytes(layout)

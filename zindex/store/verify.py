@@ -19,6 +19,7 @@ from zindex.errors import (
     StoreError,
     StoreNotFoundError,
     StoreUnavailableError,
+    StoreUnreadableError,
     VerificationError,
 )
 from zindex.store import files
@@ -214,6 +215,8 @@ def _check_root(found: Inspection) -> None:
         found.damages.append(Damage(ROOT_KEY, "is missing"))
     except StoreUnavailableError:
         raise
+    except StoreUnreadableError as error:
+        found.damages.append(Damage(ROOT_KEY, f"cannot be read: {error.strerror or error}"))
     except StoreError:
         if not files.exists(root / PLAN_KEY) or _is_of_later_format(root):
             raise
@@ -397,12 +400,12 @@ def _read(found: Inspection, key: str) -> bytes | None:
         return files.read_file(found.root / key)
     except StoreNotFoundError:
         found.damages.append(Damage(key, "is missing"))
-    except StoreError:
-        found.damages.append(Damage(key, "is far larger than it can be"))
     except StoreUnavailableError:
         raise
-    except OSError as error:
-        found.damages.append(Damage(key, f"cannot be read: {error}"))
+    except StoreUnreadableError as error:
+        found.damages.append(Damage(key, f"cannot be read: {error.strerror or error}"))
+    except StoreError:
+        found.damages.append(Damage(key, "is far larger than it can be"))
     return None
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import zarr
 
 from zindex.errors import StoreError, VerificationError
+from zindex.store.local import reading
 from zindex.store.rows import RowReader
 from zindex.store.shard import FOREIGN_REMEDY
 
@@ -114,7 +116,7 @@ class ZarrRows(RowReader):
         counts = [outer // inner for outer, inner in zip(self._grid, chunks, strict=True)]
         nbytes = 16 * math.prod(counts)
         end = 4 * (len(names) - 1)
-        with open(file, "rb") as stream:
+        with reading(Path(file)), open(file, "rb") as stream:
             if codec.index_location.value == "end":
                 stream.seek(-min(nbytes + end, os.path.getsize(file)), os.SEEK_END)
             stored = stream.read(nbytes)
