@@ -10,10 +10,10 @@ import pytest
 from tests.cluster.systems import slurm as slurm_programs
 from tests.cluster.systems import sshd as ssh_programs
 from tests.cluster.systems.needs import go_without, need_programs
-from tests.cluster.systems.runs import Run, build_here, write_run
+from tests.cluster.systems.runs import Run, build_alone, write_run
 from tests.cluster.systems.slurm import Slurm, private_slurm
 from tests.cluster.systems.sshd import SshHosts, private_hosts
-from tests.cluster.systems.watched import Watched, watch
+from tests.cluster.systems.watched import Watched
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +51,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory where workers find the kernels that others have compiled."""
+    return tmp_path_factory.mktemp("kernels")
+
+
 @pytest.fixture
-def watched(programs: Path) -> Iterator[Watched]:
+def watched(tmp_path: Path, programs: Path, kernels: Path) -> Iterator[Watched]:
     """A run whose processes are found again, and gone after the test."""
-    with watch(programs) as found:
-        yield found
+    (tmp_path / "scratch").mkdir()
+    found = Watched(tmp_path / "scratch", programs, kernels)
+    yield found
+    found.end()
 
 
 @pytest.fixture
@@ -65,6 +73,6 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def golden(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> dict[str, str]:
     """What the indices of the run hold, by a build in one process."""
-    return build_here(write_run(tmp_path_factory.mktemp("golden")))
+    return build_alone(write_run(tmp_path_factory.mktemp("golden")), kernels)

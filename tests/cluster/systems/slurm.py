@@ -68,7 +68,7 @@ class Job:
         text = self._control("show", "job", "--oneliner", self.number).splitlines()[0]
         return dict(field.split("=", 1) for field in text.split() if "=" in field)
 
-    def wait(self, *states: str, seconds: float = 120) -> str:
+    def wait(self, *states: str, seconds: float = 200) -> str:
         """Return the job's state once it is one of these, or the last that a job has."""
         deadline = time.monotonic() + seconds
         last = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}

@@ -25,7 +25,7 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 PermitRootLogin prohibit-password
-AcceptEnv ZINDEX_* PYTHONPATH
+AcceptEnv ZINDEX_* PYTHONPATH TMPDIR NUMBA_CACHE_DIR
 """
 
 _CLIENT = """\
@@ -36,7 +36,7 @@ Host *
     UserKnownHostsFile {folder}/known_hosts
     StrictHostKeyChecking yes
     BatchMode yes
-    SendEnv ZINDEX_* PYTHONPATH
+    SendEnv ZINDEX_* PYTHONPATH TMPDIR NUMBA_CACHE_DIR
 """
 
 

@@ -127,7 +127,7 @@ def test_pods_of_a_job_build(run: Run, golden: dict[str, str], watched: Watched)
             process = running([*command, "--threads=1"], watched.environment(**own), log)
             pods.append((stack.enter_context(process), log))
         for process, log in pods:
-            assert process.wait(120) == 0, log.read_text()
+            assert process.wait(200) == 0, log.read_text()
         watched.check_gone()
     assert run.digests() == golden
 
@@ -177,7 +177,7 @@ def test_the_operators_pods_build(run: Run, golden: dict[str, str], watched: Wat
             processes.append(stack.enter_context(process))
             if number == 0:
                 wait_for_port(port, processes[0])
-        assert processes[-1].wait(120) == 0, log.read_text()
+        assert processes[-1].wait(200) == 0, log.read_text()
     assert run.digests() == golden
 
 
@@ -203,6 +203,6 @@ def test_pods_of_the_job_set_train(run: Run, golden: dict[str, str], watched: Wa
             process = running(command, watched.environment(**own), log)
             pods.append((stack.enter_context(process), log))
         for process, log in pods:
-            assert process.wait(120) == 0, log.read_text()
+            assert process.wait(200) == 0, log.read_text()
         watched.check_gone()
     run.check(golden, 2, "torchrun")

@@ -20,6 +20,6 @@ def test_a_job_of_four_ranks(
     log = run.folder / "mpi.log"
     command = [str(FOLDERS / "mpi" / "launch.sh"), *run.train()]
     with running(command, environment, log) as process:
-        assert process.wait(120) == 0, log.read_text()
+        assert process.wait(200) == 0, log.read_text()
         watched.check_gone()
     run.check(golden, 4, "mpi")

@@ -51,7 +51,7 @@ def test_ranks_scheduler_and_workers_in_one_job(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
     seen = run.folder / "seen"
-    options = ["--num-workers=2", f"--until={seen}"]
+    options = ["--no-folder", "--num-workers=2", f"--until={seen}"]
     job = submit(str(SCRIPTS / "train.sbatch"), *run.train(*options), ranks_per_node=2)
     wait_for(run.folder / "ready-0", log)
     # The nodes are on one machine: nobody else reaches what zindex has started.
@@ -61,6 +61,7 @@ def test_ranks_scheduler_and_workers_in_one_job(
     seen.touch()
     check_end(job, log, watched)
     run.check(golden, 4, "torchrun")
+    assert not (run.folder / "cluster").exists()
 
 
 def test_nodes_without_ranks_build_too(

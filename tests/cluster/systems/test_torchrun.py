@@ -51,7 +51,7 @@ def test_a_job_of_two_nodes_refuses_strangers(
         check_strangers(watched, run, address)
         seen.touch()
         for node, process in enumerate(nodes):
-            assert process.wait(120) == 0, logs[node].read_text()
+            assert process.wait(200) == 0, logs[node].read_text()
             assert "Warning" not in logs[node].read_text()
         watched.check_gone()
     run.check(golden, 4, "torchrun")

@@ -63,7 +63,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Be one rank of the job."""
     ports = list_ports()
     folder = os.environ.get("CLUSTER_FOLDER", arguments.folder / "cluster")
-    with alongside(folder, threads=1) as cluster:
+    with alongside(None if arguments.no_folder else folder, threads=1) as cluster:
         job = cluster.job
         if cluster.client is not None:
             start = os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -102,6 +102,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--no-folder", action="store_true", help="meet by torch's own store")
     parser.add_argument("--until", type=Path, help="stay beside the cluster until this file")
     parser.add_argument("--stand-still-after", type=int, default=0, help="tasks of the first start")
     parser.add_argument("--num-workers", type=int, default=0, help="workers that must have come")

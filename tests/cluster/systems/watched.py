@@ -41,18 +41,23 @@ class Listener:
 class Watched:
     """One run and all its processes."""
 
-    #: Directories of programs that the run finds before all others.
-    programs: tuple[Path, ...]
+    #: Where its machines keep temporary files.
+    scratch: Path
+    #: Directories that all runs share: programs found before all others, and compiled kernels.
+    programs: Path
+    kernels: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return an environment whose processes are found again, wherever they end up."""
-        places = [*map(str, self.programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        places = [str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]]
         own = {
             _MARK: self.mark,
             "PATH": ":".join(places),
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(self.scratch),
+            "NUMBA_CACHE_DIR": str(self.kernels),
         }
         clean = {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN)}
         return clean | own | variables
@@ -83,7 +88,7 @@ class Watched:
         return found
 
     def check_gone(self, seconds: float = 20) -> None:
-        """Fail unless all processes of the run end soon by themselves."""
+        """Fail unless all processes of the run end soon by themselves, and tidy up."""
         deadline = time.monotonic() + seconds
         while left := self.processes():
             if time.monotonic() > deadline:
@@ -93,22 +98,15 @@ class Watched:
                         lines.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
                 raise AssertionError("processes are left:\n" + "\n".join(lines))
             time.sleep(0.05)
+        # Kernels are compiled once per machine; all else goes with the run.
+        left_behind = {path.name for path in self.scratch.glob("zindex*")}
+        assert not {name for name in left_behind if not name.startswith("zindex-numba-")}
 
     def end(self) -> None:
         """Kill what is left."""
         for process in self.processes():
             with suppress(psutil.Error):
                 process.kill()
-
-
-@contextmanager
-def watch(*programs: Path) -> Iterator[Watched]:
-    """Give a run whose processes are gone when the block is left."""
-    watched = Watched(programs)
-    try:
-        yield watched
-    finally:
-        watched.end()
 
 
 @contextmanager
@@ -125,7 +123,7 @@ def running(
         process.wait()
 
 
-def wait_for(path: Path, log: Path, seconds: float = 120) -> None:
+def wait_for(path: Path, log: Path, seconds: float = 200) -> None:
     """Return once a file is there; fail with what the run has said if it does not come."""
     deadline = time.monotonic() + seconds
     while not path.exists():
