@@ -20,6 +20,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 WriteCorpus = Callable[..., str]
 
 
+def numbers(quick: int, total: int) -> list[Any]:
+    """Return the numbers of drawn cases; those from `quick` on are slow."""
+    slow = [pytest.param(number, marks=pytest.mark.slow) for number in range(quick, total)]
+    return [*range(quick), *slow]
+
+
 class FakeTokenizer:
     """Only what datasets ask of a tokenizer."""
 

@@ -10,7 +10,10 @@ import pytest
 
 COMMANDS = {
     "bench_ahead": ["--datasets", "3", "--documents", "1000", "--samples", "1000", "--runs", "1"],
-    "bench_blend": ["--datasets", "9", "--samples", "1e4", "--runs", "1"],
+    "bench_blend": [
+        *["--datasets", "9", "--samples", "1e4", "--runs", "1"],
+        *["--contenders", "helpers_cpp", "megatron order", "scalable order, uniform"],
+    ],
     "bench_build": ["--documents", "20000", "--runs", "1"],
     "bench_follow": ["--datasets", "2", "--documents", "500", "--samples", "2e4", "--runs", "1"],
     "bench_kernels": ["--size", "1e5", "--runs", "1"],
@@ -33,11 +36,22 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_benchmark_runs(tmp_path: Path, kernels: Path, name: str) -> None:
+    run_benchmark(name, COMMANDS[name], tmp_path, kernels)
+
+
+@pytest.mark.slow
+def test_every_blend_is_measured(tmp_path: Path, kernels: Path) -> None:
+    """Each contender is a process of its own; half of them run by default."""
+    everyone = COMMANDS["bench_blend"][: COMMANDS["bench_blend"].index("--contenders")]
+    run_benchmark("bench_blend", everyone, tmp_path, kernels)
+
+
+def run_benchmark(name: str, arguments: list[str], tmp_path: Path, kernels: Path) -> None:
     pytest.importorskip("megatron.core")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{name}"]
     done = subprocess.run(
-        [*command, *COMMANDS[name], "--json", str(figures)],
+        [*command, *arguments, "--json", str(figures)],
         check=True,
         env=os.environ | {"NUMBA_CACHE_DIR": str(kernels)},
         stdout=subprocess.PIPE,

@@ -137,7 +137,7 @@ def test_all_ranks_get_the_same(
         assert ranks.outcome(rank) == {"rank": rank, "datasets": datasets}
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, num_ranks: int) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
     process = ranks.start({"config": run_config}, *launcher)

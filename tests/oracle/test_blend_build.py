@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import numbers
 from zindex.building.blend import build_blend
 from zindex.building.blend_arrays import open_blend_arrays
 from zindex.building.executor import DaskExecutor, run_builds
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.layout import ChunkGrid
-
-CASES = range(20)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def draw_with_helpers(helpers: Any, plan: BlendPlan) -> tuple[np.ndarray, np.nda
     return datasets, samples
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", numbers(8, 20))
 def test_any_grid_and_any_workers_give_megatrons_blend(
     helpers: Any, cluster_client: Any, tmp_path: Path, case: int
 ) -> None:
