@@ -32,7 +32,7 @@ def connect_client(address: str, *, patience: float = RECONNECT_SECONDS, **setti
     """
     try:
         client = _client_class()(address, **{"set_as_default": False} | settings)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"a Dask scheduler must answer at {address}, none does: {error}"
         ) from error
