@@ -19,7 +19,7 @@ from zindex.errors import ConfigError
         ("ssh", {}, "a cluster by ssh needs hosts, got none"),
         ("ssh", {"hosts": ["-oProxyCommand=x"]}, "a host must be like node1"),
         ("tls://127.0.0.1:1", {}, "needs its certificate, got no folder"),
-        ("tcp://127.0.0.1:1", {"start_timeout": 0.2}, "a scheduler must answer at tcp://127"),
+        ("tcp://127.0.0.1:1", {"start_timeout": 0.2}, "a Dask scheduler must answer at tcp://127"),
         ("slurm", {}, "run it under srun"),
         ("mpi", {}, "run it under mpirun"),
         ("k8s", {}, "set ZINDEX_NUM_NODES in the pods of an indexed Job"),

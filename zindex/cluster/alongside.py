@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ from zindex.cluster.node_settings import NodeSettings
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads
 from zindex.cluster.starting import Node, check_node, connect, start_node
 from zindex.cluster.torch_store import publish_by_store, receive_by_store
+from zindex.cluster.watchdog import Watchdog
 from zindex.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,10 +102,7 @@ class Cluster:
             facts["address"],
             meeting.folder,
         )
-        with suppress(ImportError):
-            from zindex.cluster.watchdog import Watchdog
-
-            stack.enter_context(Watchdog(self.client, options.count_nodes(job)))
+        stack.enter_context(Watchdog(self.client, options.count_nodes(job)))
 
     def _join(self, stack: ExitStack) -> None:
         """Start this node's worker, which finds the scheduler by itself."""

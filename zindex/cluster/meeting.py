@@ -76,7 +76,7 @@ class Meeting:
         try:
             read_certificate(self.folder)
         except ConfigError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
                 return None
             raise
         return self.folder

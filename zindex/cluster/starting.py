@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from zindex.building.patient_client import connect_client
 from zindex.cluster.certificates import make_security
 from zindex.cluster.meeting import Meeting
 from zindex.cluster.node_settings import NodeSettings
@@ -18,8 +19,8 @@ from zindex.errors import ConfigError
 NODE_COMMAND = (sys.executable, "-m", "zindex.cluster.node")
 # Seconds that a node's processes have to end.
 _END_SECONDS = 15.0
-# Seconds that a client tries to reach a scheduler that is started again.
-_RECONNECT_SECONDS = 120.0
+# Seconds that a scheduler has to answer.
+_ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
 Node = subprocess.Popen[bytes]
@@ -101,7 +102,7 @@ def open_client(
     *,
     default: bool = True,
     address: str | None = None,
-    seconds: float = _RECONNECT_SECONDS,
+    seconds: float = _ANSWER_SECONDS,
 ) -> Any:
     """Return a client of the scheduler of a meeting, or of one at an address.
 
@@ -110,8 +111,6 @@ def open_client(
     ConfigError
         If it does not answer.
     """
-    from distributed import Client
-
     if address is None:
         facts = meeting.read()
         if facts is None:
@@ -120,17 +119,11 @@ def open_client(
                 "one with zindex cluster up"
             )
         address = facts["address"]
-    try:
-        client = Client(
-            address,
-            security=make_security(meeting.tls_folder),
-            timeout=seconds,
-            name="zindex",
-            set_as_default=default,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"a scheduler must answer at {address}, none does: {error}; see whether the cluster "
-            "still runs, and whether the certificate is its own"
-        ) from error
+    client = connect_client(
+        address,
+        security=make_security(meeting.tls_folder),
+        timeout=seconds,
+        name="zindex",
+        set_as_default=default,
+    )
     return stack.enter_context(client)
