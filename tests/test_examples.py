@@ -1,5 +1,6 @@
 """Every example, run as its first line says."""
 
+import json
 import os
 import re
 import subprocess
@@ -129,3 +130,24 @@ def test_a_killed_job_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
     assert samples["samples-1-0.txt"] == list(range(80, 192))
     assert samples["samples-2-0.txt"] == [16 * step + i for step in range(8) for i in range(8)]
     assert "   192 samples without a break, 192 with one\nsame token stream: True" in done.stdout
+
+
+def test_two_nodes_build_what_they_train_on(tmp_path: Path) -> None:
+    folder = tmp_path / "alongside"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = run_example(
+        [sys.executable, str(EXAMPLES / "04_alongside.py"), "--folder", str(folder)],
+        *("--files", "20", "--steps", "4", "--vocab-size", "300", "--port", str(port)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the last loss of 64 samples" in done.stdout
+    steps = [
+        event["name"] for event in json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    ]
+    assert {"make-model", "open-loader", "train"} < set(steps)
+    assert (folder / "timeline.png").stat().st_size > 1000
+    (meeting,) = (folder / "cluster").iterdir()
+    assert sorted(path.name for path in meeting.iterdir()) == ["logs", "nodes", "stop"]
+    assert list((meeting / "nodes").iterdir()) == []
