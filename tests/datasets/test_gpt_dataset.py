@@ -18,7 +18,7 @@ import zindex
 from tests.conftest import FakeTokenizer
 from zindex.building import source
 from zindex.building.executor import SerialExecutor
-from zindex.datasets import gpt_dataset, gpt_index
+from zindex.datasets import gpt_index, text_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError
@@ -228,22 +228,22 @@ def test_validated_and_digested_once_for_all_splits(
 
 
 def test_only_rank_0_builds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 1)
+    monkeypatch.setattr(text_dataset, "current_rank", lambda: 1)
     with pytest.raises(NotReadyError, match="0 of 3 shards are finished"):
         open_dataset(prefix, 5, index_timeout=0.2)
     others: list[GPTDataset] = []
     rank_1 = threading.Thread(target=lambda: others.append(open_dataset(prefix, 5)))
     rank_1.start()
-    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 0)
+    monkeypatch.setattr(text_dataset, "current_rank", lambda: 0)
     built = open_dataset(prefix, 5)
     rank_1.join(60)
     assert torch.equal(built[0]["tokens"], others[0][0]["tokens"])
 
 
 def test_rank_1_takes_over(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 1)
+    monkeypatch.setattr(text_dataset, "current_rank", lambda: 1)
     taken = open_dataset(prefix, 5, index_takeover=0.1)
-    monkeypatch.setattr(gpt_dataset, "current_rank", lambda: 0)
+    monkeypatch.setattr(text_dataset, "current_rank", lambda: 0)
     assert torch.equal(taken[0]["tokens"], open_dataset(prefix, 5)[0]["tokens"])
 
 
@@ -278,8 +278,17 @@ def test_two_ranks(prefix: str, tmp_path: Path) -> None:
     assert [out.strip() for out, _ in outputs] == [f"0 {items}", f"1 {items}"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize(
+    ("method", "used"),
+    [
+        ("fork", False),
+        ("fork", True),
+        ("spawn", True),
+        ("forkserver", True),
+        pytest.param("spawn", False, marks=pytest.mark.slow),
+        pytest.param("forkserver", False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_loader_workers(path: str, method: str, used: bool) -> None:
     dataset = open_dataset(path, 20, reset_attention_mask=True)

@@ -26,14 +26,10 @@ from zindex.building.on_demand import Needed, needed_blend
 from zindex.datasets.batch_texts import find_runs
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.gpt_batches import is_plain
-from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.packed_batches import make_packed_batch
-from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
@@ -269,12 +265,12 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if type(self).__getitem__ is not BlendedDataset.__getitem__:
             return None
         used = [self.datasets[i] for i in set(dataset_ids.tolist())]
-        for base, make in ((GPTDataset, make_batch), (PackedGPTDataset, make_packed_batch)):
-            if all(is_plain(dataset, base) for dataset in used):
-                first = used[0].config
-                same = (item.config is first or item.config == first for item in used)
-                return make if all(same) else None
-        return None
+        texts = [item for item in used if isinstance(item, TextDataset) and item._is_plain]
+        if len(texts) < len(used):
+            return None
+        first = texts[0]
+        same = (item.config is first.config or item.config == first.config for item in texts)
+        return first._make_together if all(same) else None
 
     @property
     def _where(self) -> str:

@@ -5,8 +5,6 @@ datasets are not here.
 """
 
 import operator
-from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,10 @@ import torch
 
 from zindex.building.arrays import AnyArray, IndexArrays, compute_index_arrays, open_index_arrays
 from zindex.building.on_demand import Needed
-from zindex.building.source import is_store
 from zindex.datasets.gpt_batches import is_plain, join_parts, require_plain
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import (
     STORED,
-    document_span,
     index_folder,
     index_needed,
     memory_facts,
@@ -30,17 +26,12 @@ from zindex.datasets.gpt_index import (
 )
 from zindex.datasets.gpt_masks import Masks, _get_ltor_masks_and_position_ids, causal_mask
 from zindex.datasets.gpt_tensors import make_batch
-from zindex.datasets.indexed_dataset import IndexedDataset
-from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
-from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
-from zindex.datasets.utils import Split, current_rank
-from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.datasets.text_dataset import TextDataset
+from zindex.datasets.utils import Split
 from zindex.errors import ConfigError
+from zindex.plan.epochs import EpochPlan
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.identity import fingerprint
-from zindex.store.open import Store
 from zindex.store.reader import RowReader
 
 __all__ = [
@@ -52,7 +43,7 @@ __all__ = [
 ]
 
 
-class GPTDataset(MegatronDataset):
+class GPTDataset(TextDataset[IndexArrays]):
     """A split of a dataset as samples of ``sequence_length`` tokens and their labels.
 
     Sample j is tokens ``[j*S, j*S + S + x)`` of the documents in document order, with S the
@@ -88,93 +79,26 @@ class GPTDataset(MegatronDataset):
         If another rank should have built the index and has not.
     """
 
-    config: GPTDatasetConfig
+    _epochs: EpochPlan
+    _make_together = staticmethod(make_batch)
+    _read_index = staticmethod(open_index_arrays)
 
-    def __init__(
-        self,
-        indexed_dataset: Any,
-        dataset_path: str | None,
-        indexed_indices: npt.NDArray[np.integer[Any]] | range,
-        num_samples: int | None,
-        index_split: Split,
-        config: GPTDatasetConfig,
-    ) -> None:
-        super().__init__(
-            indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
-        )
-        self._span = document_span(self._indices, self._where)
+    def _prepare(self) -> None:
+        """Count the samples."""
         self._epochs = plan_samples(
-            indexed_dataset,
+            self.dataset,
             self._span,
             self.num_samples,
             drop_last=self._drop_last,
-            config=config,
+            config=self.config,
             where=self._where,
         )
-        self._rank = current_rank()
-        self._store: Store | None = None
-        self._arrays: IndexArrays | None = None
-        if config.defer_npy_index_mmap:
-            return
-        if isinstance(indexed_dataset, STORED):
-            obtain(self._needed, self._receive, self._rank, config)
-        else:
-            self._open_arrays()
-
-    @property
-    def _where(self) -> str:
-        """The split and the dataset, for messages."""
-        return f"{self.index_split.name} of {self.dataset_path}"
 
     @property
     def _drop_last(self) -> bool:
         """Whether a last sample that is not full is left out."""
         is_valid = self.index_split is Split.valid
         return not is_valid or self.config.drop_last_partial_validation_sequence
-
-    @staticmethod
-    def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Return the number of sequences: GPT datasets are split by sequences, not documents."""
-        return len(low_level_dataset)
-
-    @staticmethod
-    def build_low_level_dataset(
-        dataset_path: str, config: GPTDatasetConfig
-    ) -> IndexedDataset | ZarrIndexedDataset:
-        """Return the opened low-level dataset of a path.
-
-        Parameters
-        ----------
-        dataset_path
-            A Zarr token store, or the prefix of a ``.bin/.idx`` pair: it is told from the files.
-        config
-            The configuration.
-
-        Raises
-        ------
-        SourceError, StoreError
-            If it is missing or damaged.
-        ConfigError
-            If it is in object storage, or ``sequences_per_dataset`` leaves it out.
-        """
-        if is_store(dataset_path):
-            return ZarrIndexedDataset(dataset_path, multimodal=False)
-        counts = None
-        if config.sequences_per_dataset:
-            counts = config.sequences_per_dataset.get(dataset_path)
-            if counts is None:
-                raise ConfigError(
-                    f"sequences_per_dataset must count {dataset_path}, it counts "
-                    f"{sorted(config.sequences_per_dataset)}; add it or leave all of them out"
-                )
-        return IndexedDataset(
-            dataset_path,
-            multimodal=False,
-            mmap=config.mmap_bin_files,
-            fast_cache_load=config.fast_cache_load,
-            sequences_per_dataset=counts,
-            dtype_code=config.token_dtype_code,
-        )
 
     @property
     def document_index(self) -> RowReader | AnyArray:
@@ -223,7 +147,7 @@ class GPTDataset(MegatronDataset):
         """
         if self.config.inter_document_masking or self.config.with_provenance:
             require_plain(self, GPTDataset)
-            return self.__getitems__([idx])[0]
+            return self._make_batch([idx])[0]
         text, _ = self._query_document_sample_shuffle_indices(0 if idx is None else idx)
         if self.config.add_extra_token_to_sequence:
             tokens, labels = torch.from_numpy(text[:-1]), torch.from_numpy(text[1:].copy())
@@ -244,26 +168,10 @@ class GPTDataset(MegatronDataset):
             item["attention_mask"] = attention_mask
         return item | {"loss_mask": loss_mask, "position_ids": position_ids}
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together: torch's DataLoader calls this.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples.
-
-        Returns
-        -------
-        batch
-            For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way is asked for them one by one.
-        """
-        if not len(positions) or not is_plain(self, GPTDataset):
-            return batch_of_items(self, positions)
-        numbers, is_padding = resolve_positions(positions, len(self), self._where)
-        dataset_ids = np.zeros(len(numbers), np.int16) if self.config.with_provenance else None
-        which = np.zeros(len(numbers), np.int64)
-        return make_batch([self], which, numbers, is_padding, dataset_ids)
+    @property
+    def _is_plain(self) -> bool:
+        """Whether items are made as batches make them, and not in a subclass's own way."""
+        return is_plain(self, GPTDataset)
 
     def _make_masks(self, tokens: torch.Tensor) -> Masks:
         """Return attention mask, loss mask and position ids of a sample's inputs."""
@@ -330,28 +238,18 @@ class GPTDataset(MegatronDataset):
             config=self.config,
         )
 
-    def _open_arrays(self) -> IndexArrays:
-        """Return the arrays of the index, built or found at first use."""
-        if self._arrays is not None:
-            return self._arrays
-        if not isinstance(self.dataset, STORED):
+    @property
+    def _spec(self) -> dict[str, Any]:
+        """Everything that decides which sample stands where."""
+        return self._plan(from_memory=not isinstance(self.dataset, STORED)).spec
+
+    def _find_arrays(self) -> None:
+        """Take the arrays of the index; those of documents in memory are computed here."""
+        if isinstance(self.dataset, STORED):
+            super()._find_arrays()
+        else:
             lengths = self.dataset.sequence_lengths[self._span.start : self._span.stop]
             self._arrays = compute_index_arrays(self._plan(from_memory=True), lengths)
-            return self._arrays
-        if self._store is None:
-            obtain_now(self._needed, self._receive, self._rank, self.config)
-        else:
-            self._receive(self._store)
-        assert self._arrays is not None
-        return self._arrays
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what decides which sample stands where, in any process.
-
-        It says nothing of the tokens themselves, only of the lengths of the documents.
-        """
-        return fingerprint(self._plan(from_memory=not isinstance(self.dataset, STORED)).spec)
 
     @property
     def _needed(self) -> Needed:
@@ -362,15 +260,6 @@ class GPTDataset(MegatronDataset):
     def _find_epochs(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the epoch in which the first token of each sample lies."""
         return samples * self.config.sequence_length // self._epochs.tokens_per_epoch
-
-    def _receive(self, store: Store) -> None:
-        """Take the committed index."""
-        self._store = store
-        self._arrays = open_index_arrays(store)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Arrays in memory are made again where they are needed; stored ones stay where they are.
-        return super().__getstate__() | {"_arrays": None}
 
 
 class MockGPTDataset(GPTDataset):

@@ -3,7 +3,6 @@
 The index is built by ``zindex.building``; here it is found and read.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -16,24 +15,16 @@ from zindex.building.on_demand import Needed
 from zindex.building.packed_arrays import PackedArrays, needed_packing, open_packed_arrays
 from zindex.building.source import LengthSource
 from zindex.datasets.gpt_batches import is_plain
-from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_index import STORED, document_span, index_folder, stored_source
+from zindex.datasets.gpt_index import STORED, index_folder, stored_source
 from zindex.datasets.gpt_sources import is_known
-from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.packed_batches import make_packed_batch
-from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
-from zindex.datasets.utils import Split, current_rank
+from zindex.datasets.text_dataset import TextDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.formats.megatron_cache import describe
 from zindex.plan.packing import PackingPlan, PackingRules
-from zindex.store.identity import fingerprint
-from zindex.store.open import Store
 from zindex.store.reader import RowReader
 
 
-class PackedGPTDataset(MegatronDataset):
+class PackedGPTDataset(TextDataset[PackedArrays]):
     """A split of a dataset as samples of whole documents, for training without truncation.
 
     A sample has room for ``sequence_length + x`` tokens, x being 1 if an extra token is drawn. It
@@ -72,56 +63,33 @@ class PackedGPTDataset(MegatronDataset):
         If another rank should have built the index and has not.
     """
 
-    config: GPTDatasetConfig
+    _make_together = staticmethod(make_packed_batch)
+    _read_index = staticmethod(open_packed_arrays)
 
-    def __init__(
-        self,
-        indexed_dataset: Any,
-        dataset_path: str | None,
-        indexed_indices: npt.NDArray[np.integer[Any]] | range,
-        num_samples: int | None,
-        index_split: Split,
-        config: GPTDatasetConfig,
-    ) -> None:
-        super().__init__(
-            indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
-        )
-        if not (isinstance(indexed_dataset, STORED) and is_known(indexed_dataset)):
+    def _prepare(self) -> None:
+        """Check that there is something to pack."""
+        if not (isinstance(self.dataset, STORED) and is_known(self.dataset)):
             raise ConfigError(
                 f"{self._where} must be text that zindex opens from disk to be packed, got "
-                f"{type(indexed_dataset).__name__}; use GPTDataset for other data"
+                f"{type(self.dataset).__name__}; use GPTDataset for other data"
             )
-        if config.follow is not None:
+        if self.config.follow is not None:
             raise ConfigError(
-                f"{self._where} cannot be followed while it is packed, got follow={config.follow}: "
-                "how large its index becomes is known when all documents are; leave follow out"
+                f"{self._where} cannot be followed while it is packed, got follow="
+                f"{self.config.follow}: how large its index becomes is known when all documents "
+                "are; leave follow out"
             )
         self.unique_identifiers["packing"] = asdict(self.rules)
-        self.unique_description, self.unique_description_hash = describe(self.unique_identifiers)
-        self._span = document_span(self._indices, self._where)
         if not self._source.count_tokens(self._span.start, self._span.stop):
             raise PlanError(
                 f"{self._where} must hold tokens to be packed, its documents "
                 f"[{self._span.start}, {self._span.stop}) hold none; give it a larger share"
             )
-        self._rank = current_rank()
-        self._store: Store | None = None
-        self._arrays: PackedArrays | None = None
-        if not config.defer_npy_index_mmap:
-            obtain(self._needed, self._receive, self._rank, config)
 
     @property
     def rules(self) -> PackingRules:
         """How documents become samples."""
         return self.config.packing or PackingRules()
-
-    @property
-    def _where(self) -> str:
-        """The split and the dataset, for messages."""
-        return f"{self.index_split.name} of {self.dataset_path}"
-
-    numel_low_level_dataset = staticmethod(GPTDataset.numel_low_level_dataset)
-    build_low_level_dataset = staticmethod(GPTDataset.build_low_level_dataset)
 
     @property
     def part_index(self) -> RowReader:
@@ -181,30 +149,10 @@ class PackedGPTDataset(MegatronDataset):
         """
         return self._make_batch([idx])[0]
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together: torch's DataLoader calls this.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples.
-
-        Returns
-        -------
-        batch
-            For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way is asked for them one by one.
-        """
-        if not len(positions) or not is_plain(self, PackedGPTDataset):
-            return batch_of_items(self, positions)
-        return self._make_batch(positions)
-
-    def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together."""
-        numbers, is_padding = resolve_positions(positions, len(self), self._where)
-        dataset_ids = np.zeros(len(numbers), np.int16) if self.config.with_provenance else None
-        which = np.zeros(len(numbers), np.int64)
-        return make_packed_batch([self], which, numbers, is_padding, dataset_ids)
+    @property
+    def _is_plain(self) -> bool:
+        """Whether items are made as batches make them, and not in a subclass's own way."""
+        return is_plain(self, PackedGPTDataset)
 
     @property
     def _source(self) -> LengthSource:
@@ -229,13 +177,10 @@ class PackedGPTDataset(MegatronDataset):
             grid=config.grid,
         )
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what decides which sample stands where, in any process.
-
-        It says nothing of the tokens themselves, only of the lengths of the documents.
-        """
-        return fingerprint(self._plan.spec)
+    @property
+    def _spec(self) -> dict[str, Any]:
+        """Everything that decides which sample stands where."""
+        return self._plan.spec
 
     @property
     def _needed(self) -> Needed:
@@ -246,21 +191,3 @@ class PackedGPTDataset(MegatronDataset):
     def _find_epochs(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the epoch that each sample is of."""
         return self._open_arrays().epochs_of(samples)
-
-    def _receive(self, store: Store) -> None:
-        """Take the committed index."""
-        self._store = store
-        self._arrays = open_packed_arrays(store)
-
-    def _open_arrays(self) -> PackedArrays:
-        """Return the arrays of the index, built or found at first use."""
-        if self._arrays is None:
-            if self._store is None:
-                obtain_now(self._needed, self._receive, self._rank, self.config)
-            else:
-                self._receive(self._store)
-        assert self._arrays is not None
-        return self._arrays
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_arrays": None}
