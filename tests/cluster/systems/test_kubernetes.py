@@ -128,7 +128,7 @@ def test_pods_of_a_job_build(run: Run, golden: dict[str, str], watched: Watched)
             pods.append((stack.enter_context(process), log))
         for process, log in pods:
             assert process.wait(200) == 0, log.read_text()
-        watched.check_gone()
+        watched.check_end()
     assert run.digests() == golden
 
 
@@ -204,5 +204,5 @@ def test_pods_of_the_job_set_train(run: Run, golden: dict[str, str], watched: Wa
             pods.append((stack.enter_context(process), log))
         for process, log in pods:
             assert process.wait(200) == 0, log.read_text()
-        watched.check_gone()
+        watched.check_end()
     run.check(golden, 2, "torchrun")

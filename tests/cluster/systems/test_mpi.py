@@ -21,5 +21,5 @@ def test_a_job_of_four_ranks(
     command = [str(FOLDERS / "mpi" / "launch.sh"), *run.train()]
     with running(command, environment, log) as process:
         assert process.wait(200) == 0, log.read_text()
-        watched.check_gone()
+        watched.check_end()
     run.check(golden, 4, "mpi")

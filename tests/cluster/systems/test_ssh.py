@@ -39,7 +39,7 @@ def test_a_build_on_two_hosts(
 ) -> None:
     with build() as process:
         assert process.wait(200) == 0, log.read_text()
-        watched.check_gone()
+        watched.check_end()
     assert run.digests() == golden
 
 

@@ -53,7 +53,7 @@ def test_a_job_of_two_nodes_refuses_strangers(
         for node, process in enumerate(nodes):
             assert process.wait(200) == 0, logs[node].read_text()
             assert "Warning" not in logs[node].read_text()
-        watched.check_gone()
+        watched.check_end()
     run.check(golden, 4, "torchrun")
 
 

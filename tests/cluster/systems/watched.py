@@ -88,7 +88,7 @@ class Watched:
         return found
 
     def check_gone(self, seconds: float = 20) -> None:
-        """Fail unless all processes of the run end soon by themselves, and tidy up."""
+        """Fail unless all processes of the run end soon by themselves."""
         deadline = time.monotonic() + seconds
         while left := self.processes():
             if time.monotonic() > deadline:
@@ -98,9 +98,12 @@ class Watched:
                         lines.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
                 raise AssertionError("processes are left:\n" + "\n".join(lines))
             time.sleep(0.05)
-        # Kernels are compiled once per machine; all else goes with the run.
-        left_behind = {path.name for path in self.scratch.glob("zindex*")}
-        assert not {name for name in left_behind if not name.startswith("zindex-numba-")}
+
+    def check_end(self) -> None:
+        """Fail unless the processes of the run end and leave nothing but compiled kernels."""
+        self.check_gone()
+        left = {path.name for path in self.scratch.glob("zindex*")}
+        assert not {name for name in left if not name.startswith("zindex-numba-")}
 
     def end(self) -> None:
         """Kill what is left."""
