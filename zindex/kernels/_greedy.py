@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.kernels._instructions import lend
 from zindex.kernels._jit import inline, jit
 from zindex.kernels._lanes import (
     count_bits,
@@ -31,7 +32,6 @@ from zindex.kernels._lanes import (
     set_lane,
     store_lanes,
 )
-from zindex.kernels._lend import lend
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]

@@ -39,7 +39,6 @@ USED = 8
 VERIFIED = 9
 #: Bytes of an integer, negative if signed: what may be widened.
 WIDTH = 10
-RECORD_LENGTH = 11
 
 #: Fields of a group of spans of one array: where its spans end in the round, addresses of the
 #: array's record and of the target, rows of the target, whether it is int64 while the array is

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import jit
-from zindex.kernels._prefetch import prefetch
 from zindex.kernels.mersenne import KEY_LENGTH, UInt32Array, temper_words, twist
 
 IntegerArray = npt.NDArray[np.integer[Any]]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import jit
-from zindex.kernels._prefetch import prefetch
 
 IntegerArray = npt.NDArray[np.integer[Any]]
 

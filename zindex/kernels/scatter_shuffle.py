@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import PlanError
+from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import inline, jit
-from zindex.kernels._prefetch import prefetch
 
 IntegerArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
