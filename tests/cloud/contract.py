@@ -48,7 +48,9 @@ class ObjectStoreContract:
         assert bytes(files.read_range(path, 40, 44)) == b""
         files.remove_file(path)
         files.remove_file(path)
-        with pytest.raises(StoreNotFoundError, match=r"no object s3://.*/ü%41.json; check the URL"):
+        with pytest.raises(
+            StoreNotFoundError, match=r"no object \w+://.*/ü%41.json; check the URL"
+        ):
             files.read_file(path)
 
     def test_names_are_listed(self, bucket: Bucket) -> None:
@@ -197,7 +199,7 @@ class ObjectStoreContract:
         assert (tmp_path / "back.bin").read_bytes() == Path(f"{prefix}.bin").read_bytes()
 
     def test_nothing_there(self, bucket: Bucket) -> None:
-        with pytest.raises(StoreNotFoundError, match=r"no zindex store at s3://bucket-\d+/corpus;"):
+        with pytest.raises(StoreNotFoundError, match=rf"no zindex store at {bucket.url}/corpus;"):
             zindex.open_store(f"{bucket.url}/corpus")
 
     def test_no_secret_is_pickled_shown_or_stored(
@@ -208,7 +210,7 @@ class ObjectStoreContract:
         )
         reader = store["tokens"]
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(reader)), np.arange(60))
-        for secret in (CANARY, bucket.server.environment["AWS_SECRET_ACCESS_KEY"]):
+        for secret in (CANARY, bucket.secret):
             for thing in (store, reader, store.root):
                 assert secret.encode() not in pickle.dumps(thing)
                 assert secret not in repr(thing)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.store.stores import ONE, count_up, plan_arrays
 from zindex.store import object_client
 from zindex.store.objects import ObjectPath, place_of
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 
 
 def main(url: str) -> None:
@@ -19,7 +19,7 @@ def main(url: str) -> None:
 
     def read() -> None:
         began.wait()
-        open_array(root, layout).read(0, 100)
+        open_reader(root, layout).read(0, 100)
 
     def write() -> None:
         began.wait()

@@ -97,6 +97,11 @@ class Bucket:
     def url(self) -> str:
         return f"s3://{self.name}"
 
+    @property
+    def secret(self) -> str:
+        """What must be found nowhere but in the environment."""
+        return self.server.environment["AWS_SECRET_ACCESS_KEY"]
+
     def keys(self, prefix: str = "") -> list[str]:
         """Return all keys that begin so."""
         pages = self.server.client.get_paginator("list_objects_v2")

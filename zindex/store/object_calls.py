@@ -2,7 +2,8 @@
 
 The only importer of obstore's clients. They belong to the process that made them: obstore's threads
 do not survive ``fork``, so a child that inherited a used client is refused instead of hanging.
-Credentials and endpoints are read from the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``).
+Credentials and endpoints are read from the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``), and
+the authorities whose certificates are trusted, where ``SSL_CERT_FILE`` names others.
 """
 
 import os
@@ -29,6 +30,11 @@ _NUM_RETRIES, _RETRY_TIMEOUT = 6, 30.0
 #: Seconds before a second try; they double from try to try up to the longest.
 FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 _ENVIRONMENT = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
+# Variables that name another address of the store.
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 _CLIENT_OPTIONS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -106,12 +112,13 @@ def _make_client(path: ObjectPath, *, writes: bool) -> Any:
         value = os.environ.get(f"{prefix}_{name.upper()}")
         if prefix is not None and value is not None:
             options[name] = value
-    endpoint = os.environ.get(f"{prefix}_ENDPOINT_URL", "")
-    if prefix is not None and endpoint.startswith("http://") and "allow_http" not in options:
-        raise ConfigError(
-            f"{prefix}_ENDPOINT_URL must be https:// unless {prefix}_ALLOW_HTTP is true, got "
-            f"{mask(endpoint)}; set {prefix}_ALLOW_HTTP=true to send data without encryption"
-        )
+    for name in _ENDPOINTS.get(path.scheme, ()):
+        endpoint = os.environ.get(name, "")
+        if endpoint.startswith("http://") and "allow_http" not in options:
+            raise ConfigError(
+                f"{name} must be https:// unless {prefix}_ALLOW_HTTP is true, got "
+                f"{mask(endpoint)}; set {prefix}_ALLOW_HTTP=true to send data without encryption"
+            )
     retries = {
         "max_retries": _NUM_RETRIES,
         "retry_timeout": timedelta(seconds=min(_RETRY_TIMEOUT, TOTAL_DEADLINE)),
@@ -143,6 +150,9 @@ def _reason(error: Exception) -> str:
         return f"status {status[1].strip()}" + (f", {code[1]}" if code is not None else "")
     if isinstance(error, CutShortError):
         return text
+    certificate = re.search(r"InvalidCertificate\(\s*(\w+)", text)
+    if certificate is not None:
+        return f"a certificate that is not trusted ({certificate[1]})"
     first = text.partition("\n")[0].rpartition(" - ")[2].partition(": ")
     words = first[2] if first[0].startswith(("HTTP error", "Generic")) else "".join(first)
     return words.partition(" (http")[0].partition(" http")[0].strip() or type(error).__name__
@@ -159,7 +169,9 @@ def unavailable(
 ) -> StoreUnavailableError:
     """Return the error to raise for a request that failed for good."""
     name = type(error).__name__
-    if name in ("PermissionDeniedError", "UnauthenticatedError"):
+    if "InvalidCertificate" in str(error):
+        remedy = "name the file of its authority in SSL_CERT_FILE, or check the address"
+    elif name in ("PermissionDeniedError", "UnauthenticatedError") or _status(error) in (401, 403):
         remedy = "check the credentials in the environment and what they allow"
     elif _status(error) == 501:
         remedy = "the store must support conditional writes: PUT with If-None-Match"
