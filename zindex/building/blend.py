@@ -37,7 +37,7 @@ from zindex.plan.blend_plan import BlendPlan
 from zindex.store import files
 from zindex.store.commit import StorePlan, begin_store
 from zindex.store.objects import Place, PlaceLike
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ def _read_chunk(
     if any(find_receipt(root, layout, shard, whole=True) is None for layout in layouts):
         return None
     bounds = plan.dataset_layout.shard_bounds(shard)
-    datasets, samples = (open_array(root, layout).read(*bounds) for layout in layouts)
+    datasets, samples = (open_reader(root, layout).read(*bounds) for layout in layouts)
     drawn, first = np.unique(datasets, return_index=True)
     if not np.array_equal(samples[first], counts[drawn]):
         return None

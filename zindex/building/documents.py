@@ -21,7 +21,7 @@ from zindex.plan.keys import Stage
 from zindex.store import files
 from zindex.store.identity import canonical_json, fingerprint, parse_json
 from zindex.store.objects import Place
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 #: Where the state of Megatron's generator after the documents is kept for a resumed build.
@@ -75,7 +75,7 @@ def read_documents(
     """Return rows ``[start, stop)`` of the document index, from its shards or computed."""
     if plan.stored == "minimal":
         return compute_documents(plan, start, stop)
-    return open_array(root, plan.document_layout).read(start, stop)
+    return open_reader(root, plan.document_layout).read(start, stop)
 
 
 def store_document_shard(

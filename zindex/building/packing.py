@@ -34,7 +34,7 @@ from zindex.store.commit import StorePlan, begin_store, read_plan
 from zindex.store.layout import ArrayLayout
 from zindex.store.life import end_first_life, show_first_life
 from zindex.store.objects import Place, PlaceLike
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards
 
 Int64Array = npt.NDArray[np.int64]
@@ -148,7 +148,7 @@ def find_starts(root: Place) -> Int64Array | None:
     layouts = [ArrayLayout.from_json(fields) for fields in stored["arrays"]]
     layout = next(item for item in layouts if item.name == schema.PARTITION_OFFSET.name)
     try:
-        return open_array(root, layout).read(0, layout.length)
+        return open_reader(root, layout).read(0, layout.length)
     except VerificationError:  # a shard is missing or damaged
         return None
 

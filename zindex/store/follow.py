@@ -27,7 +27,7 @@ from zindex.store.commit import ROOT_KEY, StorePlan, read_plan, read_status
 from zindex.store.layout import ArrayLayout
 from zindex.store.life import read_life
 from zindex.store.objects import Place, PlaceLike, place_of
-from zindex.store.open import Store, open_array, open_store
+from zindex.store.open import Store, open_reader, open_store
 from zindex.store.reader import RowReader, Spans, Verify, read_many
 from zindex.store.shard import REMEDY
 from zindex.store.shard_files import find_receipt
@@ -244,7 +244,7 @@ class FollowedArray(RowReader):
         self._cut = ArrayLayout.from_json(fields)
         self._is_there = np.zeros(self._cut.num_shards, np.bool_)
         version = f"followed-{store.fingerprint}"
-        self._reader = open_array(store.root, self._cut, version, store.verify)
+        self._reader = open_reader(store.root, self._cut, version, store.verify)
 
     def _find_missing(
         self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]

@@ -45,13 +45,13 @@ class Store:
         if name not in self.layouts:
             raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
         version = self.attributes["manifest_sha256"]
-        return open_array(self.root, self.layouts[name], version, self.verify)
+        return open_reader(self.root, self.layouts[name], version, self.verify)
 
 
-def open_array(
+def open_reader(
     root: Place, layout: ArrayLayout, version: str = "", verify: Verify = "first"
 ) -> RowReader:
-    """Return the reader of an array of a store that need not be committed; see `ArrayReader`."""
+    """Return the reader of an array of a store, committed or not; see `ArrayReader`."""
     if isinstance(root, Path):
         return ArrayReader(root, layout, version, verify)
     from zindex.store.remote_reader import RemoteReader

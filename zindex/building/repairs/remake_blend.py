@@ -16,7 +16,7 @@ from zindex.errors import FingerprintMismatchError, StoreError, VerificationErro
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 from zindex.store.verify import ShardId
 
 AnyArray = npt.NDArray[Any]
@@ -89,7 +89,7 @@ class RemadeBlend:
         if any(array == name for array, _ in damaged):
             return None
         layout = next(layout for layout in self.store_plan.layouts if layout.name == name)
-        return open_array(self.root, layout).read(0, layout.length)
+        return open_reader(self.root, layout).read(0, layout.length)
 
     def make(self, shards: set[ShardId]) -> Iterator[tuple[ArrayLayout, int, AnyArray]]:
         """Compute the shards, those of both long arrays together."""
@@ -129,7 +129,7 @@ class RemadeBlend:
     def _count_along(self, counts: Int64Array, stop: int, start: int = 0) -> Iterator[Int64Array]:
         """Add the samples of stored shards to counts, and give these after each shard."""
         layout = self.plan.dataset_layout
-        reader = open_array(self.root, layout)
+        reader = open_reader(self.root, layout)
         for shard in range(start, stop):
             datasets = reader.read(*layout.shard_bounds(shard))
             counts += np.bincount(datasets, minlength=self.plan.num_datasets)

@@ -23,7 +23,7 @@ from zindex.building.source import LengthSource
 from zindex.plan.packing import PackingPlan
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 from zindex.store.verify import ShardId
 
 AnyArray = npt.NDArray[Any]
@@ -63,7 +63,7 @@ class RemadePacking:
         layout = self.layouts[schema.PARTITION_OFFSET.name]
         shards = {(layout.name, shard) for shard in range(layout.num_shards)}
         if not shards & self._damaged:
-            return open_array(self.store_plan.root, layout).read(0, layout.length)
+            return open_reader(self.store_plan.root, layout).read(0, layout.length)
         starts = np.zeros((layout.length, 3), np.int64)
         for partition in range(layout.length - 1):
             starts[partition + 1] = starts[partition] + self._pack(partition).counts[0]

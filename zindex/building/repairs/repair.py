@@ -36,7 +36,7 @@ from zindex.store.commit import (
 )
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.objects import Place, PlaceLike
-from zindex.store.open import open_array
+from zindex.store.open import open_reader
 from zindex.store.reader import forget_open_shards
 from zindex.store.shard import Receipt, encode_shard
 from zindex.store.shard_files import replace_shard
@@ -319,7 +319,7 @@ class _Repair:
         present = self.found.receipts.get((layout.name, shard))
         if present is None or present == receipt or layout.codec == "none":
             return present == receipt
-        stored = open_array(self.root, layout).read(*layout.shard_bounds(shard))
+        stored = open_reader(self.root, layout).read(*layout.shard_bounds(shard))
         return np.array_equal(stored, values, equal_nan=stored.dtype.kind == "f")
 
     def _put_metadata(self, contents: dict[str, bytes]) -> None:
