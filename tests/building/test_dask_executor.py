@@ -10,14 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dask
 import pytest
 from distributed.client import FutureCancelledError
 
 from tests.cluster.dask_processes import DaskProcesses
 from zindex.building import dask_executor
 from zindex.building.dask_executor import DaskExecutor, _judge, _LostTaskError
-from zindex.building.executor import open_executor, run_builds
+from zindex.building.executor import run_builds
 from zindex.errors import ClusterLostError
 
 
@@ -135,18 +134,6 @@ class TestLostScheduler:
             return await executor.run(int, held, key="read")
 
         assert run_builds(main()) == 7
-
-    def test_build_by_address_waits_longer_than_for_a_connection(
-        self, processes: DaskProcesses, tmp_path: Path
-    ) -> None:
-        with (
-            dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-            open_executor(processes.address) as executor,
-        ):
-            processes.take_down("scheduler")
-            time.sleep(2.5)
-            processes.bring_up("scheduler")
-            assert run_builds(executor.run(int, 5, key="five")) == 5
 
     def test_scheduler_that_does_not_come_back_is_one_sentence(
         self, processes: DaskProcesses, client: Any, tmp_path: Path

@@ -28,6 +28,7 @@ from zindex.building.executor import (
     open_executor,
     run_builds,
 )
+from zindex.building.patient_client import RECONNECT_SECONDS
 from zindex.building.remote_tasks import keep
 from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
 
@@ -308,6 +309,7 @@ def test_address_of_a_scheduler_is_connected(processes: Any) -> None:
     with open_executor(processes.scheduler.address) as executor:
         assert run(executor, worker_pid) != os.getpid()
         connected = executor.client
+        assert connected._timeout == RECONNECT_SECONDS
     assert connected.status == "closed"
     assert processes.status == "running"
 
