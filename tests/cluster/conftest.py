@@ -53,8 +53,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory where workers find the kernels that others have compiled."""
-    return tmp_path_factory.mktemp("kernels")
+    """A directory where all find the kernels that others have compiled."""
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture
