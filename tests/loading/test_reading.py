@@ -10,6 +10,7 @@ import torch
 from tests.loading.datasets import Numbers
 from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import ConfigError
+from zindex.loading import reading
 from zindex.loading.collate import collate
 from zindex.loading.reading import BatchReader, read_ahead
 from zindex.loading.sampler import Positions
@@ -101,6 +102,28 @@ def test_batches_are_read_at_the_same_time() -> None:
 
     batches = read_ahead(BatchReader(Meeting(30), collate), [[i] for i in range(7)], 3)
     assert [batch["sample"].item() for batch in batches] == list(range(7))
+
+
+def test_whoever_stops_does_not_wait_for_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of a store that is gone lasts for minutes."""
+    monkeypatch.setattr(reading, "_LAST_WAIT", 0.01)
+    gone, is_read = threading.Event(), threading.Semaphore(0)
+
+    class Stuck(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index:
+                is_read.release()
+                assert gone.wait(60)
+            return super().__getitem__(index)
+
+    batches = read_ahead(BatchReader(Stuck(9), collate), [[0], [1], [2], [3]], 2)
+    next(batches)
+    for _ in range(2):
+        assert is_read.acquire(timeout=60)
+    batches.close()
+    assert not gone.is_set()
+    gone.set()
+    assert not is_read.acquire(timeout=0.1)  # what was asked for and not begun is not read
 
 
 def test_an_error_stands_where_its_batch_would() -> None:

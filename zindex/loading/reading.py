@@ -6,7 +6,7 @@ by the caller, and what the trainer has been handed is counted by it.
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from zindex.loading.sampler import Positions
 from zindex.store.object_calls import may_fork
 
 Collate = Callable[[Any], Any]
+
+# Seconds that reads may still take which nobody wants any more.
+_LAST_WAIT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +120,29 @@ def read_ahead(
     if not prefetch:
         yield from map(reader.__getitems__, left)
         return
-    with ThreadPoolExecutor(prefetch, thread_name_prefix="zindex-batch") as threads:
-        pending: deque[Future[Any]] = deque()
+    threads = ThreadPoolExecutor(prefetch, thread_name_prefix="zindex-batch")
+    pending: deque[Future[Any]] = deque()
 
-        def fill() -> None:
-            while len(pending) < prefetch and (positions := next(left, None)) is not None:
-                pending.append(threads.submit(reader.__getitems__, positions))
+    def fill() -> None:
+        while len(pending) < prefetch and (positions := next(left, None)) is not None:
+            pending.append(threads.submit(reader.__getitems__, positions))
 
-        try:
-            # Alone, so that no two threads open the same files at once, nor compile a kernel twice.
-            if (first := next(left, None)) is not None:
-                batch = reader.__getitems__(first)
-                fill()
-                yield batch
-            while pending:
-                batch = pending.popleft().result()
-                fill()
-                yield batch
-        finally:
-            for future in pending:
-                future.cancel()
+    try:
+        # Alone, so that no two threads open the same files at once, nor compile a kernel twice.
+        if (first := next(left, None)) is not None:
+            batch = reader.__getitems__(first)
+            fill()
+            yield batch
+        while pending:
+            batch = pending.popleft().result()
+            fill()
+            yield batch
+    finally:
+        for future in pending:
+            future.cancel()
+        # What a store that is gone does not answer would keep whoever stops here for minutes.
+        late = wait(pending, _LAST_WAIT).not_done
+        threads.shutdown(wait=not late)
 
 
 @dataclass(slots=True)
