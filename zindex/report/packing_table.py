@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
 
 from zindex.building.index_store import find_index
 from zindex.building.packing_sizes import (
@@ -12,8 +11,8 @@ from zindex.building.packing_sizes import (
     read_packing_sizes,
 )
 from zindex.building.planning import PlannedPacking
-from zindex.report.blend_table import largest_rows
-from zindex.report.formatting import align_columns, format_count, format_nbytes, format_share
+from zindex.report.dataset_table import dataset_lines
+from zindex.report.formatting import format_count, format_nbytes, format_share
 from zindex.store.commit import StoreStatus
 
 _HEADERS = (
@@ -123,29 +122,13 @@ def _make_row(item: PlannedPacking, status: StoreStatus, sizes: PackingSizes) ->
 
 def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
     """Return the rules, a header, a line per dataset, and below each its splits in columns."""
-    by_dataset = [list(group) for _, group in groupby(rows, key=lambda row: row.dataset)]
-    shown = [by_dataset[i] for i in largest_rows([group[0].num_tokens for group in by_dataset])]
-    cells = [_row_cells(row) for group in shown for row in group]
-    header, *texts = align_columns([_HEADERS, *cells], text_columns=("split",))
     first = rows[0]
     lines = [
         f"packed: at most {first.max_documents:,} documents in a sample, long documents "
         f"{_LONG[first.long_documents]}",
         "",
-        header,
+        *dataset_lines(rows, _HEADERS, _row_cells, text_columns=("split",)),
     ]
-    remaining = iter(texts)
-    for group in shown:
-        documents = format_count(group[0].num_documents)
-        tokens = format_count(group[0].num_tokens)
-        lines.append(f"{group[0].dataset}: {documents} documents, {tokens} tokens")
-        lines += islice(remaining, len(group))
-    if len(shown) < len(by_dataset):
-        num_rows = len(rows) - len(texts)
-        lines.append(
-            f"and {len(by_dataset) - len(shown):,} smaller datasets with {num_rows:,} indices; "
-            "--json lists all"
-        )
     if any(row.basis == "estimated" for row in rows):
         lines += ["", "~: estimated from some of the documents, until the index is built"]
     return lines

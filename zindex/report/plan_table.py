@@ -5,14 +5,14 @@ The sizes come from plans, so a report reads a few small files and writes none.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby, islice
 from typing import Any, Literal
 
 from zindex.building.planning import PlannedBlend, PlannedIndex, RunPlan, build_status, plan_run
 from zindex.config import RunConfig
 from zindex.plan.index_plan import IndexPlan
-from zindex.report.blend_table import BlendReport, largest_rows, make_blend_report
-from zindex.report.formatting import align_columns, format_count, format_nbytes
+from zindex.report.blend_table import BlendReport, make_blend_report
+from zindex.report.dataset_table import dataset_lines
+from zindex.report.formatting import format_count, format_nbytes
 from zindex.report.packing_table import PackingRow, make_packing_rows, packing_lines
 from zindex.store.commit import StoreStatus
 from zindex.store.files import free_nbytes
@@ -120,9 +120,13 @@ class PlanReport:
             f"split {self.split}"
         )
         blends = [line for blend in self.blends for line in ("", *blend.to_lines())]
-        table = packing_lines(self.packings) if self.packings else _table_lines(self.rows)
+        table = packing_lines(self.packings) if self.packings else self._table_lines()
         lines = [title, "", *table, *blends, "", *self._total_lines()]
         return "\n".join(lines)
+
+    def _table_lines(self) -> list[str]:
+        """Return the table of indices."""
+        return dataset_lines(self.rows, _HEADERS, _row_cells, text_columns=_TEXT_COLUMNS)
 
     def _total_lines(self) -> list[str]:
         """Return the legend, the totals and whether there is room."""
@@ -237,27 +241,6 @@ def _describe_last_epoch(plan: IndexPlan) -> LastEpoch:
     if plan.order == "scalable":
         return "each apart"
     return "apart" if plan.epochs.separate_final_epoch else "mixed"
-
-
-def _table_lines(rows: Sequence[PlanRow]) -> list[str]:
-    """Return the header, a line per dataset, and below each its splits in aligned columns."""
-    by_dataset = [list(group) for _, group in groupby(rows, key=lambda row: row.dataset)]
-    shown = [by_dataset[i] for i in largest_rows([group[0].num_tokens for group in by_dataset])]
-    cells = [_row_cells(row) for group in shown for row in group]
-    header, *texts = align_columns([_HEADERS, *cells], text_columns=_TEXT_COLUMNS)
-    lines, remaining = [header], iter(texts)
-    for group in shown:
-        documents = format_count(group[0].num_documents)
-        tokens = format_count(group[0].num_tokens)
-        lines.append(f"{group[0].dataset}: {documents} documents, {tokens} tokens")
-        lines += islice(remaining, len(group))
-    if len(shown) < len(by_dataset):
-        num_rows = len(rows) - len(texts)
-        lines.append(
-            f"and {len(by_dataset) - len(shown):,} smaller datasets with {num_rows:,} indices; "
-            "--json lists all"
-        )
-    return lines
 
 
 def _row_cells(row: PlanRow) -> tuple[str, ...]:
