@@ -6,11 +6,9 @@ whoever started it closes the pipe, dies, or stops the cluster. Then nothing of 
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -20,6 +18,7 @@ from typing import IO, Any
 from zindex.cluster.meeting import LOGS, Meeting
 from zindex.cluster.node_settings import NodeSettings
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads
+from zindex.cluster.scratch import numba_cache, open_scratch
 
 _POLL_SECONDS = 0.1
 # Between the starts of a process that ends at once; it grows to the second one.
@@ -102,10 +101,6 @@ class Node:
         self.settings = settings
         self.name = settings.name or f"{os.uname().nodename}-{os.getpid()}"
         self.place = Path(choose_scratch(settings.scratch))
-        self.scratch = Path(tempfile.mkdtemp(prefix="zindex-", dir=self.place))
-        self.meeting = Meeting(settings.meeting or self.scratch / "meeting")
-        if settings.packed is not None:
-            self.meeting.unpack(settings.packed)
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -114,18 +109,21 @@ class Node:
         # One thread per task: the worker's threads are the parallelism.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ[name] = "1"
-        self.meeting.open()
-        # Of an earlier cluster that met here, until the first node clears it away.
-        earlier = self.meeting.find_stop()
-        members = self._members()
-        try:
-            with self.meeting.attend():
-                self._keep(members, earlier)
-        finally:
-            self._end([member.process for member in members if member.process is not None])
-            shutil.rmtree(self.scratch, ignore_errors=True)
+        with open_scratch(self.place) as scratch:
+            meeting = Meeting(self.settings.meeting or scratch / "meeting")
+            if self.settings.packed is not None:
+                meeting.unpack(self.settings.packed)
+            meeting.open()
+            members = self._members(meeting, scratch)
+            try:
+                with meeting.attend():
+                    self._keep(members, meeting)
+            finally:
+                self._end([member.process for member in members if member.process is not None])
 
-    def _keep(self, members: list[_Member], earlier: tuple[int, int] | None) -> None:
+    def _keep(self, members: list[_Member], meeting: Meeting) -> None:
+        # Of an earlier cluster that met here, until the first node clears it away.
+        earlier = meeting.find_stop()
         slow = 0.0
         while not self.ended.wait(_POLL_SECONDS):
             now = time.monotonic()
@@ -135,16 +133,16 @@ class Node:
                 slow = now + _SLOW_POLL_SECONDS
                 for member in members:
                     member.check_memory()
-                if self.meeting.find_stop() not in (None, earlier):
+                if meeting.find_stop() not in (None, earlier):
                     break
 
-    def _members(self) -> list[_Member]:
+    def _members(self, meeting: Meeting, scratch: Path) -> list[_Member]:
         settings = self.settings
-        logs = self.meeting.folder / LOGS
+        logs = meeting.folder / LOGS
         common = {
-            "meeting": str(self.meeting.folder),
+            "meeting": str(meeting.folder),
             "supervisor": os.getpid(),
-            "scratch": str(self.scratch),
+            "scratch": str(scratch),
         }
         members = []
         if settings.scheduler_host is not None:
@@ -179,22 +177,6 @@ class Node:
             except subprocess.TimeoutExpired:  # such as one that is stopped
                 process.kill()
                 process.wait()
-
-
-def numba_cache(scratch: Path) -> Path:
-    """Return a directory of compiled kernels that outlives the job, if it is safe to use.
-
-    Compiled code is run: a directory that another user could write to is never taken.
-    """
-    folder = scratch / f"zindex-numba-{os.geteuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and folder.is_dir():
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="zindex-numba-", dir=scratch))
 
 
 def _watch_pipe(pipe: IO[bytes], ended: threading.Event) -> None:
