@@ -47,8 +47,8 @@ def stamp_shards(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in shards}
 
 
-def make_settings(write_corpus: WriteCorpus) -> dict[str, Any]:
-    """Return a greedy blend of three corpora, with their indices."""
+def make_settings(write_corpus: WriteCorpus, **settings: Any) -> dict[str, Any]:
+    """Return a blend of three corpora, greedy unless set otherwise, with their indices."""
     datasets = [
         {
             "path": write_corpus([3 + i * (j + 1) % 29 for i in range(3000)], name=f"corpus-{j}"),
@@ -63,7 +63,7 @@ def make_settings(write_corpus: WriteCorpus) -> dict[str, Any]:
         "samples": {"train": 9000},
         "order": "megatron",
         "grid": {"chunk_length": 128, "shard_length": 128},
-    }
+    } | settings
 
 
 def build_under_fire(
@@ -108,10 +108,9 @@ def build_under_fire(
 
 
 def check_chaos(
-    write_corpus: WriteCorpus, tmp_path: Path, num_kills: int, seconds: float
+    settings: dict[str, Any], tmp_path: Path, num_kills: int, seconds: float
 ) -> list[str]:
     """Kill processes during builds, each of which must end like an undisturbed one."""
-    settings = make_settings(write_corpus)
     rng, killed, num_builds = np.random.default_rng(2026), list[str](), 0
     with DaskProcesses(tmp_path / "dask") as processes:
         # Compiles the kernels too, for all processes that come.
@@ -129,13 +128,24 @@ def check_chaos(
 
 @pytest.mark.timeout(280)
 def test_killed_processes_change_nothing(write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    assert len(check_chaos(write_corpus, tmp_path, 4, LOADED_SECONDS)) == 4
+    assert len(check_chaos(make_settings(write_corpus), tmp_path, 4, LOADED_SECONDS)) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_many_killed_processes_change_nothing(write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    killed = check_chaos(write_corpus, tmp_path, 30, PROGRESS_SECONDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="greedy"),
+        # Both hold on workers what later tasks take together.
+        pytest.param({"order": "scalable", "shuffle": "uniform", "packing": {}}, id="packed"),
+    ],
+)
+def test_many_killed_processes_change_nothing(
+    settings: dict[str, Any], write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    config = make_settings(write_corpus, **settings)
+    killed = check_chaos(config, tmp_path, 30, PROGRESS_SECONDS)
     assert (len(killed), set(killed)) == (30, set(ROLES))
 
 
