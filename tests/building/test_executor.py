@@ -1,6 +1,7 @@
 """Executors: results, errors that say where, clusters that end with their block."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -181,6 +182,30 @@ def test_threads_of_late_workers_are_counted(monkeypatch: pytest.MonkeyPatch) ->
 def test_held_result_weighs_what_it_holds() -> None:
     held = keep(bytes, (1000,), "key")
     assert 1000 < sizeof(held) < 2000
+
+
+def test_held_result_is_freed_with_the_last_reference(client: Any) -> None:
+    """At once, not when Python next looks for cycles; a result made of it does not keep it."""
+
+    async def main() -> list[str]:
+        executor = DaskExecutor(client)
+        first = await executor.hold(bytes, 1000, key="freed-first")
+        second = await executor.hold(len, first, key="freed-second")
+        assert await executor.run(int, second, key="freed-read") == 1000
+        del first
+        while len(names := [key for key in client.futures if key.startswith("freed")]) > 1:
+            await asyncio.sleep(0.01)
+        del second
+        while any(key.startswith("freed") for key in client.futures):
+            await asyncio.sleep(0.01)
+        return names
+
+    gc.disable()
+    try:
+        (name,) = run_builds(main())
+    finally:
+        gc.enable()
+    assert name.startswith("freed-second")
 
 
 def test_our_errors_are_not_tried_again(client: Any, tmp_path: Path) -> None:
