@@ -247,9 +247,9 @@ class TestBlends:
         computed = threading.Event()
         finish = DaskExecutor._finish
 
-        async def finish_and_tell(executor: Any, future: Any, key: str, **settings: Any) -> Any:
-            outcome = await finish(executor, future, key, **settings)
-            if key.startswith(stage):
+        async def finish_and_tell(executor: Any, future: Any, **settings: Any) -> Any:
+            outcome = await finish(executor, future, **settings)
+            if future.key.startswith(stage):
                 computed.set()
             return outcome
 
