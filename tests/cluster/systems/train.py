@@ -70,15 +70,16 @@ def train(arguments: argparse.Namespace) -> None:
             if arguments.stand_still_after and start == "0":
                 stand_still_after(arguments.stand_still_after, arguments.folder / "midway")
             if arguments.num_workers:
-                cluster.client.wait_for_workers(arguments.num_workers, timeout=90)
-            zindex.build(arguments.run)
+                cluster.client.wait_for_workers(arguments.num_workers, timeout=180)
+        building = cluster.begin_build(arguments.run)
         own_ports = list_ports() - ports
         if arguments.until is not None:
             (arguments.folder / f"ready-{job.rank}").touch()
             wait_for(arguments.until)
 
-        # The ranks that do not build wait for the commits, and never load Dask.
         dist.init_process_group("gloo", rank=job.rank, world_size=job.world_size)
+        building.wait()
+        # The ranks that do not build wait for the commits, and never load Dask.
         datasets = zindex.open_run(arguments.run, Tokenizer())
         batches = zindex.loader(arguments.run, Tokenizer(), micro_batch_size=2)
         tokens = next(iter(batches))["tokens"]
