@@ -7,19 +7,15 @@ a scalable blend by epochs, of which only the size is known beforehand. They tak
 process of its own that has compiled everything.
 """
 
-import argparse
 import json
 import os
 import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, make_corpus
+from tests.benchmarks.turns import make_parser, take_turns
 
 CONTENDERS = ("after", "ahead")
 
@@ -77,33 +73,19 @@ def run_worker(name: str, path: str, tiny: str) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, num_worker_arguments=3)
     parser.add_argument("--datasets", type=int, default=200)
     parser.add_argument("--documents", type=float, default=1e6)
     parser.add_argument("--samples", type=float, default=1e8)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", help="where to work; a temporary folder by default")
-    parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         run_worker(*arguments.worker)
         return
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
-    module = __spec__.name if __spec__ else __name__
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         numbers = (arguments.datasets, int(arguments.documents), int(arguments.samples))
         path = make_run(Path(folder) / "run", *numbers)
         tiny = make_run(Path(folder) / "tiny", 2, 1000, 1000)
-        for _ in range(arguments.runs):
-            for name in CONTENDERS:
-                command = [sys.executable, "-m", module, "--worker", name, str(path), str(tiny)]
-                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                runs[name].append(json.loads(done.stdout.splitlines()[-1]))
-    result: dict[str, Any] = {
-        name: {key: statistics.median(run[key] for run in results) for key in results[0]}
-        for name, results in runs.items()
-    }
+        result = take_turns(__spec__.name, CONTENDERS, arguments.runs, path, tiny)
     print(
         f"{'permutation begun':20}{'seconds':>10}{'opening':>10}{'shuffling':>11}{'meanwhile':>11}"
     )

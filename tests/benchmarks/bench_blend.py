@@ -8,12 +8,8 @@ embedded cluster, the shuffle, every shard with checksums and fsync, commit. All
 turns, each in a process of its own that has compiled and imported everything before it is timed.
 """
 
-import argparse
 import json
 import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.bench_build import peak_nbytes
+from tests.benchmarks.turns import make_parser, take_turns
 
 CONTENDERS = {
     "helpers_cpp": None,
@@ -103,28 +100,6 @@ def run_worker(name: str, num_datasets: int, num_samples: int, folder: str) -> N
     print(json.dumps(figures | {"peak_nbytes": peak_nbytes()}))
 
 
-def measure(
-    num_datasets: int, num_samples: int, num_runs: int, folder: str, names: list[str]
-) -> dict[str, Any]:
-    """Return the medians of every contender."""
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    module = __spec__.name if __spec__ else __name__
-    for _ in range(num_runs):
-        for name in names:
-            arguments = [name, str(num_datasets), str(num_samples), folder]
-            done = subprocess.run(
-                [sys.executable, "-m", module, "--worker", *arguments],
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            runs[name].append(json.loads(done.stdout.splitlines()[-1]))
-    return {
-        name: {key: statistics.median(run[key] for run in results) for key in results[0]}
-        for name, results in runs.items()
-    }
-
-
 def show(num_datasets: int, num_samples: int, result: dict[str, Any]) -> None:
     """Print one table."""
     print(f"\n{num_datasets:,} datasets, {num_samples:,} samples")
@@ -145,14 +120,10 @@ def show(num_datasets: int, num_samples: int, result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--datasets", nargs="+", type=int, default=[100, 1000])
     parser.add_argument("--samples", nargs="+", type=float, default=[1e8])
-    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=[*CONTENDERS])
-    parser.add_argument("--folder", help="where to work; a temporary folder by default")
-    parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         name, num_datasets, num_samples, folder = arguments.worker
@@ -162,8 +133,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for num_datasets in arguments.datasets:
             for num_samples in map(int, arguments.samples):
-                names = arguments.contenders
-                result = measure(num_datasets, num_samples, arguments.runs, folder, names)
+                sizes = (num_datasets, num_samples, folder)
+                result = take_turns(__spec__.name, arguments.contenders, arguments.runs, *sizes)
                 show(num_datasets, num_samples, result)
                 results.append(
                     {"datasets": num_datasets, "samples": num_samples, "contenders": result}

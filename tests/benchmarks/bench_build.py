@@ -9,13 +9,9 @@ Ours is ``zindex.build`` with an empty index folder: planning, embedded cluster,
 checksums and fsync, commit. Peak memory is the whole process's, imports included.
 """
 
-import argparse
 import json
 import os
 import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +20,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from tests.benchmarks.turns import make_parser, take_turns
 
 SEQUENCE_LENGTH = 4096
 CONTENDERS = ("megatron-core", "megatron order", "scalable order", "scalable, minimal")
@@ -120,20 +118,9 @@ def measure(num_documents: int, num_runs: int, folder: Path, suffix: str) -> dic
         make_corpus(path, size)
         if suffix:
             zindex.convert(path, f"{path}{suffix}", link=True)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
-    for _ in range(num_runs):
-        for name in CONTENDERS:
-            command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--worker"]
-            arguments = [name, str(prefix), str(tiny), suffix]
-            done = subprocess.run(
-                [*command, *arguments], check=True, stdout=subprocess.PIPE, text=True
-            )
-            runs[name].append(json.loads(done.stdout.splitlines()[-1]))
+    result = take_turns(__spec__.name, CONTENDERS, num_runs, prefix, tiny, suffix)
     os.unlink(f"{prefix}.bin")
-    return {
-        name: {key: statistics.median(run[key] for run in results) for key in results[0]}
-        for name, results in runs.items()
-    }
+    return result
 
 
 def show(num_documents: int, result: dict[str, Any]) -> None:
@@ -151,13 +138,9 @@ def show(num_documents: int, result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--documents", nargs="+", type=float, default=[1e7, 1e8])
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", help="where to work; a temporary folder by default")
     parser.add_argument("--source", choices=("zarr", "idx"), default="zarr")
-    parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         run_worker(*arguments.worker)

@@ -8,12 +8,8 @@ built, then only the blend is missing. They take turns, each in a process of its
 imported and compiled everything.
 """
 
-import argparse
 import json
 import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.benchmarks.bench_build import make_corpus
+from tests.benchmarks.turns import make_parser, take_turns
 
 CONTENDERS = ("wait", "follow")
 MISSING = ("all", "blend")
@@ -76,44 +73,22 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--datasets", type=int, default=4)
     parser.add_argument("--documents", type=float, default=1e5)
     parser.add_argument("--samples", type=float, default=1e8)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", help="where to work; a temporary folder by default")
-    parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         run_worker(*arguments.worker)
         return
-    module = __spec__.name if __spec__ else __name__
-    runs: dict[str, dict[str, list[dict[str, float]]]] = {
-        missing: {name: [] for name in CONTENDERS} for missing in MISSING
-    }
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         numbers = (arguments.datasets, int(arguments.documents), int(arguments.samples))
         path = make_run(Path(folder) / "run", *numbers)
         tiny = make_run(Path(folder) / "tiny", 2, 100, 1000)
-        for missing in MISSING:
-            for _ in range(arguments.runs):
-                for name in CONTENDERS:
-                    command = [sys.executable, "-m", module, "--worker", name, missing]
-                    done = subprocess.run(
-                        [*command, str(path), str(tiny)],
-                        check=True,
-                        stdout=subprocess.PIPE,
-                        text=True,
-                    )
-                    runs[missing][name].append(json.loads(done.stdout.splitlines()[-1]))
-    result = {
-        missing: {
-            name: {key: statistics.median(run[key] for run in each) for key in each[0]}
-            for name, each in by_name.items()
+        result = {
+            missing: take_turns(__spec__.name, CONTENDERS, arguments.runs, missing, path, tiny)
+            for missing in MISSING
         }
-        for missing, by_name in runs.items()
-    }
     print(f"{'missing':10}{'':10}{'first batch, s':>16}{'whole build, s':>16}")
     for missing, by_name in result.items():
         for name, row in by_name.items():
