@@ -18,7 +18,8 @@ from zindex.store.array_files import ArrayFiles
 from zindex.store.codecs import CRC_NBYTES, checksum
 from zindex.store.layout import ArrayLayout
 from zindex.store.local import reading, unreadable
-from zindex.store.open_files import OpenArray, OpenFile, table
+from zindex.store.open_array import OpenArray, OpenFile
+from zindex.store.open_files import table
 from zindex.store.rows import Described, RowReader, Spans, read_array_spans, read_many
 from zindex.store.shard import decode_chunk
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from zindex.store.open_files import OpenArray, table
+from zindex.store.open_array import OpenArray
+from zindex.store.open_files import table
 from zindex.store.rows import RowReader, Spans, check_counts, check_places
 
 if TYPE_CHECKING:
