@@ -31,7 +31,7 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where all of these processes keep what they compile: it takes longer than what they do."""
-    return tmp_path_factory.mktemp("kernels")
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -92,7 +92,7 @@ class Ranks:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a place where processes find the kernels that others have compiled."""
-    return tmp_path_factory.mktemp("compiled")
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture
