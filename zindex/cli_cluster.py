@@ -133,6 +133,11 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--hosts", metavar="A,B", help="For ssh: host, user@host or user@host:port."),
         click.option(
+            "--cluster-host",
+            metavar="ADDRESS",
+            help="Under which the workers reach this machine, where that must be said.",
+        ),
+        click.option(
             "--cluster-folder",
             metavar="DIR",
             help="Shared directory where the nodes meet; beside the run's indices if left out.",
@@ -156,6 +161,7 @@ def open_build_cluster(
     index: str,
     *,
     cluster_folder: str | None,
+    cluster_host: str | None,
     hosts: str | None,
     ssh: str | None,
     remote_python: str,
@@ -180,6 +186,7 @@ def open_build_cluster(
     with open_cluster(
         name,
         folder=folder,
+        host=cluster_host,
         hosts=[] if hosts is None else hosts.split(","),
         remote_python=remote_python,
         worker=NodeSettings(

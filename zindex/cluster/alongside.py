@@ -2,8 +2,6 @@
 
 import logging
 import os
-import shutil
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -17,6 +15,7 @@ from zindex.cluster.meeting import Meeting
 from zindex.cluster.network import LOOPBACK, own_address, warn_if_open
 from zindex.cluster.node_settings import NodeSettings
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads
+from zindex.cluster.scratch import open_scratch
 from zindex.cluster.starting import Node, check_node, connect, start_node
 from zindex.cluster.torch_store import publish_by_store, receive_by_store
 from zindex.cluster.watchdog import Watchdog
@@ -157,9 +156,7 @@ class Cluster:
         options = self._options
         if options.folder is not None:
             return Meeting.of_job(options.folder, self.job.job_id)
-        folder = tempfile.mkdtemp(prefix="zindex-cluster-", dir=options.scratch)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        return Meeting(folder)
+        return Meeting(stack.enter_context(open_scratch(Path(options.scratch))))
 
 
 @dataclass

@@ -3,10 +3,8 @@
 import logging
 import os
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,8 @@ from zindex.cluster.job import find_job
 from zindex.cluster.meeting import Meeting
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback, resolve
 from zindex.cluster.node_settings import NodeSettings
+from zindex.cluster.resources import choose_scratch
+from zindex.cluster.scratch import open_scratch
 from zindex.cluster.starting import check_node, connect, open_client, start_node
 from zindex.errors import ConfigError
 
@@ -119,13 +119,20 @@ def _by_ssh(
         raise ConfigError("a cluster by ssh needs hosts, got none; name them, such as node1,node2")
     targets = [split_host(text) for text in hosts]
     if host is None:
-        names = [name.rpartition("@")[2] for name, _ in targets]
-        addresses = [resolve(name) for name in names]
+        # The first one that is not this machine; names that only ssh knows say nothing.
+        addresses = []
+        for target, _ in targets:
+            with suppress(ConfigError):
+                addresses.append(resolve(target.rpartition("@")[2]))
+        if not addresses:
+            raise ConfigError(
+                f"one of the hosts {', '.join(hosts)} must have an address, none has; say by "
+                "--cluster-host under which address they reach this machine"
+            )
         outside = [address for address in addresses if not is_loopback(address)]
         host = address_towards(outside[0]) if outside else LOOPBACK
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="zindex-cluster-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(open_scratch(Path(choose_scratch(None))))
         meeting = Meeting(folder)
         meeting.create()
         make_certificate().write(folder)

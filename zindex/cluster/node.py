@@ -105,7 +105,8 @@ class Node:
 
     def run(self) -> None:
         """Keep the processes running until the node is to end."""
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(numba_cache(self.place)))
+        if not os.environ.get("NUMBA_CACHE_DIR"):
+            os.environ["NUMBA_CACHE_DIR"] = str(numba_cache(self.place))
         # One thread per task: the worker's threads are the parallelism.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ[name] = "1"

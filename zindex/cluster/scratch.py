@@ -1,4 +1,4 @@
-"""Directories of one machine for what a node writes: removed with it, or by the next one."""
+"""Directories of one machine for what a cluster writes: removed with it, or by the next one."""
 
 import fcntl
 import os

@@ -109,8 +109,8 @@ def repair(
     FingerprintMismatchError
         If the source is not the one that the store was made from.
     VerificationError
-        If too much is damaged, or what is rebuilt is not what was committed, or nothing that is left
-        but plan.json says that it is.
+        If too much is damaged, or what is rebuilt is not what was committed, or nothing that is
+        left but plan.json says that it is.
 
     Notes
     -----
