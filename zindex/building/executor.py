@@ -157,14 +157,14 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         "distributed.admin.tick.limit": "1h",
     }
     worker = {
-        "cls": _without_pages(Worker),
+        "cls": without_pages(Worker),
         "options": {
             "protocol": "inproc://",
             "nthreads": num_threads or CPU_COUNT + _WAITING_THREADS,
             "memory_limit": 0,
         },
     }
-    scheduler = {"cls": _without_pages(Scheduler), "options": {"protocol": "inproc://"}}
+    scheduler = {"cls": without_pages(Scheduler), "options": {"protocol": "inproc://"}}
     with (
         dask.config.set(settings),
         SpecCluster({0: worker}, scheduler, silence_logs=logging.WARNING) as cluster,
@@ -173,7 +173,7 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         yield client
 
 
-def _without_pages(node: Any) -> Any:
+def without_pages(node: Any) -> Any:
     """Return a class of Dask's nodes that serves no web pages.
 
     Without a dashboard Dask still serves metrics and a proxy, to every machine that can reach it.

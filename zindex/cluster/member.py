@@ -14,6 +14,7 @@ from typing import Any
 
 import dask
 
+from zindex.building.executor import without_pages
 from zindex.cluster.certificates import make_security
 from zindex.cluster.meeting import Meeting
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback
@@ -75,14 +76,6 @@ async def run_worker(settings: dict[str, Any]) -> None:
     async with worker:
         print(f"worker {worker.name} at {worker.address}", flush=True)
         await worker.finished()
-
-
-def without_pages(node: Any) -> Any:
-    """Return a class of Dask's nodes that serves no web pages.
-
-    Without a dashboard Dask still serves metrics and a proxy, to every machine that can reach it.
-    """
-    return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
 
 
 def main() -> None:
