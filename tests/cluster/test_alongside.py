@@ -16,6 +16,16 @@ from zindex.cluster.job import JobPlace
 from zindex.errors import ConfigError
 
 
+def list_listeners(members: dict[str, psutil.Process]) -> list[str]:
+    """Return the addresses at which processes listen."""
+    return [
+        connection.laddr.ip
+        for process in members.values()
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
 def test_a_cluster_lasts_as_long_as_its_block(tmp_path: Path) -> None:
     for _ in range(2):  # in one process, one after the other
         with alongside(tmp_path, threads=1, nice=3) as cluster:
@@ -26,17 +36,17 @@ def test_a_cluster_lasts_as_long_as_its_block(tmp_path: Path) -> None:
             assert cluster.folder.parent == tmp_path
             members = find_members()
             assert sorted(members) == ["node", "scheduler", "worker"]
-            listening = [
-                connection.laddr.ip
-                for process in members.values()
-                for connection in process.net_connections("inet")
-                if connection.status == psutil.CONN_LISTEN
-            ]
-            assert listening == ["127.0.0.1", "127.0.0.1"]
+            assert list_listeners(members) == ["127.0.0.1", "127.0.0.1"]
         assert cluster.client is None
         wait_until_gone(members)
         assert not list(cluster.folder.glob("cluster.*"))
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_dashboard_is_for_this_machine_alone() -> None:
+    with alongside(threads=1, dashboard=0) as cluster:
+        assert cluster.client.dashboard_link.startswith("http://127.0.0.1:")
+        assert list_listeners(find_members()) == ["127.0.0.1"] * 3
 
 
 def test_what_ends_is_started_again(tmp_path: Path) -> None:
