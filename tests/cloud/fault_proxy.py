@@ -62,9 +62,13 @@ class FaultProxy:
             self._ready.set()
             await self._over.wait()
             await runner.cleanup()
-        # Connections that were cut are closed in the loop's next turns, if there are any.
+        # Connections that were cut, or came while the server closed, are closed in the loop's next
+        # turns, if there are any.
         for _ in range(3):
             await asyncio.sleep(0)
+            for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
+                transport.abort()
+        await asyncio.sleep(0)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         number = len(self.requests)

@@ -387,6 +387,7 @@ def test_a_file_that_another_client_has_replaced_is_opened_again(
     array = open_store(tmp_path)["one"]
     np.testing.assert_array_equal(array, count_up(12))
     reader.table.decoded.clear()
+    reader.table.decoded_nbytes = 0
     real, stale = os.preadv, [array.bind().files[0].number]
 
     def read(descriptor: int, buffers: Any, offset: int) -> int:
@@ -400,6 +401,7 @@ def test_a_file_that_another_client_has_replaced_is_opened_again(
     assert array.bind().files[0] is not held
     stale.append(array.bind().files[0].number)
     reader.table.decoded.clear()
+    reader.table.decoded_nbytes = 0
     monkeypatch.setattr(reader.table, "open", lambda array, shard: held)
     with pytest.raises(OSError, match="Stale file handle"):
         array.read(1, 5)
@@ -439,6 +441,9 @@ def test_many_spans_that_the_system_refuses(
     starts = np.arange(12)
     for spans in (0, reader.round_reader.SPANS_BEFORE_KERNEL):
         monkeypatch.setattr(reader.round_reader, "_num_spans", spans)
+        # Loading and compiling the kernel opens files of its own.
+        open_store(tmp_path)["one"].read_spans(starts, starts + 1)
+        reader.forget_all_files()
         array = open_store(tmp_path)["one"]
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", fail_with(errno.EACCES))
