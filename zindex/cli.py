@@ -17,6 +17,7 @@ import click
 
 from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
 from zindex.cli_edit import edit
+from zindex.cli_options import json_option
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -42,7 +43,6 @@ class _EchoHandler(logging.Handler):
         click.echo(self.format(record), err=True)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 _scheduler_option = click.option(
     "--scheduler",
     metavar="ADDRESS",
@@ -78,7 +78,7 @@ def _show_logs(verbose: bool) -> None:
 @click.option("--shard-length", type=int, help="Elements per file, a multiple of the chunk.")
 @click.option("--multimodal", is_flag=True, help="Demand a mode for every sequence.")
 @_scheduler_option
-@_json_option
+@json_option
 def convert(
     prefixes: tuple[str, ...],
     store: str,
@@ -156,7 +156,7 @@ def export(store: str, prefix: str, overwrite: bool) -> None:
 
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
-@_json_option
+@json_option
 def plan(run_file: str, as_json: bool) -> None:
     """Show what a run needs and what of it is built.
 
@@ -185,7 +185,7 @@ def plan(run_file: str, as_json: bool) -> None:
     metavar="FILE",
     help="Write a trace of all tasks there, for Perfetto or chrome://tracing.",
 )
-@_json_option
+@json_option
 def build(
     run_file: str,
     scheduler: str | None,
@@ -270,7 +270,7 @@ def _check_new_file(path: str) -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@_json_option
+@json_option
 @click.pass_context
 def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
     """Check every byte of stores.
@@ -306,7 +306,7 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
     help="What the store was made from: the prefix of the .bin/.idx pair of a token store, the "
     "token store or prefix of an index.",
 )
-@_json_option
+@json_option
 def repair(path: str, source: str | None, as_json: bool) -> None:
     """Rebuild what is damaged of stores.
 

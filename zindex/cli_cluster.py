@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from zindex.cli_options import json_option
 from zindex.errors import ConfigError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 
 
 def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,7 +86,7 @@ def up(
 
 @cluster.command()
 @_folder
-@_json_option
+@json_option
 def status(folder: str, as_json: bool) -> None:
     """Show the scheduler and the workers of FOLDER."""
     from zindex.cluster.by_hand import list_workers
@@ -182,7 +182,6 @@ def open_build_cluster(
                 "by --cluster-folder"
             )
         folder = os.path.join(index, "_cluster")
-    how: dict[str, Any] = {} if ssh is None else {"ssh": ssh}
     with open_cluster(
         name,
         folder=folder,
@@ -192,6 +191,6 @@ def open_build_cluster(
         worker=NodeSettings(
             None, "worker", threads=threads, memory=memory, nice=nice, scratch=scratch
         ),
-        **how,
+        ssh=ssh,
     ) as client:
         yield client

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from zindex.cli_options import json_option
 from zindex.errors import ConfigError
 
 
@@ -41,7 +42,7 @@ from zindex.errors import ConfigError
     metavar="ADDRESS",
     help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@json_option
 def edit(
     run_file: str,
     at: int | None,

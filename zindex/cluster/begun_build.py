@@ -1,14 +1,14 @@
 """A build that is begun when a job starts, and runs while ranks make their model."""
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from zindex.building.timeline import Timeline
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from zindex.building.index_store import BuildResult
     from zindex.building.run import ResultKey
@@ -54,11 +54,9 @@ class BegunBuild:
         """Whether nothing is left to wait for."""
         return self._thread is None or not self._thread.is_alive()
 
-    @contextmanager
-    def span(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> AbstractContextManager[None]:
         """Show the time that a block takes in the timeline, beside the tasks."""
-        with self.timeline.span(name):
-            yield
+        return self.timeline.span(name)
 
     def wait(self) -> "dict[ResultKey, BuildResult] | None":
         """Wait for the end of the build, and return what `zindex.build` returns.

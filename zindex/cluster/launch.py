@@ -33,7 +33,7 @@ def open_cluster(
     *,
     folder: str | os.PathLike[str] | None = None,
     hosts: Sequence[str] = (),
-    ssh: str = _SSH,
+    ssh: str | None = None,
     remote_python: str = "python3",
     worker: NodeSettings | None = None,
     host: str | None = None,
@@ -53,7 +53,7 @@ def open_cluster(
     hosts
         For ``ssh``: ``host``, ``user@host`` or ``user@host:port``.
     ssh
-        The command that reaches hosts, with its options.
+        The command that reaches hosts, with its options; None asks no questions.
     remote_python
         The Python of the hosts, which has zindex.
     worker
@@ -84,7 +84,9 @@ def open_cluster(
             if cluster.client is None:
                 cluster.wait_until_ended()
     elif name == "ssh":
-        with _by_ssh(hosts, shlex.split(ssh), remote_python, worker, host, start_timeout) as client:
+        with _by_ssh(
+            hosts, shlex.split(ssh or _SSH), remote_python, worker, host, start_timeout
+        ) as client:
             yield client
     elif "://" in name:
         if name.startswith("tls://") and folder is None:
