@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cloud.servers import free_port
 from zindex.store.open import open_store
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -135,12 +135,9 @@ def test_a_killed_job_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
 
 def test_two_nodes_build_what_they_train_on(tmp_path: Path) -> None:
     folder = tmp_path / "alongside"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     done = run_example(
         [sys.executable, str(EXAMPLES / "04_alongside.py"), "--folder", str(folder)],
-        *("--files", "20", "--steps", "4", "--vocab-size", "300", "--port", str(port)),
+        *("--files", "20", "--steps", "4", "--vocab-size", "300", "--port", str(free_port())),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the last loss of 64 samples" in done.stdout

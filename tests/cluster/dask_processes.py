@@ -9,7 +9,6 @@ import faulthandler
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 
 import dask
 
+from tests.cloud.servers import free_port
 from zindex.cluster.settings import dask_settings
 
 
@@ -38,9 +38,7 @@ class DaskProcesses:
     def __init__(self, folder: Path, num_workers: int = 2, **settings: Any) -> None:
         self.folder = folder
         self.settings = settings
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.workers = [f"worker-{number}" for number in range(num_workers)]
         self.build: dict[str, Any] | None = None
