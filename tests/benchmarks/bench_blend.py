@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.bench_build import peak_nbytes
 from tests.benchmarks.turns import make_parser, take_turns
+from zindex.measuring.machine import peak_nbytes
 
 CONTENDERS = {
     "helpers_cpp": None,

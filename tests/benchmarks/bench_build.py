@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.turns import make_parser, take_turns
+from zindex.measuring.machine import peak_nbytes
 
 SEQUENCE_LENGTH = 4096
 CONTENDERS = ("megatron-core", "megatron order", "scalable order", "scalable, minimal")
@@ -101,12 +102,6 @@ def run_worker(name: str, prefix: str, tiny: str, suffix: str) -> None:
     shutil.rmtree(target)
     figures = {"seconds": seconds, "peak_nbytes": peak_nbytes(), "written_nbytes": nbytes}
     print(json.dumps(figures))
-
-
-def peak_nbytes() -> int:
-    """Return the most memory that this process held; getrusage would count its parent's too."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def measure(num_documents: int, num_runs: int, folder: Path, suffix: str) -> dict[str, Any]:

@@ -1,0 +1,184 @@
+"""What a benchmark measured, as text for people and as JSON for the page.
+
+A record is one benchmark run: its command, machine, versions and date, and tables of contenders
+that did the same work. Every run of every figure is kept; medians are taken where they are shown.
+"""
+
+import datetime
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zindex.measuring.machine import describe_machine, list_versions
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender's figures."""
+
+    contender: str
+    #: Figure -> its value in each run. The last word of a name is its unit: ``seconds``,
+    #: ``peak_nbytes``, ``written_nbytes``, ``sample_ns``, ``tokens_per_second``, ``num_chunks``.
+    figures: dict[str, list[float]]
+
+    def median(self, figure: str) -> float | None:
+        """Return the median of a figure, or None where the contender has none."""
+        runs = self.figures.get(figure)
+        return statistics.median(runs) if runs else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Contenders that did the same work."""
+
+    #: Its name in the record; the page refers to ``benchmark/key``.
+    key: str
+    #: The work and its size, for people.
+    title: str
+    rows: list[Row]
+    #: The contender, or by contender the one, that others are compared with; None: no ratio.
+    rival: str | dict[str, str] | None = None
+    #: The figure of the ratio; a rate (``..._per_second``) is better when larger.
+    ratio_of: str = "seconds"
+    #: What one must know to judge it: defaults named, what is left out, why a bar is missed.
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of_runs(
+        cls,
+        key: str,
+        title: str,
+        runs: Mapping[str, Iterable[Mapping[str, float]]],
+        **settings: Any,
+    ) -> "Table":
+        """Return the table of each contender's runs, as ``take_turns`` gives them."""
+        rows = []
+        for name, each in runs.items():
+            figures: dict[str, list[float]] = {}
+            for run in each:
+                for figure, value in run.items():
+                    figures.setdefault(figure, []).append(value)
+            rows.append(Row(name, figures))
+        return cls(key, title, rows, **settings)
+
+    def row(self, contender: str) -> Row | None:
+        """Return a contender's row, if it took part."""
+        return next((row for row in self.rows if row.contender == contender), None)
+
+    def ratio(self, row: Row) -> float | None:
+        """Return how many times better a row is than its rival, by medians."""
+        name = self.rival.get(row.contender) if isinstance(self.rival, dict) else self.rival
+        rival = self.row(name) if name is not None and name != row.contender else None
+        ours, theirs = row.median(self.ratio_of), rival and rival.median(self.ratio_of)
+        if not ours or not theirs:
+            return None
+        return ours / theirs if self.ratio_of.endswith("per_second") else theirs / ours
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of one benchmark."""
+
+    benchmark: str
+    command: str
+    date: str
+    #: Hash of the commit, with ``+`` where files were changed.
+    commit: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    tables: list[Table]
+
+    @classmethod
+    def of(cls, benchmark: str, tables: list[Table], folder: str | None = None) -> "Record":
+        """Return the record of what was just measured by this process's own command."""
+        return cls(
+            benchmark=benchmark,
+            command=shlex.join(
+                ["python", "-m", f"tests.benchmarks.{benchmark}", *_without_outputs(sys.argv[1:])]
+            ),
+            date=datetime.date.today().isoformat(),
+            commit=_commit(),
+            machine=describe_machine(folder or "."),
+            versions=list_versions(),
+            tables=tables,
+        )
+
+    def write(self, path: str | Path | None) -> None:
+        """Write the record as JSON; None: nowhere."""
+        if path is not None:
+            Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Record":
+        """Return the record of a JSON file."""
+        fields = json.loads(Path(path).read_text())
+        tables = [
+            Table(**(table | {"rows": [Row(**row) for row in table["rows"]]}))
+            for table in fields["tables"]
+        ]
+        return cls(**(fields | {"tables": tables}))
+
+
+def show(table: Table) -> None:
+    """Print one table: medians, and the ratio to the rival."""
+    columns = list(dict.fromkeys(figure for row in table.rows for figure in row.figures))
+    width = max(len(row.contender) for row in table.rows)
+    print(f"\n{table.title}")
+    print(f"{'':{width}}" + "".join(f"{_heading(name):>18}" for name in columns) + f"{'ratio':>10}")
+    for row in table.rows:
+        cells = "".join(f"{format_figure(name, row.median(name)):>18}" for name in columns)
+        ratio = table.ratio(row)
+        print(f"{row.contender:{width}}{cells}{'' if ratio is None else f'{ratio:.3g}x':>10}")
+    for note in table.notes:
+        print(f"  {note}")
+
+
+def _heading(figure: str) -> str:
+    """Return the heading of a column, in the unit in which it is shown."""
+    return figure.replace("_nbytes", " MiB").replace("_", " ")
+
+
+def format_figure(figure: str, value: float | None) -> str:
+    """Return a figure for people, in the unit of its heading."""
+    if value is None:
+        return ""
+    if figure.endswith("nbytes"):
+        value /= 2**20
+    if figure.startswith("num_"):
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _commit() -> str:
+    """Return the commit of the sources, with ``+`` where they were changed since."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        name = subprocess.run(
+            [*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, check=True
+        )
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", "zindex", "tests/benchmarks/*.py"],
+            capture_output=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return name.stdout.decode().strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _without_outputs(arguments: list[str]) -> list[str]:
+    """Return a command's arguments without those that only say where files go."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and argument not in ("--json", "--folder"):
+            kept.append(argument)
+        skip = not skip and argument in ("--json", "--folder")
+    return kept
