@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, make_corpus
+from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import make_parser, take_turns
+from zindex.measuring.machine import peak_nbytes
 
-CONTENDERS = ("after", "ahead")
+AFTER, AHEAD = "permutation after opening", "permutation ahead"
 
 
 def make_run(folder: Path, num_datasets: int, num_documents: int, num_samples: int) -> Path:
@@ -47,7 +49,7 @@ def run_worker(name: str, path: str, tiny: str) -> None:
     import zindex
     from zindex.building import run as building_run
 
-    if name == "after":
+    if name == AFTER:
         building_run.known_permutations = lambda config: ()
     folder = Path(path).parent
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
@@ -58,15 +60,17 @@ def run_worker(name: str, path: str, tiny: str) -> None:
     shutil.rmtree(folder / "index")
     events = json.loads((folder / f"{name}.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
-    (opening,) = (span for span in spans if span["cat"] == "open")
-    end = opening["ts"] + opening["dur"]
+    opening = [span for span in spans if span["cat"] == "open"]
+    begin = min(span["ts"] for span in opening)
+    end = max(span["ts"] + span["dur"] for span in opening)
     permutation = [span for span in spans if span["cat"] == "permutation"]
     meanwhile = sum(max(0, min(end, span["ts"] + span["dur"]) - span["ts"]) for span in permutation)
     figures = {
         "seconds": seconds,
-        "opening": opening["dur"] / 1e6,
-        "permutation": sum(span["dur"] for span in permutation) / 1e6,
-        "meanwhile": meanwhile / 1e6,
+        "opening_seconds": (end - begin) / 1e6,
+        "permutation_seconds": sum(span["dur"] for span in permutation) / 1e6,
+        "meanwhile_seconds": meanwhile / 1e6,
+        "peak_nbytes": peak_nbytes(),
     }
     print(json.dumps(figures))
 
@@ -85,18 +89,20 @@ def main() -> None:
         numbers = (arguments.datasets, int(arguments.documents), int(arguments.samples))
         path = make_run(Path(folder) / "run", *numbers)
         tiny = make_run(Path(folder) / "tiny", 2, 1000, 1000)
-        result = take_turns(__spec__.name, CONTENDERS, arguments.runs, path, tiny)
-    print(
-        f"{'permutation begun':20}{'seconds':>10}{'opening':>10}{'shuffling':>11}{'meanwhile':>11}"
+        runs = take_turns(__spec__.name, (AFTER, AHEAD), arguments.runs, path, tiny)
+    table = Table.of_runs(
+        f"datasets-{arguments.datasets}-samples-{name_size(numbers[2])}",
+        f"scalable blend of {numbers[2]:,} samples by epochs over {arguments.datasets:,} datasets "
+        f"of {numbers[1]:,} documents",
+        runs,
+        rival=AFTER,
+        notes=[
+            "opening: all datasets validated and digested; meanwhile: of the permutation's tasks, "
+            "what ran before that ended, in seconds of threads"
+        ],
     )
-    for name, row in result.items():
-        print(
-            f"{name:20}{row['seconds']:10.2f}{row['opening']:10.2f}{row['permutation']:11.2f}"
-            f"{row['meanwhile']:11.2f}"
-        )
-    print(f"{result['after']['seconds'] / result['ahead']['seconds']:.2f}x")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=1))
+    show(table)
+    Record.of("bench_ahead", [table], arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":

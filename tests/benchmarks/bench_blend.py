@@ -6,6 +6,7 @@ The rival fills its two arrays in memory, nothing more; its time per sample does
 many there are, so it draws fewer of them. Ours is the whole build with an empty index folder: the
 embedded cluster, the shuffle, every shard with checksums and fsync, commit. All contenders take
 turns, each in a process of its own that has compiled and imported everything before it is timed.
+In Megatron's order, all that the rival drew is compared with ours, element for element.
 """
 
 import json
@@ -17,17 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.turns import make_parser, take_turns
+from tests.benchmarks.record import Record, Table, name_size, show
+from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
 from zindex.measuring.machine import peak_nbytes
 
-CONTENDERS = {
-    "helpers_cpp": None,
-    "helpers_cpp, exhaustive": None,
-    "megatron order": {"order": "megatron"},
-    "megatron order, exhaustive": {"order": "megatron"},
-    "scalable order": {"order": "scalable"},
-    "scalable order, uniform": {"order": "scalable", "shuffle": "uniform"},
+RIVAL, RIVAL_EXHAUSTIVE = "megatron-core helper", "megatron-core helper, exhaustive"
+CONTENDERS: dict[str, dict[str, str] | None] = {
+    RIVAL: None,
+    RIVAL_EXHAUSTIVE: None,
+    "zindex, megatron order": {"order": "megatron"},
+    "zindex, megatron order, exhaustive": {"order": "megatron"},
+    "zindex, scalable order": {"order": "scalable"},
+    "zindex, scalable order, uniform": {"order": "scalable", "shuffle": "uniform"},
 }
+ARRAYS = ("dataset_index", "dataset_sample_index")
+_NOTES = [
+    "megatron-core: the C++ helper behind its BlendedDataset, two arrays in memory, not shuffled, "
+    "not saved; num_samples says how many it drew",
+    "zindex: the whole build with an empty index folder, embedded cluster, shuffle, crc32c, fsync "
+    "and commit",
+    "Megatron's order by weights: what the rival drew is compared with ours in every run",
+]
 _WARM_SAMPLES = 5_000_000
 # About as many evaluations of a dataset's error by the rival.
 _RIVAL_STEPS = 2_000_000_000
@@ -44,11 +55,16 @@ def make_sizes(num_datasets: int, num_samples: int) -> np.ndarray:
     return np.maximum(1, (make_weights(num_datasets) * num_samples).astype(np.int64))
 
 
-def run_rival(name: str, num_datasets: int, num_samples: int) -> dict[str, float]:
-    """Fill the arrays with Megatron Core's helper; return seconds and samples."""
+def count_drawn(num_datasets: int, num_samples: int) -> int:
+    """Return how many samples the rival draws."""
+    return min(num_samples, max(1000, _RIVAL_STEPS // num_datasets))
+
+
+def run_rival(name: str, num_datasets: int, num_samples: int) -> dict[str, Any]:
+    """Fill the arrays with Megatron Core's helper; return figures."""
     from megatron.core.datasets import helpers_cpp
 
-    num_samples = min(num_samples, max(1000, _RIVAL_STEPS // num_datasets))
+    num_samples = count_drawn(num_datasets, num_samples)
     sizes = make_sizes(num_datasets, num_samples)
     if name.endswith("exhaustive"):
         num_samples = int(sizes.sum())
@@ -64,11 +80,15 @@ def run_rival(name: str, num_datasets: int, num_samples: int) -> dict[str, float
         helpers_cpp.build_blending_indices(
             dataset_index, dataset_sample_index, weights, num_datasets, num_samples, False
         )
-    return {"seconds": time.perf_counter() - start, "samples": num_samples}
+    seconds, peak = time.perf_counter() - start, peak_nbytes()
+    figures: dict[str, Any] = {"seconds": seconds, "num_samples": num_samples, "peak_nbytes": peak}
+    if not name.endswith("exhaustive"):
+        figures[MADE] = {"order": digest(dataset_index, dataset_sample_index)}
+    return figures
 
 
-def run_zindex(name: str, num_datasets: int, num_samples: int, folder: str) -> dict[str, float]:
-    """Build and commit a blend; return seconds, samples and chunks computed again."""
+def run_zindex(name: str, num_datasets: int, num_samples: int, folder: str) -> dict[str, Any]:
+    """Build and commit a blend; return figures."""
     from zindex.building.blend import build_blend
     from zindex.building.executor import open_executor, run_builds
     from zindex.plan.blend_plan import BlendPlan
@@ -80,15 +100,26 @@ def run_zindex(name: str, num_datasets: int, num_samples: int, folder: str) -> d
         plan = BlendPlan.weighted(make_weights(num_datasets), num_samples, **settings)
     start = time.perf_counter()
     with open_executor() as executor:
-        run_builds(build_blend(plan, folder, executor))
+        result = run_builds(build_blend(plan, folder, executor))
         again = sum(span.stage == "again" for span in executor.timeline.spans)
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "samples": plan.num_samples, "again": again}
+    figures: dict[str, Any] = {
+        "seconds": time.perf_counter() - start,
+        "num_samples": plan.num_samples,
+        "peak_nbytes": peak_nbytes(),
+        "written_nbytes": sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file()),
+        "num_chunks_again": again,
+    }
+    if name == "zindex, megatron order":
+        drawn = count_drawn(num_datasets, num_samples)
+        datasets, samples = (result.store[array].read(0, drawn) for array in ARRAYS)
+        # Ours takes int32 where that is enough, the rival int64 always.
+        figures[MADE] = {"order": digest(datasets, samples.astype(np.int64))}
+    return figures
 
 
 def run_worker(name: str, num_datasets: int, num_samples: int, folder: str) -> None:
     """Run one contender in this process and print its figures as JSON."""
-    if name.startswith("helpers_cpp"):
+    if CONTENDERS[name] is None:
         run_rival(name, num_datasets, 1000)
         figures = run_rival(name, num_datasets, num_samples)
     else:
@@ -97,25 +128,34 @@ def run_worker(name: str, num_datasets: int, num_samples: int, folder: str) -> N
         target = tempfile.mkdtemp(dir=folder)
         figures = run_zindex(name, num_datasets, num_samples, target)
         shutil.rmtree(target)
-    print(json.dumps(figures | {"peak_nbytes": peak_nbytes()}))
+    figures["sample_ns"] = 1e9 * figures["seconds"] / figures["num_samples"]
+    print(json.dumps(figures))
 
 
-def show(num_datasets: int, num_samples: int, result: dict[str, Any]) -> None:
-    """Print one table."""
-    print(f"\n{num_datasets:,} datasets, {num_samples:,} samples")
-    print(f"{'':28}{'seconds':>10}{'ns/sample':>12}{'faster':>10}{'peak MiB':>10}")
-    for name, row in result.items():
-        rival = result.get(
-            "helpers_cpp, exhaustive" if name.endswith("exhaustive") else "helpers_cpp"
-        )
-        cost = 1e9 * row["seconds"] / row["samples"]
-        ratio = ""
-        if rival is not None:
-            ratio = f"{1e9 * rival['seconds'] / rival['samples'] / cost:.1f}x"
-        print(
-            f"{name:28}{row['seconds']:10.2f}{cost:12.1f}{ratio:>10}"
-            f"{row['peak_nbytes'] / 2**20:10.0f}"
-        )
+def measure(
+    num_datasets: int, num_samples: int, contenders: list[str], num_runs: int, folder: str
+) -> Table:
+    """Return the table of one blend."""
+    runs = take_turns(__spec__.name, contenders, num_runs, num_datasets, num_samples, folder)
+    table = Table.of_runs(
+        f"datasets-{num_datasets}-samples-{name_size(num_samples)}",
+        f"blend of {num_datasets:,} datasets with random weights, {num_samples:,} samples",
+        runs,
+        rival={
+            name: RIVAL_EXHAUSTIVE if name.endswith("exhaustive") else RIVAL for name in contenders
+        },
+        ratio_of="sample_ns",
+        notes=_NOTES,
+    )
+    if num_samples < 10**8 or num_datasets not in (100, 1000):
+        return table
+    if num_datasets == 100:
+        return table.with_bar("zindex, megatron order", 4)
+    return table.with_bar("zindex, megatron order", 40).with_bar(
+        "zindex, scalable order",
+        160,
+        "a second of build for each 10^8 samples holds 0.1 s for the cluster's start and end",
+    )
 
 
 def main() -> None:
@@ -129,18 +169,14 @@ def main() -> None:
         name, num_datasets, num_samples, folder = arguments.worker
         run_worker(name, int(num_datasets), int(num_samples), folder)
         return
-    results = []
+    tables = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for num_datasets in arguments.datasets:
             for num_samples in map(int, arguments.samples):
-                sizes = (num_datasets, num_samples, folder)
-                result = take_turns(__spec__.name, arguments.contenders, arguments.runs, *sizes)
-                show(num_datasets, num_samples, result)
-                results.append(
-                    {"datasets": num_datasets, "samples": num_samples, "contenders": result}
-                )
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(results, indent=1))
+                sizes = (num_datasets, num_samples)
+                tables.append(measure(*sizes, arguments.contenders, arguments.runs, folder))
+                show(tables[-1])
+    Record.of("bench_blend", tables, arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":

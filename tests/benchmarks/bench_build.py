@@ -6,26 +6,39 @@ Every run is a process of its own, the contenders take turns, and each first bui
 that compiling and importing are not timed. Megatron's time is that of its ``GPTDataset``
 constructor with an empty cache: document index, sample index, shuffle index, ``numpy.save``.
 Ours is ``zindex.build`` with an empty index folder: planning, embedded cluster, every shard with
-checksums and fsync, commit. Peak memory is the whole process's, imports included.
+checksums and fsync, commit. Peak memory is the whole process's, imports included. What ours builds
+in Megatron's order is compared with what Megatron built, bit for bit, in every run.
 """
 
 import json
-import os
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.turns import make_parser, take_turns
+from tests.benchmarks.record import Record, Table, name_size, show
+from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
 from zindex.measuring.machine import peak_nbytes
 
 SEQUENCE_LENGTH = 4096
-CONTENDERS = ("megatron-core", "megatron order", "scalable order", "scalable, minimal")
+RIVAL = "megatron-core, rank 0"
+CONTENDERS = {
+    RIVAL: None,
+    "zindex, megatron order": {"order": "megatron"},
+    "zindex, scalable order": {"order": "scalable"},
+    "zindex, scalable, minimal": {"order": "scalable", "store": "minimal"},
+}
+ARRAYS = ("document_index", "sample_index", "shuffle_index")
+_NOTES = [
+    "megatron-core with its defaults: GPTDataset with an empty cache, numpy.save without fsync",
+    "zindex: zindex.build with an empty index folder, embedded cluster, crc32c, fsync and commit",
+    "both build the same arrays in Megatron's order, compared bit for bit in every run",
+]
 
 
 def make_corpus(prefix: Path, num_documents: int) -> None:
@@ -43,7 +56,7 @@ def make_corpus(prefix: Path, num_documents: int) -> None:
         stream.truncate(2 * int(lengths.sum(dtype=np.int64)))
 
 
-def build_megatron(prefix: str, folder: str) -> None:
+def build_megatron(prefix: str, folder: str) -> list[np.ndarray]:
     """Build with Megatron Core what its rank 0 builds."""
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -62,50 +75,59 @@ def build_megatron(prefix: str, folder: str) -> None:
     )
     low_level = IndexedDataset(prefix)
     indices = np.arange(len(low_level), dtype=np.int32)
-    GPTDataset(low_level, prefix, indices, None, Split.train, config)
+    dataset = GPTDataset(low_level, prefix, indices, None, Split.train, config)
+    return [getattr(dataset, name) for name in ARRAYS]
 
 
-def build_zindex(source: str, folder: str, *, order: str, store: str) -> None:
-    """Build the same with zindex."""
+def build_zindex(source: str, folder: str, settings: dict[str, str]) -> Any:
+    """Build the same with zindex; return the store."""
     import zindex
 
-    zindex.build(
+    results = zindex.build(
         {
             "datasets": [source],
             "sequence_length": SEQUENCE_LENGTH,
+            "seed": 1234,
             "split": "100,0,0",
-            "order": order,
-            "store": store,
             "index": folder,
+            **settings,
         }
     )
+    (result,) = results.values()
+    return result.store
 
 
-def contender(name: str, prefix: str, source: str) -> Callable[[str], None]:
-    """Return the function that builds into a folder for one contender."""
-    if name == "megatron-core":
-        return lambda folder: build_megatron(prefix, folder)
-    order = "megatron" if name.startswith("megatron") else "scalable"
-    store = "minimal" if name.endswith("minimal") else "all"
-    return lambda folder: build_zindex(source, folder, order=order, store=store)
+def build(name: str, prefix: str, suffix: str, folder: str) -> Any:
+    """Build into a folder for one contender; return what it made."""
+    settings = CONTENDERS[name]
+    if settings is None:
+        return build_megatron(prefix, folder)
+    return build_zindex(prefix + suffix, folder, settings)
 
 
 def run_worker(name: str, prefix: str, tiny: str, suffix: str) -> None:
-    """Build once in this process and print seconds and peak memory as JSON."""
+    """Build once in this process and print its figures as JSON."""
     with tempfile.TemporaryDirectory(dir=Path(prefix).parent) as folder:
-        contender(name, tiny, tiny + suffix)(folder)
+        build(name, tiny, suffix, folder)
     target = tempfile.mkdtemp(dir=Path(prefix).parent)
     start = time.perf_counter()
-    contender(name, prefix, prefix + suffix)(target)
-    seconds = time.perf_counter() - start
-    nbytes = sum(path.stat().st_size for path in Path(target).rglob("*") if path.is_file())
+    index = build(name, prefix, suffix, target)
+    figures: dict[str, Any] = {
+        "seconds": time.perf_counter() - start,
+        "peak_nbytes": peak_nbytes(),
+        "written_nbytes": sum(p.stat().st_size for p in Path(target).rglob("*") if p.is_file()),
+    }
+    if name == RIVAL:
+        figures[MADE] = {"index": digest(*index)}
+    elif name == "zindex, megatron order":
+        arrays = [index[array].read(0, index.layouts[array].length) for array in ARRAYS]
+        figures[MADE] = {"index": digest(*arrays)}
     shutil.rmtree(target)
-    figures = {"seconds": seconds, "peak_nbytes": peak_nbytes(), "written_nbytes": nbytes}
     print(json.dumps(figures))
 
 
-def measure(num_documents: int, num_runs: int, folder: Path, suffix: str) -> dict[str, Any]:
-    """Return the medians of every contender on one corpus."""
+def measure(num_documents: int, num_runs: int, folder: Path, suffix: str) -> Table:
+    """Return the table of one corpus."""
     import zindex
 
     prefix, tiny = folder / f"documents-{num_documents}", folder / "tiny"
@@ -113,22 +135,30 @@ def measure(num_documents: int, num_runs: int, folder: Path, suffix: str) -> dic
         make_corpus(path, size)
         if suffix:
             zindex.convert(path, f"{path}{suffix}", link=True)
-    result = take_turns(__spec__.name, CONTENDERS, num_runs, prefix, tiny, suffix)
-    os.unlink(f"{prefix}.bin")
-    return result
+    runs = take_turns(__spec__.name, [*CONTENDERS], num_runs, prefix, tiny, suffix)
+    for path in folder.glob(f"{prefix.name}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    table = Table.of_runs(
+        f"documents-{name_size(num_documents)}",
+        f"index of {num_documents:,} documents, samples of {SEQUENCE_LENGTH:,} tokens",
+        runs,
+        rival=RIVAL,
+        notes=[*_NOTES, memory_note(runs)],
+    )
+    if num_documents < 10**8:
+        return table
+    return table.with_bar("zindex, megatron order", 3).with_bar("zindex, scalable order", 8)
 
 
-def show(num_documents: int, result: dict[str, Any]) -> None:
-    """Print one table."""
-    rival = result["megatron-core"]
-    print(f"\n{num_documents:,} documents, samples of {SEQUENCE_LENGTH} tokens")
-    print(f"{'':20}{'seconds':>10}{'faster':>9}{'peak MiB':>10}{'share':>8}{'written MiB':>13}")
-    for name, row in result.items():
-        print(
-            f"{name:20}{row['seconds']:10.2f}{rival['seconds'] / row['seconds']:8.1f}x"
-            f"{row['peak_nbytes'] / 2**20:10.0f}{row['peak_nbytes'] / rival['peak_nbytes']:8.2f}"
-            f"{row['written_nbytes'] / 2**20:13.0f}"
-        )
+def memory_note(runs: dict[str, list[dict[str, float]]]) -> str:
+    """Return how the most memory of ours compares with the rival's; a third is the bar at 10^8."""
+    rival = statistics.median(run["peak_nbytes"] for run in runs[RIVAL])
+    shares = ", ".join(
+        f"{statistics.median(run['peak_nbytes'] for run in each) / rival:.2f}"
+        for name, each in runs.items()
+        if name != RIVAL
+    )
+    return f"peak memory of the three against the rival's: {shares} (bar at 1e8 documents: 0.33)"
 
 
 def main() -> None:
@@ -141,13 +171,12 @@ def main() -> None:
         run_worker(*arguments.worker)
         return
     suffix = ".zarr" if arguments.source == "zarr" else ""
-    results = {}
+    tables = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for size in map(int, arguments.documents):
-            results[size] = measure(size, arguments.runs, Path(folder), suffix)
-            show(size, results[size])
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(results, indent=1))
+            tables.append(measure(size, arguments.runs, Path(folder), suffix))
+            show(tables[-1])
+    Record.of("bench_build", tables, arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":

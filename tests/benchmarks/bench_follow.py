@@ -17,10 +17,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.benchmarks.bench_build import make_corpus
+from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import make_parser, take_turns
+from zindex.measuring.machine import peak_nbytes
 
-CONTENDERS = ("wait", "follow")
-MISSING = ("all", "blend")
+WAIT, FOLLOW = "wait for the build", "follow the build"
+MISSING = {"all": "nothing is built", "blend": "only the blend is missing"}
 SEQUENCE_LENGTH = 64
 BATCH = 32
 
@@ -59,7 +61,7 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
     """Open a run in this process and print its figures as JSON."""
     import distributed  # noqa: F401  as a training process that has begun to work
 
-    follow = 600.0 if name == "follow" else None
+    follow = 600.0 if name == FOLLOW else None
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
     open_and_read(tiny, None)
     pattern = "blend-*" if missing == "blend" else "*"
@@ -68,7 +70,12 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
     start = time.perf_counter()
     first, dataset = open_and_read(path, follow)
     dataset.dataset_count  # noqa: B018  the last that is built
-    print(json.dumps({"first": first, "whole": time.perf_counter() - start}))
+    figures = {
+        "first_batch_seconds": first,
+        "build_seconds": time.perf_counter() - start,
+        "peak_nbytes": peak_nbytes(),
+    }
+    print(json.dumps(figures))
 
 
 def main() -> None:
@@ -85,18 +92,22 @@ def main() -> None:
         numbers = (arguments.datasets, int(arguments.documents), int(arguments.samples))
         path = make_run(Path(folder) / "run", *numbers)
         tiny = make_run(Path(folder) / "tiny", 2, 100, 1000)
-        result = {
-            missing: take_turns(__spec__.name, CONTENDERS, arguments.runs, missing, path, tiny)
-            for missing in MISSING
-        }
-    print(f"{'missing':10}{'':10}{'first batch, s':>16}{'whole build, s':>16}")
-    for missing, by_name in result.items():
-        for name, row in by_name.items():
-            print(f"{missing:10}{name:10}{row['first']:16.2f}{row['whole']:16.2f}")
-        gain = by_name["wait"]["first"] / by_name["follow"]["first"]
-        print(f"{missing:10}{gain:.1f}x sooner")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=1))
+        tables = []
+        for missing, words in MISSING.items():
+            work = (missing, path, tiny)
+            runs = take_turns(__spec__.name, (WAIT, FOLLOW), arguments.runs, *work)
+            table = Table.of_runs(
+                f"missing-{missing}",
+                f"first batch of {BATCH} samples of a blend of {numbers[2]:,} samples over "
+                f"{arguments.datasets} datasets of {numbers[1]:,} documents: {words}",
+                runs,
+                rival=WAIT,
+                ratio_of="first_batch_seconds",
+                notes=["build: to the end of the whole build, the first batch included"],
+            )
+            show(table)
+            tables.append(table)
+    Record.of("bench_follow", tables, arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":

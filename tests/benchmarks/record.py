@@ -10,14 +10,17 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zindex.measuring.machine import describe_machine, list_versions
 
 ROOT = Path(__file__).parents[2]
+#: Options that only say where files go.
+_OUTPUTS = ("--json", "--folder")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,28 @@ class Table:
             return None
         return ours / theirs if self.ratio_of.endswith("per_second") else theirs / ours
 
+    def with_bar(self, contender: str, at_least: float, why: str = "") -> "Table":
+        """Return the table with a note on whether a contender reached a bar that was set for it.
+
+        Parameters
+        ----------
+        contender
+            Its name; a table without its row stays as it is.
+        at_least
+            The ratio that it must have.
+        why
+            What explains a miss; told only then.
+        """
+        row = self.row(contender)
+        reached = self.ratio(row) if row is not None else None
+        if reached is None:
+            return self
+        verdict = "reached" if reached >= at_least else "missed"
+        note = f"bar: {contender} at least {at_least:g}x; {verdict}, {reached:.3g}x"
+        if reached < at_least and why:
+            note += f": {why}"
+        return replace(self, notes=[*self.notes, note])
+
 
 @dataclass(frozen=True)
 class Record:
@@ -98,7 +123,10 @@ class Record:
 
     @classmethod
     def of(cls, benchmark: str, tables: list[Table], folder: str | None = None) -> "Record":
-        """Return the record of what was just measured by this process's own command."""
+        """Return the record of what was just measured by this process's own command.
+
+        ``folder`` is where it worked; None: a temporary one.
+        """
         return cls(
             benchmark=benchmark,
             command=shlex.join(
@@ -106,7 +134,7 @@ class Record:
             ),
             date=datetime.date.today().isoformat(),
             commit=_commit(),
-            machine=describe_machine(folder or "."),
+            machine=describe_machine(folder or tempfile.gettempdir()),
             versions=list_versions(),
             tables=tables,
         )
@@ -127,30 +155,45 @@ class Record:
         return cls(**(fields | {"tables": tables}))
 
 
+def name_size(size: float) -> str:
+    """Return a size as it stands in the key of a table: ``1e8``, ``2.5e9``."""
+    mantissa, exponent = f"{size:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
 def show(table: Table) -> None:
     """Print one table: medians, and the ratio to the rival."""
     columns = list(dict.fromkeys(figure for row in table.rows for figure in row.figures))
+    headings = [_heading(figure) for figure in columns]
     width = max(len(row.contender) for row in table.rows)
     print(f"\n{table.title}")
-    print(f"{'':{width}}" + "".join(f"{_heading(name):>18}" for name in columns) + f"{'ratio':>10}")
+    print(f"{'':{width}}" + "".join(f"  {name:>10}" for name in headings) + f"{'ratio':>10}")
     for row in table.rows:
-        cells = "".join(f"{format_figure(name, row.median(name)):>18}" for name in columns)
+        cells = "".join(
+            f"  {format_figure(figure, row.median(figure)):>{max(10, len(heading))}}"
+            for figure, heading in zip(columns, headings, strict=True)
+        )
         ratio = table.ratio(row)
         print(f"{row.contender:{width}}{cells}{'' if ratio is None else f'{ratio:.3g}x':>10}")
     for note in table.notes:
         print(f"  {note}")
+    sys.stdout.flush()
 
 
 def _heading(figure: str) -> str:
     """Return the heading of a column, in the unit in which it is shown."""
-    return figure.replace("_nbytes", " MiB").replace("_", " ")
+    for unit, shown in (("nbytes_per_second", "GB/s"), ("nbytes", "MiB")):
+        figure = figure.replace(unit, shown)
+    return figure.removeprefix("num_").replace("_", " ")
 
 
 def format_figure(figure: str, value: float | None) -> str:
     """Return a figure for people, in the unit of its heading."""
     if value is None:
         return ""
-    if figure.endswith("nbytes"):
+    if figure.endswith("nbytes_per_second"):
+        value /= 1e9
+    elif figure.endswith("nbytes"):
         value /= 2**20
     if figure.startswith("num_"):
         return f"{value:,.0f}"
@@ -178,7 +221,7 @@ def _without_outputs(arguments: list[str]) -> list[str]:
     """Return a command's arguments without those that only say where files go."""
     kept, skip = [], False
     for argument in arguments:
-        if not skip and argument not in ("--json", "--folder"):
+        if not skip and argument.partition("=")[0] not in _OUTPUTS:
             kept.append(argument)
-        skip = not skip and argument in ("--json", "--folder")
+        skip = not skip and argument in _OUTPUTS
     return kept

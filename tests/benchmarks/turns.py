@@ -1,10 +1,21 @@
 """Contenders that take turns, each run in a process of its own that prints its figures."""
 
 import argparse
+import hashlib
 import json
-import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+#: Figure -> value, of one run.
+Figures = dict[str, float]
+#: A worker's entry beside its figures: what it made, by name, as ``digest`` says it. Whatever two
+#: contenders name alike must be the same, or they did not do the same work.
+MADE = "made"
 
 
 def make_parser(description: str, *, num_worker_arguments: int) -> argparse.ArgumentParser:
@@ -20,15 +31,15 @@ def make_parser(description: str, *, num_worker_arguments: int) -> argparse.Argu
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", help="where to work; a temporary folder by default")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", help="file for the record")
     parser.add_argument("--worker", nargs=num_worker_arguments, help=argparse.SUPPRESS)
     return parser
 
 
 def take_turns(
     module: str, contenders: list[str] | tuple[str, ...], num_runs: int, *arguments: object
-) -> dict[str, dict[str, float]]:
-    """Return the median of each figure of each contender.
+) -> dict[str, list[Figures]]:
+    """Return the figures of every run of each contender.
 
     Parameters
     ----------
@@ -41,14 +52,48 @@ def take_turns(
         Runs of each.
     arguments
         The same for all.
+
+    Raises
+    ------
+    AssertionError
+        If two runs made something else of the same name.
     """
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    runs: dict[str, list[Figures]] = {name: [] for name in contenders}
+    made: dict[str, tuple[str, str]] = {}
     for _ in range(num_runs):
         for name in contenders:
-            command = [sys.executable, "-m", module, "--worker", name, *map(str, arguments)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            runs[name].append(json.loads(done.stdout.splitlines()[-1]))
-    return {
-        name: {key: statistics.median(run[key] for run in each) for key in each[0]}
-        for name, each in runs.items()
-    }
+            figures = run_once(module, name, *arguments)
+            for work, found in figures.pop(MADE, {}).items():
+                other, expected = made.setdefault(work, (name, found))
+                if found != expected:
+                    raise AssertionError(
+                        f"{name} must make the same {work} as {other}, it made another"
+                    )
+            runs[name].append(figures)
+    return runs
+
+
+def run_once(module: str, name: str, *arguments: object) -> dict[str, Any]:
+    """Return what one contender prints in a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", module, "--worker", name]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def clock(function: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """Return what arrays of equal values, dtypes and shapes have in common, and others have not."""
+    found = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array))
+    return found.hexdigest()
