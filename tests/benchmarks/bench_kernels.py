@@ -1,81 +1,121 @@
-"""Time the kernels against numpy's legacy shuffle and Megatron's helper, alternating the runs.
+"""Kernels on one core: shuffles, document index and sample index against numpy and Megatron Core.
 
-Run as ``python -m tests.benchmarks.bench_kernels [--size 1e8] [--runs 3] [--json PATH]``. Figures
-are medians of wall time in nanoseconds per element on one core; compilation is not counted.
+``python -m tests.benchmarks.bench_kernels --size 1e8 --runs 3``
+
+Nanoseconds per element of arrays in memory: nothing is read or written. Each contender is a process
+of its own that has run the same on few elements before. Where ours must be the rival's values, they
+are compared in every run.
 """
 
-import argparse
 import gc
 import json
-import platform
-import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.record import Record, Table, name_size, show
+from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
 from zindex.kernels.legacy_shuffle import draw_only, legacy_shuffle
 from zindex.kernels.mersenne import seed_state
 from zindex.kernels.samples import fill_boundaries, gather_lengths, sum_lengths
-
-Case = Callable[[int], float]
-
-
-def timed(function: Callable[[], object]) -> float:
-    """Return the seconds that one call takes, with the garbage collector out of the way."""
-    gc.collect()
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def shuffle_numpy(size: int) -> float:
-    """Time ``RandomState.shuffle``."""
-    values, generator = np.arange(size, dtype=np.int32), np.random.RandomState(1234)
-    return timed(lambda: generator.shuffle(values))
-
-
-def shuffle_legacy(size: int) -> float:
-    """Time the bit-equal shuffle."""
-    values, state = np.arange(size, dtype=np.int32), seed_state(1234)
-    return timed(lambda: legacy_shuffle(values, state))
-
-
-def draw_legacy(size: int) -> float:
-    """Time the draws of a shuffle alone."""
-    state = seed_state(1234)
-    return timed(lambda: draw_only(size, state))
-
-
-def permute_keyed(size: int) -> float:
-    """Time the keyed bijection."""
-    keys = np.random.SeedSequence(1234).generate_state(NUM_ROUNDS, KEY_DTYPE)
-    out = np.zeros(size, np.int32)
-    return timed(lambda: permute_range(0, size, keys, 0, out))
-
+from zindex.measuring.machine import peak_nbytes
 
 SEQUENCE_LENGTH = 2048
+SEED, NUM_EPOCHS = 1234, 4
+_WARM_SIZE = 2**16
+
+#: Seconds of the timed part, and what it made; an array that nothing is compared with is None.
+Result = tuple[float, np.ndarray | None]
+
+
+def shuffle_numpy(size: int) -> Result:
+    """Time ``RandomState.shuffle``."""
+    values, generator = np.arange(size, dtype=np.int32), np.random.RandomState(SEED)
+    return clock(lambda: generator.shuffle(values)), values
+
+
+def shuffle_generator(size: int) -> Result:
+    """Time the shuffle of numpy's newer generator, which gives another order."""
+    values, generator = np.arange(size, dtype=np.int32), np.random.default_rng(SEED)
+    return clock(lambda: generator.shuffle(values)), None
+
+
+def shuffle_legacy(size: int) -> Result:
+    """Time the bit-equal shuffle."""
+    values, state = np.arange(size, dtype=np.int32), seed_state(SEED)
+    return clock(lambda: legacy_shuffle(values, state)), values
+
+
+def draw_legacy(size: int) -> Result:
+    """Time the draws of a shuffle alone."""
+    state = seed_state(SEED)
+    return clock(lambda: draw_only(size, state)), None
+
+
+def permute_keyed(size: int) -> Result:
+    """Time the keyed bijection."""
+    out = np.zeros(size, np.int32)
+    return clock(lambda: permute_range(0, size, make_keys(0), 0, out)), None
+
+
+def make_keys(epoch: int) -> np.ndarray:
+    """Return the keys of a permutation."""
+    return np.random.SeedSequence(SEED + epoch).generate_state(NUM_ROUNDS, KEY_DTYPE)
+
+
+def documents_megatron(size: int) -> Result:
+    """Time Megatron Core's document index of some epochs."""
+    from megatron.core.datasets.gpt_dataset import _build_document_index
+
+    documents = np.arange(size // NUM_EPOCHS, dtype=np.int32)
+    generator = np.random.RandomState(SEED)
+    start = time.perf_counter()
+    index = _build_document_index(documents, NUM_EPOCHS, generator, False)
+    return time.perf_counter() - start, index
+
+
+def documents_legacy(size: int) -> Result:
+    """Time the same index as a build makes it."""
+    start = time.perf_counter()
+    state, num_documents = seed_state(SEED), size // NUM_EPOCHS
+    index = np.empty(num_documents * NUM_EPOCHS, np.int32)
+    index.reshape(NUM_EPOCHS, num_documents)[:] = np.arange(num_documents, dtype=np.int32)
+    legacy_shuffle(index, state)
+    return time.perf_counter() - start, index
+
+
+def documents_keyed(size: int) -> Result:
+    """Time the scalable order's document index, of which any part can be computed alone."""
+    start = time.perf_counter()
+    num_documents = size // NUM_EPOCHS
+    index = np.empty((NUM_EPOCHS, num_documents), np.int32)
+    for epoch in range(NUM_EPOCHS):
+        permute_range(0, num_documents, make_keys(epoch), 0, index[epoch])
+    return time.perf_counter() - start, None
 
 
 def make_documents(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return lengths of 1 to 1,000 tokens and a shuffled order of that many documents."""
-    lengths = np.random.default_rng(7).integers(1, 1000, size).astype(np.int32)
+    generator = np.random.default_rng(7)
+    lengths = generator.integers(1, 1000, size, np.int32)
     documents = np.arange(size, dtype=np.int32)
-    legacy_shuffle(documents, seed_state(7))
+    generator.shuffle(documents)
     return lengths, documents
 
 
-def index_megatron(size: int) -> float:
-    """Time Megatron's ``build_sample_idx``, whose row 0 to last we must equal."""
+def samples_megatron(size: int) -> Result:
+    """Time Megatron Core's ``build_sample_idx``."""
     from megatron.core.datasets import helpers
 
     lengths, documents = make_documents(size)
     tokens = int(lengths.sum())
-    return timed(
-        lambda: helpers.build_sample_idx(lengths, documents, SEQUENCE_LENGTH, 1, tokens, True, 1)
-    )
+    start = time.perf_counter()
+    index = helpers.build_sample_idx(lengths, documents, SEQUENCE_LENGTH, 1, tokens, True, 1)
+    return time.perf_counter() - start, index
 
 
 def fill_all(lengths: np.ndarray, documents: np.ndarray, run: int = 2**16) -> np.ndarray:
@@ -93,58 +133,116 @@ def fill_all(lengths: np.ndarray, documents: np.ndarray, run: int = 2**16) -> np
     return boundaries
 
 
-def index_chunks(size: int) -> float:
+def samples_zindex(size: int) -> Result:
     """Time the token sum and the rows together."""
     lengths, documents = make_documents(size)
-    return timed(lambda: fill_all(lengths, documents))
+    start = time.perf_counter()
+    index = fill_all(lengths, documents)
+    return time.perf_counter() - start, index
 
 
-def sum_only(size: int) -> float:
+def sum_zindex(size: int) -> Result:
     """Time the token sum of shuffled documents alone."""
     lengths, documents = make_documents(size)
-    return timed(lambda: sum_lengths(lengths, documents, 0))
+    return clock(lambda: sum_lengths(lengths, documents, 0)), None
 
 
-CASES: dict[str, tuple[Case, str | None]] = {
-    "RandomState.shuffle": (shuffle_numpy, None),
-    "legacy_shuffle": (shuffle_legacy, "RandomState.shuffle"),
-    "draw_only": (draw_legacy, "RandomState.shuffle"),
-    "permute_range": (permute_keyed, "RandomState.shuffle"),
-    "build_sample_idx": (index_megatron, None),
-    "sum + gather + fill": (index_chunks, "build_sample_idx"),
-    "sum_lengths": (sum_only, "build_sample_idx"),
+@dataclass(frozen=True)
+class Work:
+    """One table: contenders, the first of them the rival."""
+
+    title: str
+    cases: dict[str, Callable[[int], Result]]
+    #: Contender -> how many times as fast as the rival it must be.
+    bars: dict[str, float]
+    notes: list[str]
+
+
+WORKS = {
+    "shuffle": Work(
+        "shuffle of {size:,} int32 in memory, one core",
+        {
+            "numpy, RandomState.shuffle": shuffle_numpy,
+            "numpy, default_rng().shuffle": shuffle_generator,
+            "zindex, legacy shuffle": shuffle_legacy,
+            "zindex, legacy draws alone": draw_legacy,
+            "zindex, keyed bijection": permute_keyed,
+        },
+        {"zindex, legacy shuffle": 2, "zindex, keyed bijection": 6},
+        ["RandomState.shuffle is what Megatron Core calls; the legacy shuffle gives its values"],
+    ),
+    "document-index": Work(
+        "document index of {size:,} rows in 4 epochs in memory, one core",
+        {
+            "megatron-core, _build_document_index": documents_megatron,
+            "zindex, legacy": documents_legacy,
+            "zindex, keyed": documents_keyed,
+        },
+        {},
+        ["legacy: the rival's values; keyed: each epoch by itself, any row can be computed alone"],
+    ),
+    "sample-index": Work(
+        "sample index of {size:,} documents in memory, one core",
+        {
+            "megatron-core, build_sample_idx": samples_megatron,
+            "zindex, sum, gather and fill": samples_zindex,
+            "zindex, sum alone": sum_zindex,
+        },
+        {},
+        ["samples of 2,048 tokens; documents of 500 tokens on average in shuffled order"],
+    ),
 }
 
 
-def measure(size: int, runs: int) -> dict[str, list[float]]:
-    """Return the nanoseconds per element of each case, in rounds over all cases."""
-    seconds: dict[str, list[float]] = {name: [] for name in CASES}
-    for name, (case, _) in CASES.items():
-        case(2**16)
-        print(f"compiled {name}", flush=True)
-    for _ in range(runs):
-        for name, (case, _) in CASES.items():
-            seconds[name].append(case(size) / size * 1e9)
-    return seconds
+def run_worker(name: str, key: str, size: str) -> None:
+    """Time one case in this process and print its figures as JSON."""
+    case = WORKS[key].cases[name]
+    case(_WARM_SIZE)
+    gc.collect()
+    seconds, made = case(int(size))
+    figures: dict[str, Any] = {
+        "element_ns": 1e9 * seconds / int(size),
+        "peak_nbytes": peak_nbytes(),
+    }
+    if made is not None:
+        figures[MADE] = {key: digest(made)}
+    print(json.dumps(figures))
+
+
+def measure(key: str, size: int, num_runs: int, contenders: list[str]) -> Table:
+    """Return the table of one work."""
+    work = WORKS[key]
+    names = [name for name in work.cases if name in contenders]
+    table = Table.of_runs(
+        f"{key}-{name_size(size)}",
+        work.title.format(size=size),
+        take_turns(__spec__.name, names, num_runs, key, size),
+        rival=next(iter(work.cases)),
+        ratio_of="element_ns",
+        notes=work.notes,
+    )
+    if size >= 10**8:
+        for name, at_least in work.bars.items():
+            table = table.with_bar(name, at_least)
+    return table
 
 
 def main() -> None:
-    """Parse, measure, print one line per case and write the figures if asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=float, default=1e8, help="elements (default 1e8)")
-    parser.add_argument("--runs", type=int, default=3, help="rounds over all cases (default 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    """Run the benchmark."""
+    parser = make_parser(__doc__, num_worker_arguments=3)
+    names = [name for work in WORKS.values() for name in work.cases]
+    parser.add_argument("--size", type=float, default=1e8, help="elements")
+    parser.add_argument("--contenders", nargs="+", choices=names, default=names, metavar="NAME")
     arguments = parser.parse_args()
-    size = int(arguments.size)
-    figures = measure(size, arguments.runs)
-    medians = {name: statistics.median(values) for name, values in figures.items()}
-    print(f"{size:,} elements, median of {arguments.runs} runs, {platform.machine()}")
-    for name, (_, baseline) in CASES.items():
-        ratio = f"{medians[baseline] / medians[name]:6.1f}x" if baseline else " base"
-        print(f"{name:22}{medians[name]:8.2f} ns per element {ratio}")
-    if arguments.json:
-        report = {"size": size, "ns_per_element": figures, "median": medians}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.worker:
+        run_worker(*arguments.worker)
+        return
+    tables = []
+    for key in WORKS:
+        numbers = (int(arguments.size), arguments.runs)
+        tables.append(measure(key, *numbers, arguments.contenders))
+        show(tables[-1])
+    Record.of("bench_kernels", tables, arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":

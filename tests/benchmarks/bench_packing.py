@@ -4,14 +4,13 @@
 
 The rivals pack lengths in memory, as fast as we could write them: best-fit decreasing with
 ``bisect``, and the kernel's own source run by Python. The kernel does the same work on the same
-lengths. A build also shuffles the documents, reads their lengths, and writes and commits every
-shard. Its workers are processes that have compiled and imported everything before they are timed.
+lengths, and makes as many samples. They take turns, each in a process of its own. A build also
+shuffles the documents, reads their lengths, and writes and commits every shard. Its workers are
+processes that have compiled and imported everything before they are timed.
 """
 
-import argparse
 import json
 import shutil
-import statistics
 import tempfile
 import time
 from bisect import bisect_left, insort
@@ -23,12 +22,18 @@ from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.record import Record, Table, name_size, show
+from tests.benchmarks.turns import MADE, clock, make_parser, take_turns
 from zindex.kernels import packing as kernels
 from zindex.kernels.packing import SPLIT, pack_documents
+from zindex.measuring.machine import peak_nbytes
 
 SEQUENCE_LENGTH, MAX_DOCUMENTS = 4096, 256
 # Documents that Python packs by the kernel's source, which it is slow at.
 _SOURCE_DOCUMENTS = 20_000
+
+BISECT, SOURCE, KERNEL = "Python, bisect", "Python, the kernel's source", "zindex, kernel"
+ONE, TWO = "zindex, 1 worker", "zindex, 2 workers"
 
 Lengths = np.ndarray
 
@@ -107,29 +112,41 @@ def kernels_in_python() -> Iterator[None]:
             setattr(kernels, name, item)
 
 
-def clock(function: Callable[[], Any]) -> float:
-    """Return the seconds that a call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def run_worker(name: str, kind: str, num_documents: str) -> None:
+    """Pack lengths once in this process and print the figures as JSON."""
+    lengths = KINDS[kind](np.random.default_rng(0), int(num_documents))
+    made = {}
+    if name == BISECT:
+        values = lengths.tolist()
+        start = time.perf_counter()
+        samples = pack_in_python(values, SEQUENCE_LENGTH + 1, MAX_DOCUMENTS)
+        seconds = time.perf_counter() - start
+        made[kind] = str(len(samples))
+    elif name == SOURCE:
+        lengths = lengths[:_SOURCE_DOCUMENTS]
+        with kernels_in_python():
+            seconds = clock(lambda: pack_by_kernel(lengths))
+    else:
+        pack_by_kernel(lengths[:1000])
+        start = time.perf_counter()
+        packed = pack_by_kernel(lengths)
+        seconds = time.perf_counter() - start
+        made[kind] = str(len(packed.sample_offset) - 1)
+    figures = {"document_ns": 1e9 * seconds / len(lengths), "peak_nbytes": peak_nbytes()}
+    print(json.dumps(figures | {MADE: made}))
 
 
-def compare(lengths: Lengths, num_runs: int) -> dict[str, float]:
-    """Return nanoseconds per document of plain Python and of the kernel on the same lengths."""
-    values, few = lengths.tolist(), lengths[:_SOURCE_DOCUMENTS]
-    samples = pack_in_python(values, SEQUENCE_LENGTH + 1, MAX_DOCUMENTS)
-    assert len(samples) == len(pack_by_kernel(lengths).sample_offset) - 1
-    bisect, kernel = [], []
-    for _ in range(num_runs):
-        kernel += [clock(lambda: pack_by_kernel(lengths)) for _ in range(3)]
-        bisect.append(clock(lambda: pack_in_python(values, SEQUENCE_LENGTH + 1, MAX_DOCUMENTS)))
-    with kernels_in_python():
-        source = clock(lambda: pack_by_kernel(few))
-    return {
-        "Python, bisect": 1e9 * statistics.median(bisect) / len(lengths),
-        "Python, the same": 1e9 * source / len(few),
-        "kernel": 1e9 * statistics.median(kernel) / len(lengths),
-    }
+def compare_in_memory(kind: str, num_documents: int, num_runs: int) -> Table:
+    """Return the table of plain Python and of the kernel on the same lengths."""
+    table = Table.of_runs(
+        f"memory-{kind}",
+        f"packing {num_documents:,} documents in memory: {kind} lengths",
+        take_turns(__spec__.name, (BISECT, SOURCE, KERNEL), num_runs, kind, num_documents),
+        rival=BISECT,
+        ratio_of="document_ns",
+        notes=[f"the kernel's source in Python packs {_SOURCE_DOCUMENTS:,} of them"],
+    )
+    return table.with_bar(KERNEL, 20) if num_documents >= 10**6 else table
 
 
 def write_lengths(path: Path, lengths: Lengths) -> None:
@@ -168,10 +185,8 @@ def build(path: Path, folder: Path, executor: Any) -> tuple[float, dict[str, Any
     return seconds, result.store.attributes
 
 
-def build_with_workers(
-    lengths: Lengths, num_runs: int, folder: Path
-) -> tuple[dict[str, dict[str, float]], float]:
-    """Return seconds of builds by one and two workers, in turns, and the padding share."""
+def build_with_workers(lengths: Lengths, num_runs: int, folder: Path) -> Table:
+    """Return the table of builds by one worker and by two, in turns."""
     from distributed import Client, LocalCluster
 
     from zindex.building.executor import DaskExecutor
@@ -179,8 +194,7 @@ def build_with_workers(
     path, warm = folder / "corpus", folder / "warm"
     write_lengths(path, lengths)
     write_lengths(warm, lengths[:1000])
-    seconds: dict[str, list[float]] = {"1 worker": [], "2 workers": []}
-    busiest: dict[str, list[float]] = {"1 worker": [], "2 workers": []}
+    runs: dict[str, list[dict[str, float]]] = {ONE: [], TWO: []}
     settings: Any = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
     with (
         LocalCluster(n_workers=1, **settings) as one,
@@ -188,24 +202,33 @@ def build_with_workers(
         Client(one, set_as_default=False) as first,
         Client(two, set_as_default=False) as second,
     ):
-        clients = {"1 worker": first, "2 workers": second}
+        clients = {ONE: first, TWO: second}
         for client in clients.values():
             client.run(_warm_up, str(warm), str(folder))
         for _ in range(num_runs):
             for name, client in clients.items():
                 before = client.run(time.process_time)
-                taken, facts = build(path, folder / "index", DaskExecutor(client))
+                seconds, facts = build(path, folder / "index", DaskExecutor(client))
                 after = client.run(time.process_time)
-                seconds[name].append(taken)
-                busiest[name].append(max(after[worker] - before[worker] for worker in before))
-    medians = {
-        name: {
-            "seconds": statistics.median(seconds[name]),
-            "cpu_seconds": statistics.median(busiest[name]),
-        }
-        for name in seconds
-    }
-    return medians, facts["padding_share"]
+                figures = {
+                    "seconds": seconds,
+                    "busiest_cpu_seconds": max(after[key] - before[key] for key in before),
+                    "document_ns": 1e9 * seconds / len(lengths),
+                    "peak_nbytes": max(client.run(peak_nbytes).values()),
+                    "padding_share": facts["padding_share"],
+                }
+                runs[name].append(figures)
+    return Table.of_runs(
+        f"build-{name_size(len(lengths))}",
+        f"packed index of {len(lengths):,} documents, samples of {SEQUENCE_LENGTH:,} tokens",
+        runs,
+        rival=ONE,
+        notes=[
+            "workers of one thread; busiest: processor time of the worker that worked most; "
+            "peak memory of the largest worker",
+            "two workers share two cores with the process that orders their tasks",
+        ],
+    )
 
 
 def _warm_up(path: str, folder: str) -> None:
@@ -215,72 +238,59 @@ def _warm_up(path: str, folder: str) -> None:
     build(Path(path), Path(tempfile.mkdtemp(dir=folder)), SerialExecutor())
 
 
-def measure_padding(num_documents: int) -> dict[str, dict[str, float]]:
+def measure_padding(kinds: list[str], num_documents: int) -> Table:
     """Return the padding of one packing of all documents, and of partitions as in a build."""
     from zindex.plan.packing import PARTITION_LENGTH
 
-    shares = {}
-    for kind, draw in KINDS.items():
-        lengths = draw(np.random.default_rng(1), num_documents)
+    shares: dict[str, list[dict[str, float]]] = {}
+    worst = 0.0
+    for kind in kinds:
+        lengths = KINDS[kind](np.random.default_rng(1), num_documents)
         num_partitions = max(1, num_documents // PARTITION_LENGTH)
         cuts = [num_documents * i // num_partitions for i in range(num_partitions + 1)]
         parts = [pack_by_kernel(lengths[a:b]) for a, b in pairwise(cuts)]
         whole = pack_by_kernel(lengths)
         num_tokens = sum(part.num_tokens for part in parts)
         num_samples = sum(len(part.sample_offset) - 1 for part in parts)
-        shares[kind] = {
-            name: 1 - num_tokens / (number * (SEQUENCE_LENGTH + 1))
-            for name, number in (("all", len(whole.sample_offset) - 1), ("build", num_samples))
-        }
-    return shares
-
-
-def show(result: dict[str, Any], num_documents: int, num_python: int) -> None:
-    """Print the tables."""
-    print(f"\n{num_python:,} documents in memory; nanoseconds per document")
-    print(f"{'':12}{'bisect':>10}{'source':>10}{'kernel':>10}{'faster':>10}{'and':>10}")
-    for kind, row in result["memory"].items():
-        bisect, source, kernel = row.values()
-        ratios = f"{bisect / kernel:.0f}x", f"{source / kernel:.0f}x"
-        print(f"{kind:12}{bisect:10.0f}{source:10.0f}{kernel:10.1f}{ratios[0]:>10}{ratios[1]:>10}")
-    print(f"\n{num_documents:,} documents; padding of one packing of all, and of a build")
-    for kind, row in result["padding"].items():
-        print(f"{kind:12}{row['all']:10.4%}{row['build']:10.4%}")
-    one, two = result["build"].values()
-    print(
-        f"\nbuild: {one['seconds']:.2f} s by 1 worker, {two['seconds']:.2f} s by 2: "
-        f"{one['seconds'] / two['seconds']:.2f}x; CPU of the busiest worker "
-        f"{one['cpu_seconds']:.2f} s and {two['cpu_seconds']:.2f} s: "
-        f"{one['cpu_seconds'] / two['cpu_seconds']:.2f}x\n"
-        f"{1e9 * one['seconds'] / num_documents:.0f} ns per document; "
-        f"padding {result['build_padding']:.4%}"
+        whole_share, build_share = (
+            1 - num_tokens / (number * (SEQUENCE_LENGTH + 1))
+            for number in (len(whole.sample_offset) - 1, num_samples)
+        )
+        shares[kind] = [{"whole_padding_share": whole_share, "build_padding_share": build_share}]
+        worst = max(worst, build_share - whole_share)
+    return Table.of_runs(
+        f"padding-{name_size(num_documents)}",
+        f"padding of {num_documents:,} documents: one packing of all, and a build's partitions",
+        shares,
+        notes=[
+            "bar: a build's share within 0.001 of that of one best-fit-decreasing packing of all; "
+            f"it is {worst:.2g} above it at most"
+        ],
     )
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, num_worker_arguments=3)
     parser.add_argument("--documents", type=float, default=2e7)
-    parser.add_argument("--python", type=float, default=1e6)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", help="where to work; a temporary folder by default")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--python", type=float, default=1e6, help="documents that Python packs")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     arguments = parser.parse_args()
+    if arguments.worker:
+        run_worker(*arguments.worker)
+        return
     num_documents, num_python = int(arguments.documents), int(arguments.python)
-    result: dict[str, Any] = {"documents": num_documents, "python": num_python}
-    result["memory"] = {
-        kind: compare(draw(np.random.default_rng(0), num_python), arguments.runs)
-        for kind, draw in KINDS.items()
-    }
-    result["padding"] = measure_padding(num_documents)
+    tables = []
+    for kind in arguments.kinds:
+        tables.append(compare_in_memory(kind, num_python, arguments.runs))
+        show(tables[-1])
+    tables.append(measure_padding(arguments.kinds, num_documents))
+    show(tables[-1])
     lengths = lognormal(np.random.default_rng(1), num_documents)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        result["build"], result["build_padding"] = build_with_workers(
-            lengths, arguments.runs, Path(folder)
-        )
-    show(result, num_documents, num_python)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=1))
+        tables.append(build_with_workers(lengths, arguments.runs, Path(folder)))
+    show(tables[-1])
+    Record.of("bench_packing", tables, arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":
