@@ -1,12 +1,13 @@
 """Batches through torch's DataLoader: ours from a store against Megatron Core's, on the same data.
 
-``python -m tests.benchmarks.bench_load --tokens 1e8 --seconds 5``
+``python -m tests.benchmarks.bench_load --tokens 1e8 --seconds 2 --runs 3``
 
-One process, no loader workers, torch's own choice of threads, page cache warm: batches of 32
-samples of 4,096 tokens by a batch sampler, in the run's shuffled order. Megatron Core's
-``GPTDataset`` reads its ``.bin/.idx`` pair through its default ``collate_fn``, with its attention
-mask (its default) and without; ours reads the Zarr store made of that pair. Documents have
-lognormal lengths of 800 tokens on average.
+Contenders take turns, each in a process of its own: no loader workers, torch's own choice of
+threads, page cache warm; batches of 32 samples of 4,096 tokens by a batch sampler, in the run's
+shuffled order. Megatron Core's ``GPTDataset`` reads its ``.bin/.idx`` pair through its default
+``collate_fn``, with its attention mask (its default) and without; ours reads the Zarr store made of
+that pair. Documents have lognormal lengths of 800 tokens on average. The first batch of all is
+compared.
 
 ``--datasets 1000`` also measures the first batch of a blend whose indices exist: seconds from the
 start of the process, without the import of torch.
@@ -15,31 +16,35 @@ start of the process, without the import of torch.
 import argparse
 import importlib
 import json
-import subprocess
-import sys
+import os
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tests.benchmarks.record import Record, Table, name_size, show
+from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
+from zindex.measuring.machine import peak_nbytes
+
 BATCH, MEAN_LENGTH = 32, 800
 VOCAB = {"uint16": 50_000, "int32": 120_000}
+MEGATRON, MEGATRON_PLAIN = "megatron-core, its defaults", "megatron-core, no attention mask"
 #: Name -> package, whether there is an attention mask, and what is read.
 CONTENDERS = {
-    "megatron-core, defaults": ("megatron", True, "pair"),
-    "megatron-core, no attention mask": ("megatron", False, "pair"),
-    "zindex store, defaults": ("zindex", True, "store"),
-    "zindex store, no attention mask": ("zindex", False, "store"),
-    "zindex linked store, no attention mask": ("zindex", False, "linked"),
-    "zindex pair, no attention mask": ("zindex", False, "pair"),
-    "zindex store, scalable, minimal": ("zindex", False, "store"),
+    MEGATRON: ("megatron", True, "pair"),
+    MEGATRON_PLAIN: ("megatron", False, "pair"),
+    "zindex, attention mask": ("zindex", True, "store"),
+    "zindex, no attention mask": ("zindex", False, "store"),
+    "zindex, linked store, no attention mask": ("zindex", False, "linked"),
+    "zindex, .bin/.idx pair, no attention mask": ("zindex", False, "pair"),
+    "zindex, scalable, minimal, no attention mask": ("zindex", False, "store"),
 }
-_ROUNDS = 3
+#: How many times as fast as its rival each must be.
+BARS = {"zindex, attention mask": 100, "zindex, no attention mask": 8}
+FIRST_BATCH = "zindex, open_run"
 
 
 class Tokenizer:
@@ -111,22 +116,25 @@ def make_loader(name: str, path: str, cache: str, size: int, length: int) -> Any
 
 
 def run(name: str, path: str, cache: str, size: int, length: int, seconds: float) -> dict[str, Any]:
-    """Read batches for some seconds, several times; return the best tokens per second."""
+    """Read batches for some seconds; return the figures and the first batch's digest."""
     loader = make_loader(name, path, cache, size, length)
-    for number, _ in enumerate(loader):  # compiled, opened, and in the page cache
-        if CONTENDERS[name][0] == "megatron" and CONTENDERS[name][1] and number:
+    package, has_mask, _ = CONTENDERS[name]
+    made = {}
+    for number, batch in enumerate(loader):  # compiled, opened, and in the page cache
+        if not number and "minimal" not in name:  # the scalable order has other samples
+            arrays = [batch[key].numpy() for key in ("tokens", "labels", "position_ids")]
+            made["first batch"] = digest(*arrays)
+        del batch
+        if package == "megatron" and has_mask and number:
             break
-    best = 0.0
-    for _ in range(_ROUNDS):
-        count, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds / _ROUNDS:
-            for _ in loader:
-                count += 1
-                if time.perf_counter() - start >= seconds / _ROUNDS:
-                    break
-        spent = time.perf_counter() - start
-        best = max(best, count * size * length / spent)
-    return {"contender": name, "tokens_per_second": best}
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for _ in loader:
+            count += 1
+            if time.perf_counter() - start >= seconds:
+                break
+    rate = count * size * length / (time.perf_counter() - start)
+    return {"tokens_per_second": rate, "peak_nbytes": peak_nbytes(), MADE: made}
 
 
 def write_blend(folder: Path, num_datasets: int) -> dict[str, Any]:
@@ -156,8 +164,9 @@ def write_blend(folder: Path, num_datasets: int) -> dict[str, Any]:
     return config
 
 
-def first_batch(config: str, started: float) -> dict[str, float]:
+def first_batch(config: str) -> dict[str, float]:
     """Read the first batch of a run; return seconds since the process started, without torch."""
+    started = _process_start()
     before, cpu_before = time.time(), time.process_time()
     importlib.import_module("torch")
     torch_seconds, torch_cpu = time.time() - before, time.process_time() - cpu_before
@@ -175,120 +184,104 @@ def first_batch(config: str, started: float) -> dict[str, float]:
     assert batch["tokens"].shape == (min(BATCH, len(dataset)), 64)
     done = time.time()
     return {
-        "torch": torch_seconds,
-        "other imports": imported - started - torch_seconds,
-        "opening": opened - imported,
-        "first batch": done - opened,
-        "all without torch": done - started - torch_seconds,
-        "of it on a processor": time.process_time() - torch_cpu,
+        "seconds": done - started - torch_seconds,
+        "imports_seconds": imported - started - torch_seconds,
+        "opening_seconds": opened - imported,
+        "batch_seconds": done - opened,
+        "torch_seconds": torch_seconds,
+        "cpu_seconds": time.process_time() - torch_cpu,
+        "peak_nbytes": peak_nbytes(),
     }
 
 
-@contextmanager
-def work_folder(chosen: str | None) -> Iterator[Path]:
-    """Give the folder that was chosen, or one that is removed afterwards."""
-    if chosen is not None:
-        Path(chosen).mkdir(parents=True, exist_ok=True)
-        yield Path(chosen)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def measure(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Run one measurement in a process of its own."""
-    started = json.dumps(arguments | {"started": time.time()})
-    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_load"]
-    done = subprocess.run(
-        [*command, "--measure", started], check=True, stdout=subprocess.PIPE, text=True
+def _process_start() -> float:
+    """Return when this process started, as ``time.time`` counts."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - (
+        time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     )
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
 
 
-def compare_loaders(
-    folder: Path,
-    num_tokens: int,
-    size: int,
-    length: int,
-    seconds: float,
-    dtypes: list[str],
-    contenders: list[str],
-) -> list[dict[str, Any]]:
-    """Measure contenders and print what they do."""
-    results = []
-    for dtype in dtypes:
-        paths = write_data(folder, dtype, num_tokens)
-        rates = {}
-        for name in contenders:
-            package, _, kind = CONTENDERS[name]
-            arguments = {
-                "name": name,
-                "path": paths[kind],
-                "cache": str(folder / f"cache-{package}"),
-                "size": size,
-                "length": length,
-                "seconds": seconds,
-            }
-            result = measure(arguments) | {"dtype": dtype}
-            rates[name] = result["tokens_per_second"]
-            results.append(result)
-            print(f"{dtype:7} {name:40} {rates[name] / 1e6:9.2f} M tokens/s")
-        for kind, goal in (("defaults", 100), ("no attention mask", 8)):
-            pair = [rates.get(f"{name}, {kind}", 0.0) for name in ("zindex store", "megatron-core")]
-            if all(pair):
-                print(f"{dtype:7} {kind}: {pair[0] / pair[1]:.1f}x (goal {goal}x)")
-    return results
+def compare_loaders(folder: Path, options: argparse.Namespace, dtype: str) -> Table:
+    """Return the table of the loaders over tokens of one dtype."""
+    paths = write_data(folder, dtype, int(options.tokens))
+    work = (json.dumps(paths), folder / "cache", options.batch, options.length, options.seconds)
+    names = options.contenders
+    table = Table.of_runs(
+        f"{dtype}-{name_size(int(options.tokens))}",
+        f"batches of {options.batch} samples of {options.length:,} tokens ({dtype}) through "
+        f"torch's DataLoader, {int(options.tokens):,} tokens in the page cache",
+        take_turns(__spec__.name, names, options.runs, *work),
+        rival={
+            name: MEGATRON if CONTENDERS[name][1] else MEGATRON_PLAIN
+            for name in names
+            if CONTENDERS[name][0] == "zindex"
+        },
+        ratio_of="tokens_per_second",
+        notes=[
+            "one process without loader workers, torch's own number of threads; megatron-core "
+            "makes an attention mask for each sample by default",
+        ],
+    )
+    if options.tokens >= 1e8:
+        for name, at_least in BARS.items():
+            table = table.with_bar(name, at_least)
+    return table
+
+
+def measure_first_batch(folder: Path, num_datasets: int, num_runs: int) -> Table:
+    """Return the table of the first batch of a blend that exists."""
+    (folder / "blend").mkdir()
+    config = folder / "blend.json"
+    config.write_text(json.dumps(write_blend(folder / "blend", num_datasets)))
+    # More runs: one takes a second or two, and its page cache and processor vary.
+    work = (config, folder, 0, 0, 0)
+    runs = take_turns(__spec__.name, [FIRST_BATCH], 3 * num_runs, *work)
+    table = Table.of_runs(
+        f"first-batch-{num_datasets}",
+        f"first batch of a blend of {num_datasets:,} datasets that exists, from process start",
+        runs,
+        notes=["seconds: all but the import of torch; cpu: of that, on a processor"],
+    )
+    if num_datasets == 1000:
+        reached = table.rows[0].median("seconds") or 0.0
+        verdict = "reached" if reached < 2 else "missed"
+        table.notes.append(f"bar: under 2 s for 1,000 datasets; {verdict}, {reached:.2f} s")
+    return table
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=float, default=1e8)
+    """Run the benchmark."""
+    parser = make_parser(__doc__, num_worker_arguments=6)
+    parser.add_argument("--tokens", type=float, default=1e8, help="0 leaves the loaders out")
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--datasets", type=int, default=0, help="of a blend; 0 leaves it out")
     parser.add_argument("--dtypes", nargs="+", choices=VOCAB, default=list(VOCAB))
     parser.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), metavar="NAME"
     )
-    parser.add_argument("--folder", help="a folder to work in and to keep")
-    parser.add_argument("--json")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure is not None:
-        arguments = json.loads(options.measure)
-        started = arguments.pop("started")
-        if "config" in arguments:
-            print(json.dumps(first_batch(arguments["config"], started)))
+    if options.worker:
+        name, path, cache, size, length, seconds = options.worker
+        if name == FIRST_BATCH:
+            figures = first_batch(path)
         else:
-            print(json.dumps(run(**arguments)))
+            package, _, kind = CONTENDERS[name]
+            place, cache = json.loads(path)[kind], f"{cache}-{package}"
+            figures = run(name, place, cache, int(size), int(length), float(seconds))
+        print(json.dumps(figures))
         return
-    results = []
-    with work_folder(options.folder) as folder:
-        if options.tokens:
-            results += compare_loaders(
-                folder,
-                int(options.tokens),
-                options.batch,
-                options.length,
-                options.seconds,
-                options.dtypes,
-                options.contenders,
-            )
+    tables = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for dtype in options.dtypes if options.tokens else ():
+            tables.append(compare_loaders(Path(folder), options, dtype))
+            show(tables[-1])
         if options.datasets:
-            config = folder / f"blend-{options.datasets}.json"
-            if not config.exists():
-                (folder / "blend").mkdir()
-                config.write_text(json.dumps(write_blend(folder / "blend", options.datasets)))
-            for _ in range(_ROUNDS):
-                figures = measure({"config": str(config)})
-                results.append(figures)
-                text = ", ".join(f"{name} {spent:.2f} s" for name, spent in figures.items())
-                print(f"first batch of {options.datasets} datasets: {text}")
-    if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=1))
+            tables.append(measure_first_batch(Path(folder), options.datasets, options.runs))
+            show(tables[-1])
+    Record.of("bench_load", tables, options.folder).write(options.json)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """Batches from a store far away: against a server with 30 ms added latency.
 
-``python -m tests.benchmarks.bench_remote --tokens 1e8 --seconds 8 --latency 0.03``
+``python -m tests.benchmarks.bench_remote --tokens 1e8 --seconds 8 --latency 0.03 --runs 3``
 
 An HTTP server of this machine answers each request late by the latency. A corpus and its index lie
-there; batches of 32 samples of 4,096 tokens come from the dataset's ``__getitems__`` in the run's
-shuffled order, some of them read ahead by threads. Chunks that
-are kept are few against the corpus. The ideal is one batch per round trip: what a loader gets that
-asks for all of a batch at once and waits for it.
+there, raw and compressed; batches of 32 samples of 4,096 tokens come from the dataset's
+``__getitems__`` in the run's shuffled order, some of them read ahead by threads. Both take turns,
+each run in a process of its own. Chunks that are kept are few against the corpus. The ideal is one
+batch per round trip: what a loader gets that asks for all of a batch at once and waits for it.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,20 +18,26 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.record import Record, Table, name_size, show
+from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
 from tests.cloud.servers import free_port, wait_for_port
 from tests.conftest import FakeTokenizer
+from zindex.measuring.machine import peak_nbytes
 
 BATCH, MEAN_LENGTH, VOCAB = 32, 800, 50_000
-CODECS = ("none", "zstd")
+CONTENDERS = {"zindex, raw": "none", "zindex, zstd": "zstd"}
+IDEAL = "a batch per round trip"
+RUN = "run.json"
 
 
-def write_run(folder: Path, num_tokens: int, length: int, codec: Any) -> dict[str, Any]:
-    """Write a corpus and its index, and return the run that they make."""
+def write_run(folder: Path, num_tokens: int, length: int, codec: Any) -> None:
+    """Write a corpus, its index, and the run that they make."""
     import zindex
     from zindex.building.executor import SerialExecutor
     from zindex.formats.bin_writer import PairWriter
@@ -60,7 +65,7 @@ def write_run(folder: Path, num_tokens: int, length: int, codec: Any) -> dict[st
         "grid": {"chunk_length": 1 << 13, "shard_length": 1 << 20},
     }
     zindex.build(place_run(run, str(folder)), SerialExecutor())
-    return run
+    (folder / RUN).write_text(json.dumps(run))
 
 
 def place_run(run: dict[str, Any], place: str) -> dict[str, Any]:
@@ -105,76 +110,78 @@ def read_batches(
     return num_read, elapsed
 
 
-def measure(run: dict[str, Any], url: str, args: argparse.Namespace, codec: str) -> dict[str, Any]:
-    """Return the figures of one run."""
+def run_worker(name: str, place: str, settings: str) -> None:
+    """Read batches for some seconds in this process and print its figures as JSON."""
     from zindex.datasets.run_datasets import open_run
-    from zindex.store.chunk_cache import cache, reader_statistics, set_chunk_cache
+    from zindex.store.chunk_cache import reader_statistics, set_chunk_cache
 
-    cache.reset()
-    set_chunk_cache(int(args.cache))
+    folder, url = json.loads(place)
+    codec, args = CONTENDERS[name], json.loads(settings)
+    set_chunk_cache(int(args["cache"]))
+    run = json.loads((Path(folder) / codec / RUN).read_text())
     begin = time.perf_counter()
-    [dataset] = open_run(place_run(run, url), FakeTokenizer(vocab_size=VOCAB))["train"]
+    [dataset] = open_run(place_run(run, f"{url}/{codec}"), FakeTokenizer(vocab_size=VOCAB))["train"]
     dataset.config.create_attention_mask = False
     positions = np.arange(len(dataset) // BATCH * BATCH).reshape(-1, BATCH)
-    batches = iter(positions[np.arange(10_000_000) % len(positions)])
-    dataset.__getitems__(next(batches).tolist())
+    batches = cycle(positions)
+    batch = dataset.__getitems__(next(batches).tolist())
     first = time.perf_counter() - begin
     reader_statistics(reset=True)
     busy = time.process_time()
-    num_batches, elapsed = read_batches(dataset, args.ahead, batches, args.seconds)
+    num_batches, elapsed = read_batches(dataset, args["ahead"], batches, args["seconds"])
     busy = time.process_time() - busy
     counts = reader_statistics()
-    rate = num_batches * BATCH / elapsed
-    return {
-        "codec": codec,
-        "samples_per_second": rate,
-        "ideal_samples_per_second": BATCH / args.latency,
-        "ratio": rate * args.latency / BATCH,
+    each = max(1, num_batches)
+    figures = {
+        "samples_per_second": num_batches * BATCH / elapsed,
         "first_batch_seconds": first,
         "num_batches": num_batches,
-        "cpu_seconds": busy,
-        "num_requests": counts.num_requests,
-        "nbytes": counts.nbytes,
-        "num_hits": counts.num_hits,
-        "num_misses": counts.num_misses,
-        "num_ahead": counts.num_ahead,
+        "requests_per_batch": counts.num_requests / each,
+        "batch_nbytes": counts.nbytes / each,
+        "hits_per_batch": counts.num_hits / each,
+        "misses_per_batch": counts.num_misses / each,
+        "batch_cpu_ms": 1e3 * busy / each,
+        "peak_nbytes": peak_nbytes(),
+        MADE: {"first batch": digest(batch.tensors["tokens"].numpy())},
     }
-
-
-def describe(figures: dict[str, Any]) -> str:
-    """Return a line for people."""
-    num_batches = max(1, figures["num_batches"])
-    return (
-        f"{figures['codec']:5} {figures['samples_per_second']:8,.0f} samples/s of "
-        f"{figures['ideal_samples_per_second']:,.0f} ideal: {figures['ratio']:.2f}x; first batch "
-        f"{figures['first_batch_seconds']:.2f} s; a batch: "
-        f"{figures['num_requests'] / num_batches:.1f} requests, "
-        f"{figures['nbytes'] / num_batches / 1e6:.2f} MB, {figures['num_hits'] / num_batches:.1f} "
-        f"hits, {figures['num_misses'] / num_batches:.1f} misses, "
-        f"{figures['cpu_seconds'] / num_batches * 1e3:.1f} ms of CPU"
-    )
+    print(json.dumps(figures))
 
 
 def main() -> None:
-    """Measure, print, and write figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    """Measure, print, and write the record."""
+    parser = make_parser(__doc__, num_worker_arguments=3)
     parser.add_argument("--tokens", type=float, default=1e8)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--latency", type=float, default=0.03)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each run")
     parser.add_argument("--ahead", type=int, default=8, help="batches read ahead")
     parser.add_argument("--cache", type=float, default=1 << 25, help="bytes of chunks kept")
-    parser.add_argument("--json", help="file for the figures")
     args = parser.parse_args()
-    figures = []
-    for codec in CODECS:
-        with tempfile.TemporaryDirectory() as folder:
-            run = write_run(Path(folder), int(args.tokens), args.length, codec)
-            with serve(Path(folder), args.latency) as url:
-                figures.append(measure(run, url, args, codec))
-                print(describe(figures[-1]), flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(figures))
+    if args.worker:
+        run_worker(*args.worker)
+        return
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        for codec in CONTENDERS.values():
+            (Path(folder) / codec).mkdir()
+            write_run(Path(folder) / codec, int(args.tokens), args.length, codec)
+        with serve(Path(folder), args.latency) as url:
+            settings = {name: getattr(args, name) for name in ("cache", "ahead", "seconds")}
+            work = (json.dumps([folder, url]), json.dumps(settings))
+            runs = take_turns(__spec__.name, [*CONTENDERS], args.runs, *work)
+    ideal = [{"samples_per_second": BATCH / args.latency}]
+    table = Table.of_runs(
+        f"latency-{1e3 * args.latency:g}ms-{name_size(int(args.tokens))}",
+        f"batches of {BATCH} samples of {args.length:,} tokens from a server "
+        f"{1e3 * args.latency:g} ms away, {args.ahead} read ahead",
+        {IDEAL: ideal, **runs},
+        rival=IDEAL,
+        ratio_of="samples_per_second",
+        notes=["the ideal is computed: it asks for all of a batch at once and waits for it"],
+    )
+    for name in CONTENDERS if args.tokens >= 1e8 else ():
+        table = table.with_bar(name, 0.8)
+    show(table)
+    Record.of("bench_remote", [table], args.folder).write(args.json)
 
 
 if __name__ == "__main__":
