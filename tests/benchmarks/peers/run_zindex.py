@@ -52,6 +52,7 @@ def permute_uniform(work: Work) -> tuple[Figures, Any]:
     """Make an order that is exactly uniform over all orders, in parts."""
     from zindex.building.uniform_shuffle import UniformShuffle, permute_all
 
+    _warm_uniform()
     return measure(lambda: permute_all(UniformShuffle(work.num_samples, SEED, "train")))
 
 
@@ -85,20 +86,33 @@ def blend(order: str, shuffle: str = "keyed") -> Contender:
             plan = BlendPlan.weighted(work.weights.tolist(), work.num_samples, **settings)
             return compute_blend_arrays(plan).dataset_index
 
+        if shuffle == "uniform":
+            _warm_uniform()
         return measure(compute)
 
     return run
 
 
-def read_blend(work: Work) -> tuple[Figures, Any]:
-    """Compute a keyed blend that is not stored, one position at a time."""
-    from zindex.building.blend_arrays import compute_scalable
-    from zindex.plan.blend_plan import BlendPlan
+def read_blend(length: int) -> Contender:
+    """Return a contender that computes places of a keyed blend, so many neighbours in a call."""
 
-    settings: Any = {"order": "scalable", "seed": SEED, "split": "train"}
-    plan = BlendPlan.weighted(work.weights.tolist(), work.num_samples, **settings)
-    positions = work.positions.tolist()
-    return measure(lambda: [compute_scalable(plan, each, each + 1) for each in positions])
+    def run(work: Work) -> tuple[Figures, Any]:
+        from zindex.building.blend_arrays import compute_scalable
+        from zindex.plan.blend_plan import BlendPlan
+
+        settings: Any = {"order": "scalable", "seed": SEED, "split": "train"}
+        plan = BlendPlan.weighted(work.weights.tolist(), work.num_samples, **settings)
+        starts = [min(each, work.num_samples - length) for each in work.positions[::length]]
+
+        def read() -> list[int]:
+            datasets: list[int] = []
+            for start in starts:
+                datasets += compute_scalable(plan, start, start + length)[0].tolist()
+            return datasets
+
+        return measure(read)
+
+    return run
 
 
 def divide_ranks(work: Work) -> tuple[Figures, Any]:
@@ -137,6 +151,13 @@ def _access_each(work: Work, length: int) -> tuple[Figures, Any]:
     return measure(access)
 
 
+def _warm_uniform() -> None:
+    """Compile what shuffles in several parts: the small run before a large one has but one."""
+    from zindex.building.uniform_shuffle import UniformShuffle, permute_all
+
+    permute_all(UniformShuffle(1000, SEED, "train", min_part_length=100))
+
+
 def _make_keys() -> Any:
     """Return the round keys of a bijection."""
     from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS
@@ -159,7 +180,8 @@ CONTENDERS: dict[str, dict[str, Contender]] = {
         "zindex greedy": blend("megatron"),
         "zindex scalable": blend("scalable"),
         "zindex scalable, uniform": blend("scalable", "uniform"),
-        "zindex scalable, calls of 1": read_blend,
+        "zindex scalable, calls of 8": read_blend(MICRO_BATCH_SIZE),
+        "zindex scalable, calls of 1": read_blend(1),
     },
     "prefixes": {"zindex greedy": blend("megatron"), "zindex scalable": blend("scalable")},
     "epoch": {"zindex ElasticSampler": divide_ranks},
