@@ -1,0 +1,288 @@
+"""Indices that exist: opening them with ours, with ``numpy.load`` and with zarr-python.
+
+``python -m tests.benchmarks.bench_open --datasets 1 1000 --runs 3``
+
+A blend of small ``.bin/.idx`` pairs is built by ours and by Megatron Core, in the same order. Then
+contenders take turns, each run in a process of its own with all files in the page cache: they open
+each dataset's three index arrays and read the first row of each (ours from its stores, zarr-python
+from the same stores, numpy from Megatron Core's ``.npy`` caches), and the whole run until its first
+samples, as a training job would.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.record import Record, Table, show
+from tests.benchmarks.turns import MADE, Figures, digest, make_parser, run_once, take_turns
+from zindex.measuring.machine import peak_nbytes
+
+ARRAYS = ("document_index", "sample_index", "shuffle_index")
+SEQUENCE_LENGTH, SEED = 64, 1234
+#: A blend of one dataset is opened so often, for a median.
+_NUM_TIMES = 200
+_NUM_SAMPLES = 8
+
+NUMPY, ZARR, ZINDEX = "numpy.load, Megatron's caches", "zarr-python", "zindex"
+MEGATRON, RUN = "megatron-core, builder", "zindex, open_run"
+#: Reads the Zarr stores made of the pairs; the others read the pairs.
+ZARR_RUN = "zindex, open_run of Zarr stores"
+
+
+def make_tokenizer() -> Any:
+    """Return what datasets ask of a tokenizer."""
+    return SimpleNamespace(
+        unique_identifiers=OrderedDict(name="none"), vocab_size=65_536, eod=0, pad=-1
+    )
+
+
+def write_pairs(folder: Path, num_datasets: int) -> dict[str, Any]:
+    """Write small pairs; return the run that blends them."""
+    from zindex.formats.bin_writer import PairWriter
+
+    datasets = []
+    for number in range(num_datasets):
+        prefix = str(folder / f"d{number}")
+        writer = PairWriter(f"{prefix}.bin", np.uint16)
+        writer.append(np.arange(2000) + number, np.full(20, 100))
+        writer.end_document()
+        writer.finalize(f"{prefix}.idx")
+        datasets.append({"path": prefix, "weight": 1 + number % 7})
+    return {
+        "datasets": datasets,
+        "sequence_length": SEQUENCE_LENGTH,
+        "seed": SEED,
+        "split": "100,0,0",
+        "samples": {"train": 10 * num_datasets},
+        "index": str(folder / "index"),
+    }
+
+
+def open_megatron(folder: Path, run: dict[str, Any]) -> Any:
+    """Return Megatron Core's dataset of a run, whose caches it writes the first time."""
+    from megatron.core.datasets.blended_megatron_dataset_builder import (
+        BlendedMegatronDatasetBuilder,
+    )
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+    datasets = run["datasets"]
+    config = GPTDatasetConfig(
+        random_seed=SEED,
+        sequence_length=SEQUENCE_LENGTH,
+        blend=([each["path"] for each in datasets], [each["weight"] for each in datasets]),
+        split=run["split"],
+        path_to_cache=str(folder / "cache"),
+        tokenizer=make_tokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    sizes = [run["samples"]["train"], 0, 0]
+    return BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()[0]
+
+
+def open_zindex(folder: Path, run: dict[str, Any]) -> Any:
+    """Return our dataset of a run."""
+    from zindex.datasets.run_datasets import open_run
+
+    return open_run(run, make_tokenizer(), create_attention_mask=False)["train"]
+
+
+def measure_run(name: str, folder: Path) -> dict[str, Any]:
+    """Return the figures of a whole run that is opened, imports left out."""
+    import_all(name)
+    run = json.loads((folder / "run.json").read_text())
+    if name == ZARR_RUN:
+        for dataset in run["datasets"]:
+            dataset["path"] += ".zarr"
+    start = time.perf_counter()
+    dataset = (open_megatron if name == MEGATRON else open_zindex)(folder, run)
+    opened = time.perf_counter()
+    samples = [dataset[number]["tokens"].numpy() for number in range(_NUM_SAMPLES)]
+    done = time.perf_counter()
+    return {
+        "seconds": done - start,
+        "opening_seconds": opened - start,
+        "first_samples_seconds": done - opened,
+        "peak_nbytes": peak_nbytes(),
+        MADE: {"samples": digest(*samples)},
+    }
+
+
+def import_all(name: str) -> None:
+    """Import what a contender needs, and let it be one rank of one: neither is timed."""
+    if name == MEGATRON:
+        import megatron.core.datasets.blended_megatron_dataset_builder
+        import megatron.core.datasets.gpt_dataset  # noqa: F401
+        from torch import distributed
+
+        # Without a group it cannot load a blend's caches.
+        store = distributed.HashStore()
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    else:
+        import zindex.datasets.run_datasets  # noqa: F401
+
+
+def open_caches(paths: list[str]) -> list[Any]:
+    """Open the caches of one dataset, as Megatron Core does."""
+    return [np.load(path, mmap_mode="r", allow_pickle=True) for path in paths]
+
+
+def open_with_zarr(place: str) -> list[Any]:
+    """Open the arrays of one index with zarr-python."""
+    import zarr
+
+    group = zarr.open_group(place, mode="r")
+    return [group[name] for name in ARRAYS]
+
+
+def open_with_zindex(place: str) -> list[Any]:
+    """Open the arrays of one index."""
+    from zindex.store.open import open_store
+
+    store = open_store(place)
+    return [store[name] for name in ARRAYS]
+
+
+def open_zarr_array(place: str) -> list[Any]:
+    """Open one array with zarr-python."""
+    import zarr
+
+    return [zarr.open(f"{place}/shuffle_index", mode="r")]
+
+
+def open_zindex_array(place: str) -> list[Any]:
+    """Open one array of anybody's."""
+    from zindex.store.zarr_array import open_array
+
+    return [open_array(f"{place}/shuffle_index")]
+
+
+def list_caches(folder: Path) -> list[list[str]]:
+    """Return the paths of each dataset's three caches."""
+    documents = sorted(map(str, (folder / "cache").glob("*GPTDataset-train-document_index.npy")))
+    return [[path.replace("document_index", name) for name in ARRAYS] for path in documents]
+
+
+#: Contender -> how it opens an index, and how it opens one array.
+OPENERS: dict[str, list[Callable[[Any], list[Any]]]] = {
+    NUMPY: [open_caches, lambda paths: open_caches(paths[-1:])],
+    ZARR: [open_with_zarr, open_zarr_array],
+    ZINDEX: [open_with_zindex, open_zindex_array],
+}
+
+
+def measure_indices(name: str, folder: Path) -> dict[str, Any]:
+    """Return the figures of indices and of single arrays that are opened, one after another."""
+    stores = sorted(map(str, (folder / "index").glob("gpt-*")))
+    places: list[Any] = list_caches(folder) if name == NUMPY else stores
+    found: dict[str, Any] = {}
+    for key, opener in zip(("index", "array"), OPENERS[name], strict=True):
+        opener(places[0])  # imports
+        opening, reading = [], []
+        for place in repeat(places):
+            start = time.perf_counter()
+            arrays = opener(place)
+            opened = time.perf_counter()
+            rows = [np.asarray(array[0]) for array in arrays]
+            reading.append(time.perf_counter() - opened)
+            opening.append(opened - start)
+        assert len(rows) == len(arrays)
+        found[key] = {
+            f"open_{key}_us": 1e6 * statistics.median(opening),
+            "first_rows_us": 1e6 * statistics.median(reading),
+        }
+    return found
+
+
+def repeat(places: list[Any]) -> Iterator[Any]:
+    """Yield all places, few of them several times."""
+    for _ in range(max(1, _NUM_TIMES // len(places))):
+        yield from places
+
+
+def run_worker(name: str, folder: str) -> None:
+    """Measure in this process and print figures as JSON."""
+    measure = measure_run if name in (MEGATRON, RUN, ZARR_RUN) else measure_indices
+    print(json.dumps(measure(name, Path(folder))))
+
+
+def measure(num_datasets: int, num_runs: int, folder: Path) -> list[Table]:
+    """Return the tables of one blend."""
+    from zindex.building.convert import convert
+    from zindex.building.executor import SerialExecutor
+    from zindex.building.run import build
+
+    folder.mkdir()
+    run = write_pairs(folder, num_datasets)
+    (folder / "run.json").write_text(json.dumps(run))
+    convert([dataset["path"] for dataset in run["datasets"]], folder, client=SerialExecutor())
+    build(run, SerialExecutor())
+    run_once(__spec__.name, MEGATRON, folder)  # writes its caches
+    if (found := len(list_caches(folder))) != num_datasets:
+        raise AssertionError(f"Megatron Core must cache {num_datasets} datasets, it cached {found}")
+    opened = take_turns(__spec__.name, [*OPENERS], num_runs, folder)
+    parts: dict[str, dict[str, list[Figures]]] = {
+        key: {name: [each[key] for each in runs] for name, runs in opened.items()}
+        for key in ("index", "array")
+    }
+    count = f"{num_datasets:,} dataset{'s' if num_datasets > 1 else ''}"
+    notes = ["medians over all indices; first rows: of each array that was opened"]
+    return [
+        Table.of_runs(
+            f"index-{num_datasets}",
+            f"the index of a dataset (three arrays) opened, of {count}",
+            parts["index"],
+            rival={ZINDEX: ZARR, NUMPY: ZARR},
+            ratio_of="open_index_us",
+            notes=notes,
+        ),
+        Table.of_runs(
+            f"array-{num_datasets}",
+            f"one array opened, of {count}",
+            parts["array"],
+            rival={ZINDEX: ZARR, NUMPY: ZARR},
+            ratio_of="open_array_us",
+            notes=notes,
+        ),
+        Table.of_runs(
+            f"run-{num_datasets}",
+            f"a blend of {count} that is built, opened until its first {_NUM_SAMPLES} samples",
+            take_turns(__spec__.name, [MEGATRON, RUN, ZARR_RUN], num_runs, folder),
+            rival=MEGATRON,
+            notes=[
+                "imports left out; megatron-core: its builder with its .npy caches of datasets and "
+                "blend, on one rank; all give the same samples",
+            ],
+        ),
+    ]
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = make_parser(__doc__, num_worker_arguments=2)
+    parser.add_argument("--datasets", nargs="+", type=int, default=[1, 1000])
+    arguments = parser.parse_args()
+    if arguments.worker:
+        run_worker(*arguments.worker)
+        return
+    tables = []
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for number in arguments.datasets:
+            tables += measure(number, arguments.runs, Path(folder) / str(number))
+            for table in tables[-3:]:
+                show(table)
+    Record.of("bench_open", tables, arguments.folder).write(arguments.json)
+
+
+if __name__ == "__main__":
+    main()
