@@ -15,7 +15,8 @@ import yaml
 import zindex
 from tests.building.runs import GRID, LENGTHS, make_config
 from tests.conftest import WriteCorpus
-from zindex.building import index_store, planning
+from zindex.building import index_store
+from zindex.building import opening as building_opening
 from zindex.building import run as building_run
 from zindex.building.arrays import open_index_arrays
 from zindex.building.blend_arrays import open_blend_arrays
@@ -258,7 +259,7 @@ class TestBlends:
             return open_source(path, **settings)
 
         monkeypatch.setattr(DaskExecutor, "_finish", finish_and_tell)
-        monkeypatch.setattr(planning, "open_source", open_later)
+        monkeypatch.setattr(building_opening, "open_source", open_later)
         zindex.build(config, timeline=tmp_path / "trace.json")
         events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
         by_stage: dict[str, list[Any]] = {}
@@ -274,7 +275,7 @@ class TestBlends:
     ) -> None:
         config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
         with monkeypatch.context() as patch:
-            patch.setattr(planning, "open_source", lambda path, **settings: 1 / 0)
+            patch.setattr(building_opening, "open_source", lambda path, **settings: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 zindex.build(config)
         results = zindex.build(config)
@@ -308,7 +309,7 @@ class TestBlends:
         self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
-        monkeypatch.setattr(planning, "open_source", lambda path, **settings: 1 / 0)
+        monkeypatch.setattr(building_opening, "open_source", lambda path, **settings: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             zindex.build(config, timeline=tmp_path / "trace.json")
         assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())

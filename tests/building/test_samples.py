@@ -10,7 +10,7 @@ from tests.building.conftest import PlanIndex, naive_boundaries
 from tests.conftest import WriteCorpus
 from zindex.building import samples as building_samples
 from zindex.building.documents import compute_documents
-from zindex.building.samples import compute_boundaries, store_sample_shard
+from zindex.building.samples import compute_boundaries, find_partitions, store_sample_shard
 from zindex.errors import VerificationError
 from zindex.store.reader import ArrayReader
 
@@ -71,10 +71,40 @@ def test_shards_are_written_once(prefix: str, plan_index: PlanIndex, tmp_path: P
     assert layout.num_shards > 5
     for written in (True, False):
         for shard in reversed(range(layout.num_shards)):
-            result = store_sample_shard(plan, tmp_path, source, starts, shard)
+            needed = find_partitions(plan, starts, shard)
+            result = store_sample_shard(plan, tmp_path, source, *needed, shard)
             assert result.written is written
     stored = np.asarray(ArrayReader(tmp_path, layout))
     np.testing.assert_array_equal(stored, naive_boundaries(plan, ordered))
+
+
+@pytest.mark.parametrize("extra_token", [0, 1])
+@pytest.mark.parametrize("sequence_length", [1, 3, 4, 37])
+def test_a_shard_of_samples_is_told_of_the_documents_that_it_needs(
+    prefix: str, plan_index: PlanIndex, tmp_path: Path, sequence_length: int, extra_token: int
+) -> None:
+    """However many shards of documents there are, a task takes the numbers of a few."""
+    plan, source = plan_index(
+        prefix,
+        num_samples=60 // sequence_length + 1,
+        sequence_length=sequence_length,
+        extra_token=extra_token,
+        order="scalable",
+        stored="minimal",
+        chunk=1,
+    )
+    ordered, starts = token_starts(plan)
+    expected = naive_boundaries(plan, ordered)
+    rows = plan.document_layout.shard_length
+    for shard in range(plan.sample_layout.num_shards):
+        first, near = find_partitions(plan, starts, shard)
+        start, stop = plan.sample_layout.shard_bounds(shard)
+        found = compute_boundaries(plan, tmp_path, source, near, start, stop, first_partition=first)
+        np.testing.assert_array_equal(found, expected[start:stop])
+        used = {row // rows for row, _ in expected[start:stop]}
+        assert used <= {*range(first, first + len(near))}
+        assert near == starts[first : first + len(near)]
+        assert len(near) <= max(used) - min(used) + 3
 
 
 def test_lengths_are_read_again_where_they_are_not_held(

@@ -18,6 +18,7 @@ from weakref import ReferenceType, ref
 
 from zindex.building.remote_tasks import call, keep, named
 from zindex.building.timeline import Timeline
+from zindex.building.window import Window
 from zindex.errors import ClusterLostError, ConfigError
 
 R = TypeVar("R")
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a build waits for a lost scheduler.
 PATIENCE = 300.0
+# Tasks that the scheduler has at a time, for each thread: none of them waits for another.
+_TASKS_PER_THREAD = 16
 # A task that is lost more often is not submitted again.
 _MAX_LOSSES = 10
 # Seconds after which the threads of a cluster are counted anew: workers may join late.
@@ -96,6 +99,7 @@ class DaskExecutor:
         self._lost_since: float | None = None
         self._threads: list[str] = []
         self._next_count = -math.inf
+        self._window = Window(lambda: _TASKS_PER_THREAD * self.num_threads)
 
     @property
     def num_threads(self) -> int:
@@ -172,8 +176,9 @@ class DaskExecutor:
             held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
             args = tuple(arg.future if isinstance(arg, _HeldResult) else arg for arg in held)
             try:
-                future = self._submit(task, args)
-                return future, await self._finish(future, fetch=fetch)
+                async with self._window.place(task.priority):
+                    future = self._submit(task, args)
+                    return future, await self._finish(future, fetch=fetch)
             except _LostTaskError as lost:
                 logger.debug("%s is submitted again: %s", task.key, lost)
             await asyncio.sleep(min(_FIRST_PAUSE * 2**loss, _LONGEST_PAUSE))

@@ -14,7 +14,7 @@ from zindex.building.documents import (
 from zindex.building.executor import Executor
 from zindex.building.held import drop_held
 from zindex.building.index_store import BuildResult, commit_index, find_built, name_store, task_key
-from zindex.building.samples import store_sample_shard
+from zindex.building.samples import find_partitions, store_sample_shard
 from zindex.building.shuffle import store_shuffle_shard, store_shuffled_samples
 from zindex.building.source import LengthSource
 from zindex.errors import VerificationError
@@ -106,17 +106,18 @@ class _IndexTasks:
         self,
         stage: str,
         function: Callable[..., R],
-        *arguments: Any,
+        arguments: Callable[[int], tuple[Any, ...]],
+        *,
         num_shards: int,
         priority: int = _LAST,
         stores: bool = True,
     ) -> list[R]:
-        """Run one task per shard of an array; a task takes the plan, the root and the shard."""
+        """Run one task per shard of an array; it takes plan, root, its arguments and the shard."""
 
         async def one(shard: int) -> R:
             key = task_key(self.root, stage, shard)
             result = await self.executor.run(
-                function, self.plan, self.root, *arguments, shard, key=key, priority=priority
+                function, self.plan, self.root, *arguments(shard), shard, key=key, priority=priority
             )
             self.advance(int(stores))
             return result
@@ -128,7 +129,7 @@ class _IndexTasks:
         done = await self._each(
             "documents",
             store_document_shard,
-            self.source,
+            lambda shard: (self.source,),
             num_shards=self.plan.document_layout.num_shards,
             priority=_FIRST,
             stores=self.plan.stored == "all",
@@ -153,7 +154,7 @@ class _IndexTasks:
         return await self._each(
             "count",
             count_document_shard,
-            self.source,
+            lambda shard: (self.source,),
             num_shards=self.plan.document_layout.num_shards,
             priority=_FIRST,
             stores=False,
@@ -175,8 +176,7 @@ class _IndexTasks:
         return await self._each(
             "samples",
             store_sample_shard,
-            self.source,
-            token_starts,
+            lambda shard: (self.source, *find_partitions(self.plan, token_starts, shard)),
             num_shards=self.plan.sample_layout.num_shards,
         )
 
@@ -185,7 +185,9 @@ class _IndexTasks:
         if self.plan.stored == "minimal":
             return []
         num_shards = self.plan.shuffle_layout.num_shards
-        return await self._each("shuffle", store_shuffle_shard, num_shards=num_shards)
+        return await self._each(
+            "shuffle", store_shuffle_shard, lambda shard: (), num_shards=num_shards
+        )
 
     async def shuffle_megatron(self) -> list[ShardResult]:
         """Shuffle all samples in one task, going on from the documents' generator."""

@@ -6,7 +6,6 @@ others follow from the datasets' tokens.
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,9 @@ import numpy as np
 from zindex import schema
 from zindex.building.blend import blend_store_plan
 from zindex.building.index import index_store_plan
+from zindex.building.opening import open_here
 from zindex.building.packing import packing_store_plan
-from zindex.building.source import LengthSource, open_source
+from zindex.building.source import LengthSource
 from zindex.config import RunConfig
 from zindex.errors import PlanError, StoreNotFoundError
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
@@ -27,9 +27,6 @@ from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.commit import StorePlan, StoreStatus, read_status
 from zindex.store.open import Store
-
-# Threads that open datasets: most of the time goes into waiting for the file system.
-_NUM_OPENERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +117,24 @@ class RunPlan:
         return iter((*self.members, *self.blends))
 
 
-def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
+def plan_run(
+    config: RunConfig,
+    *,
+    require_bin: bool = True,
+    sources: Sequence[LengthSource] | None = None,
+) -> RunPlan:
     """Return every index and every blend that a run needs.
 
     Without blends, splits that hold no documents are left out unless samples are asked of them.
+
+    Parameters
+    ----------
+    config
+        The run.
+    require_bin
+        Whether pairs must have their ``.bin``.
+    sources
+        The members of the run, where they are open already.
 
     Raises
     ------
@@ -132,7 +143,8 @@ def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
     PlanError
         If samples are asked of a split without tokens, or more than may be drawn of a dataset.
     """
-    sources = _open_sources(config, require_bin=require_bin)
+    if sources is None:
+        sources = open_here([dataset.path for dataset in config.members], require_bin=require_bin)
     spans = {
         split: [split_range(source.facts.num_sequences, bookends) for source in sources]
         for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True)
@@ -179,13 +191,6 @@ def known_permutations(config: RunConfig) -> tuple[PermutationPlan, ...]:
         for split, num_samples in config.samples.items()
         if num_samples and split not in known
     )
-
-
-def _open_sources(config: RunConfig, *, require_bin: bool) -> list[LengthSource]:
-    """Open all datasets of a run, several at a time."""
-    with ThreadPoolExecutor(_NUM_OPENERS, thread_name_prefix="zindex-open") as pool:
-        paths = [dataset.path for dataset in config.members]
-        return list(pool.map(lambda path: open_source(path, require_bin=require_bin), paths))
 
 
 def _plan_blends(

@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from zindex.building.blend import build_blend
+from zindex.building.bundles import MIN_SMALL, build_small, is_small
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.index import build_index
 from zindex.building.index_store import BuildResult, find_index
+from zindex.building.opening import has_much_to_check, open_by_tasks
 from zindex.building.packing import build_packing
 from zindex.building.permutation import Permutation
 from zindex.building.planning import (
@@ -105,9 +107,9 @@ class _Run:
         """Build what is missing; a cluster is started only if something is."""
         early = self._missing(known_blends(self.config))
         permutations = known_permutations(self.config)
-        if not early and not permutations:
+        if not early and not permutations and not has_much_to_check(self._paths):
             self._plan_run()
-        if early or permutations or self._missing(self.plan or ()):
+        if self.plan is None or early or permutations or self._missing(self.plan):
             with open_executor(client, self.timeline) as executor:
                 run_builds(self._build_missing(executor, early, permutations))
         assert self.plan is not None
@@ -125,9 +127,22 @@ class _Run:
         assert self.plan is not None
         return {_key(item): self.finished[_key(item)] for item in self.plan}
 
+    @property
+    def _paths(self) -> list[str]:
+        return [dataset.path for dataset in self.config.members]
+
     def _plan_run(self) -> None:
         with self.timeline.span("open-datasets"):
             self.plan = plan_run(self.config)
+
+    async def _plan_run_by_tasks(self, executor: Executor) -> None:
+        """Open the datasets where tasks run, if there is much to check, and plan."""
+        if not has_much_to_check(self._paths):
+            await asyncio.to_thread(self._plan_run)
+            return
+        with self.timeline.span("open-datasets"):
+            sources = await open_by_tasks(self._paths, executor)
+            self.plan = await asyncio.to_thread(plan_run, self.config, sources=sources)
 
     def _missing(self, items: Iterable[PlannedStore]) -> list[PlannedStore]:
         """Return what is not finished, and keep what is found."""
@@ -158,7 +173,7 @@ class _Run:
                 stack.push_async_callback(ahead[plan.split].close)
                 ahead[plan.split].start()
             if self.plan is None:
-                await asyncio.to_thread(self._plan_run)
+                await self._plan_run_by_tasks(executor)
             assert self.plan is not None
             begun = {_key(blend) for blend in early}
             missing = self._missing(self.plan)
@@ -168,8 +183,22 @@ class _Run:
             for item in missing:
                 if _key(item) not in begun:
                     by_root.setdefault(item.store_plan(self.config.index).root, []).append(item)
+            small = [same for same in by_root.values() if _is_small(same[0])]
+            if len(small) >= MIN_SMALL:
+                group.create_task(self._build_small(small, executor))
+                by_root = {r: same for r, same in by_root.items() if not _is_small(same[0])}
             for same in by_root.values():
                 group.create_task(self._build_one(same, executor, ahead))
+
+    async def _build_small(self, small: list[list[PlannedStore]], executor: Executor) -> None:
+        """Build many small indices, several to a task."""
+        firsts = [same[0] for same in small]
+        indices = [(item.plan, item.source) for item in firsts if isinstance(item, PlannedIndex)]
+        num_shards = sum(item.store_plan(self.config.index).num_shards for item in firsts)
+        with self.progress.step(f"{len(small)} small indices", num_shards) as advance:
+            results = await build_small(indices, self.config.index, executor, advance)
+        for same, done in zip(small, results, strict=True):
+            self.finished |= {_key(item): done for item in same}
 
     async def _build_one(
         self,
@@ -197,6 +226,10 @@ async def _keep_wanted(ahead: dict[str, Permutation], missing: list[PlannedStore
         if permutation.plan.name not in wanted:
             await ahead.pop(split).close()
             await permutation.remove_scratch()
+
+
+def _is_small(item: PlannedStore) -> bool:
+    return isinstance(item, PlannedIndex) and is_small(item.plan)
 
 
 def _key(item: PlannedStore) -> ResultKey:
