@@ -48,7 +48,7 @@ def test_every_table_without_peers(tmp_path: Path) -> None:
         ours = [name for name, file in contenders.items() if file in ("numpy", "zindex")]
         assert [row.contender for row in table.rows] == ours
         assert "Grain is not there: python -m tests.benchmarks.peers grain" in table.notes
-    greedy = record.tables[3].row("zindex greedy")
+    greedy = record.tables[3].row("zindex, greedy")
     assert greedy is not None
     # Never further than one sample from its weights, with a few datasets.
     assert greedy.median("largest_samples") < 2  # type: ignore[operator]

@@ -86,15 +86,15 @@ def divide_ranks(work: Work) -> tuple[Figures, Any]:
 
 
 CONTENDERS = {
-    "shuffle": {"Grain index_shuffle": call_index_shuffle},
+    "shuffle": {"Grain, index_shuffle": call_index_shuffle},
     "access": {
-        "Grain index_shuffle": call_index_shuffle,
-        "Grain MapDataset.shuffle": read_map,
-        "Grain IndexSampler": read_sampler,
+        "Grain, index_shuffle": call_index_shuffle,
+        "Grain, MapDataset.shuffle": read_map,
+        "Grain, IndexSampler": read_sampler,
     },
-    "mixture": {"Grain MapDataset.mix": read_mixture, "Grain selection map": select},
-    "prefixes": {"Grain selection map": select},
-    "epoch": {"Grain MapDataset.shuffle": divide_ranks},
+    "mixture": {"Grain, MapDataset.mix": read_mixture, "Grain, selection map": select},
+    "prefixes": {"Grain, selection map": select},
+    "epoch": {"Grain, MapDataset.shuffle": divide_ranks},
 }
 
 if __name__ == "__main__":

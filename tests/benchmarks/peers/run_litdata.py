@@ -105,9 +105,9 @@ def mix_names(work: Work) -> tuple[Figures, Any]:
 
 
 CONTENDERS = {
-    "mixture": {"LitData CombinedStreamingDataset": mix},
-    "prefixes": {"LitData CombinedStreamingDataset": mix_names},
-    "epoch": {"LitData FullShuffle": divide_ranks},
+    "mixture": {"LitData, CombinedStreamingDataset": mix},
+    "prefixes": {"LitData, CombinedStreamingDataset": mix_names},
+    "epoch": {"LitData, FullShuffle": divide_ranks},
 }
 
 if __name__ == "__main__":

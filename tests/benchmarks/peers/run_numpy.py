@@ -76,13 +76,13 @@ def divide_ranks(work: Work) -> tuple[Figures, Any]:
 
 CONTENDERS = {
     "shuffle": {
-        "numpy RandomState.shuffle": shuffle_legacy,
-        "numpy Generator.permutation": permute,
+        "numpy, RandomState.shuffle": shuffle_legacy,
+        "numpy, Generator.permutation": permute,
     },
-    "access": {"numpy Generator.permutation, then take": permute_and_take},
-    "mixture": {"numpy Generator.choice": choose},
-    "prefixes": {"numpy Generator.choice": choose},
-    "epoch": {"torch DistributedSampler": divide_ranks},
+    "access": {"numpy, Generator.permutation, then take": permute_and_take},
+    "mixture": {"numpy, Generator.choice": choose},
+    "prefixes": {"numpy, Generator.choice": choose},
+    "epoch": {"torch, DistributedSampler": divide_ranks},
 }
 
 if __name__ == "__main__":

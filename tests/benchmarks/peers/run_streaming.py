@@ -175,10 +175,10 @@ def mix_names(work: Work) -> tuple[Figures, Any]:
 
 
 CONTENDERS = {
-    "shuffle": {"Streaming py1e": shuffle("py1e"), "Streaming py1s": shuffle("py1s")},
-    "mixture": {"Streaming generate_work": mix},
-    "prefixes": {"Streaming generate_work": mix_names},
-    "epoch": {"Streaming get_partitions, py1e": divide_ranks},
+    "shuffle": {"Streaming, py1e": shuffle("py1e"), "Streaming, py1s": shuffle("py1s")},
+    "mixture": {"Streaming, generate_work": mix},
+    "prefixes": {"Streaming, generate_work": mix_names},
+    "epoch": {"Streaming, get_partitions, py1e": divide_ranks},
 }
 
 if __name__ == "__main__":

@@ -167,24 +167,24 @@ def _make_keys() -> Any:
 
 CONTENDERS: dict[str, dict[str, Contender]] = {
     "shuffle": {
-        "zindex legacy": shuffle_legacy,
-        "zindex keyed": permute_keyed,
-        "zindex uniform": permute_uniform,
+        "zindex, legacy": shuffle_legacy,
+        "zindex, keyed": permute_keyed,
+        "zindex, uniform": permute_uniform,
     },
     "access": {
-        "zindex keyed, one call": access_together,
-        "zindex keyed, calls of 8": access_batches,
-        "zindex keyed, calls of 1": access_single,
+        "zindex, keyed, one call": access_together,
+        "zindex, keyed, calls of 8": access_batches,
+        "zindex, keyed, calls of 1": access_single,
     },
     "mixture": {
-        "zindex greedy": blend("megatron"),
-        "zindex scalable": blend("scalable"),
-        "zindex scalable, uniform": blend("scalable", "uniform"),
-        "zindex scalable, calls of 8": read_blend(MICRO_BATCH_SIZE),
-        "zindex scalable, calls of 1": read_blend(1),
+        "zindex, greedy": blend("megatron"),
+        "zindex, scalable": blend("scalable"),
+        "zindex, scalable, uniform": blend("scalable", "uniform"),
+        "zindex, scalable, calls of 8": read_blend(MICRO_BATCH_SIZE),
+        "zindex, scalable, calls of 1": read_blend(1),
     },
-    "prefixes": {"zindex greedy": blend("megatron"), "zindex scalable": blend("scalable")},
-    "epoch": {"zindex ElasticSampler": divide_ranks},
+    "prefixes": {"zindex, greedy": blend("megatron"), "zindex, scalable": blend("scalable")},
+    "epoch": {"zindex, ElasticSampler": divide_ranks},
 }
 
 if __name__ == "__main__":
