@@ -17,6 +17,7 @@ import click
 
 from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
 from zindex.cli_edit import edit
+from zindex.cli_measure import bench
 from zindex.cli_options import json_option
 from zindex.errors import ConfigError, ZindexError
 
@@ -410,6 +411,7 @@ def _find_quickstart() -> Path:
 
 main.add_command(cluster)
 main.add_command(edit)
+main.add_command(bench)
 
 
 def _print_json(value: Any) -> None:

@@ -17,6 +17,7 @@ FREE = Costs(
     argument_seconds=0,
     dataset_seconds=0,
     index_seconds=0,
+    client_index_seconds=0,
     shard_seconds=0,
     base_seconds=0,
     memory_bandwidth=1e30,
@@ -204,7 +205,7 @@ def test_processors_that_are_short_slow_everything_down() -> None:
 
 def test_a_window_bounds_what_client_and_scheduler_remember() -> None:
     job = Job(1e12, num_datasets=200, shard_length=1 << 18)
-    free = simulate(job, Cluster(4, 4), design=CUT)
+    free = simulate(job, Cluster(4, 4), design=replace(CUT, window=None))
     held = simulate(job, Cluster(4, 4), design=replace(CUT, window=3))
     assert held.num_tasks == free.num_tasks
     assert held.scheduler_nbytes < free.scheduler_nbytes / 4
@@ -213,8 +214,8 @@ def test_a_window_bounds_what_client_and_scheduler_remember() -> None:
 
 def test_sums_of_all_shards_cost_more_than_those_of_a_task() -> None:
     job = Job(2e12, num_datasets=1, shard_length=1 << 18)
-    every = simulate(job, Cluster(16, 16), design=Design(all_sums=True))
-    own = simulate(job, Cluster(16, 16))
+    every = simulate(job, Cluster(16, 16), design=Design(all_sums=True, window=None))
+    own = simulate(job, Cluster(16, 16), design=Design(window=None))
     assert own.scheduler_nbytes < every.scheduler_nbytes
     assert own.busy["client"] * own.seconds < every.busy["client"] * every.seconds
 

@@ -229,8 +229,9 @@ class Costs:
     #: Seconds of the client for each dataset: opening and planning it.
     dataset_seconds: float = 2e-3
     #: Seconds for the beginning and the commit of each index: of the worker that builds a bundle of
-    #: small ones, otherwise of the client.
+    #: small ones, and of the client, which does it for the others.
     index_seconds: float = 9e-3
+    client_index_seconds: float = 9e-3
     #: Seconds of the client for each shard in a commit.
     shard_seconds: float = 20e-6
     #: Seconds before the first task and after the last.
@@ -289,8 +290,8 @@ class Design:
     num_openers: int = 8
     #: Whether one task builds several small indices.
     bundles: bool = True
-    #: Tasks of indices that wait or run, for each thread; None: all that can be begun.
-    window: int | None = None
+    #: Tasks that the scheduler has at a time, for each thread; None: all that can be begun.
+    window: int | None = 16
     #: Chunks of a blend that wait or run, for each thread.
     blend_window: int = 3
     #: Whether the tasks of a dataset prefer the nodes that hold its lengths.

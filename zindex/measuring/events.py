@@ -185,6 +185,11 @@ class Workers:
         self._queue: list[tuple[int, int, Task]] = []
         self._own_queues: list[list[tuple[int, int, Task]]] = [[] for _ in nodes]
         self._order = itertools.count()
+        # Tasks that the client keeps to itself, and how many others there may be.
+        self._waiting: list[tuple[int, int, Task]] = []
+        self._window = float("inf")
+        if design.window is not None:
+            self._window = design.window * cluster.num_nodes * cluster.num_threads
         self._random = random.Random(seed)
         self.stages: dict[str, StageTimes] = {}
         self.num_tasks = self.num_lost = self.num_outstanding = self.peak_outstanding = 0
@@ -194,8 +199,17 @@ class Workers:
         self._plan_loss()
 
     def submit(self, task: Task) -> None:
-        """Hand a task over; the client serializes it, the scheduler takes it in."""
+        """Hand a task over as soon as the window lets it in."""
         self.num_tasks += 1
+        heapq.heappush(self._waiting, (-task.priority, next(self._order), task))
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self.num_outstanding < self._window:
+            self._hand_over(heapq.heappop(self._waiting)[2])
+
+    def _hand_over(self, task: Task) -> None:
+        """Have the client serialize a task, and the scheduler take it in."""
         self.num_outstanding += 1
         self.num_arguments += task.num_arguments
         self.peak_outstanding = max(self.peak_outstanding, self.num_outstanding)
@@ -296,6 +310,7 @@ class Workers:
     def _done(self, task: Task) -> None:
         self.num_outstanding -= 1
         self.num_arguments -= task.num_arguments
+        self._admit()
         task.done(task)
 
     def _slowness(self) -> float:

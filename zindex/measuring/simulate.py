@@ -5,7 +5,7 @@ A task holds one thread; it ends when its computation is over and its bytes are 
 one node, or of the whole store, queue. The client and the scheduler serve one task at a time.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -108,11 +108,6 @@ class _Build:
             OrderedDict() for _ in range(cluster.num_nodes)
         ]
         self.max_ordered = int(design.ordered_nbytes / (4.0 * max(job.document_cuts)))
-        # Tasks of indices that wait to be handed over.
-        self.waiting: deque[Task] = deque()
-        self.num_admitted = 0
-        num_threads = cluster.num_nodes * cluster.num_threads
-        self.window = None if design.window is None else design.window * num_threads
         # Chunks of the blend: begun, described, handed over to be stored, and stored.
         self.num_begun = self.num_proven = self.num_stored = 0
         self.is_described = [False] * len(job.blend_cuts)
@@ -163,7 +158,7 @@ class _Build:
         for number in cuts:
             client.serve(self.costs.dataset_seconds * number, self._begin_bundle, number)
         if not cuts:
-            seconds = self.costs.dataset_seconds + self.costs.index_seconds / 2
+            seconds = self.costs.dataset_seconds + self.costs.client_index_seconds / 2
             for dataset in range(job.num_datasets):
                 client.serve(seconds, self._begin_index, dataset)
 
@@ -179,7 +174,7 @@ class _Build:
                 bundle.written_nbytes += number * part.written_nbytes
         bundle.seconds += number * self.costs.index_seconds
         bundle.seconds += number * 4.0 * job.dataset_documents / self.costs.read_bandwidth
-        self._admit(bundle)
+        self.workers.submit(bundle)
 
     def _bundle_done(self, task: Task) -> None:
         self.num_open -= task.shard
@@ -195,28 +190,6 @@ class _Build:
             written_nbytes=self.job.written_nbytes(stage) * length,
             **facts,
         )
-
-    def _admit(self, task: Task) -> None:
-        """Hand a task of an index over as soon as the window lets it in."""
-        if self.window is None:
-            self.workers.submit(task)
-            return
-        # Leaving the window comes before whatever the task's end sets off.
-        done = task.done
-
-        def leave(task: Task) -> None:
-            self.num_admitted -= 1
-            done(task)
-            self._fill()
-
-        task.done = leave
-        self.waiting.append(task)
-        self._fill()
-
-    def _fill(self) -> None:
-        while self.waiting and self.num_admitted < (self.window or 0):
-            self.num_admitted += 1
-            self.workers.submit(self.waiting.popleft())
 
     @staticmethod
     def _one_of(left: list[int], call: Callable[[Any], None], *args: Any) -> Callable[[Task], None]:
@@ -247,15 +220,15 @@ class _Build:
             facts = {"dataset": dataset, "priority": _FIRST}
 
             def shuffled(_: Task) -> None:
-                self._admit(self._task("shuffle", job.dataset_samples, finish, **facts))
+                self.workers.submit(self._task("shuffle", job.dataset_samples, finish, **facts))
                 self._each_document_shard("count", dataset, begin_samples)
 
-            self._admit(self._task("documents", job.dataset_documents, shuffled, **facts))
+            self.workers.submit(self._task("documents", job.dataset_documents, shuffled, **facts))
             return
         self._each_document_shard("documents", dataset, begin_samples)
         if job.stored == "all":
             for length in job.sample_cuts:
-                self._admit(self._task("shuffle", length, finish, dataset=dataset))
+                self.workers.submit(self._task("shuffle", length, finish, dataset=dataset))
 
     def _home(self, dataset: int) -> int | None:
         return dataset % self.cluster.num_nodes if self.design.affinity else None
@@ -279,14 +252,18 @@ class _Build:
         for shard, length in enumerate(self.job.document_cuts):
             facts = {"dataset": dataset, "shard": shard, "priority": _FIRST}
             home = self._home(dataset)
-            self._admit(self._task(stage, length, done, uses_lengths=True, home=home, **facts))
+            self.workers.submit(
+                self._task(stage, length, done, uses_lengths=True, home=home, **facts)
+            )
 
     def _begin_samples(self, dataset: int, finish: Callable[[Task], None]) -> None:
         """Look for the boundaries of samples, from the sums of tokens that are known now."""
         num_sums = len(self.job.document_cuts) if self.design.all_sums else 1
         for shard, length in enumerate(self.job.sample_cuts):
             facts = {"dataset": dataset, "shard": shard, "num_arguments": num_sums}
-            self._admit(self._task("samples", length, finish, home=self._home(dataset), **facts))
+            self.workers.submit(
+                self._task("samples", length, finish, home=self._home(dataset), **facts)
+            )
 
     def _surcharge(self, task: Task, node: int) -> float:
         """Return what a task takes beyond its own on a node that lacks what it builds on."""
@@ -318,7 +295,7 @@ class _Build:
     def _commit(self, dataset: int) -> None:
         """Let the client commit an index."""
         shards = self.job.num_shards - 2 * len(self.job.blend_cuts)
-        seconds = self.costs.index_seconds / 2
+        seconds = self.costs.client_index_seconds / 2
         seconds += self.costs.shard_seconds * shards / self.job.num_datasets
         for ordered in self.ordered if self.cluster.num_nodes == 1 else ():
             for shard in range(len(self.job.document_cuts)):

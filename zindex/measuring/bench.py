@@ -1,0 +1,342 @@
+"""What to expect of this machine and this place: bandwidths, short builds, loading, a forecast."""
+
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zindex.building.executor import embedded_client
+from zindex.building.index_store import find_index
+from zindex.building.planning import plan_run
+from zindex.config import RunConfig, as_config
+from zindex.errors import ConfigError
+from zindex.measuring.bandwidths import Bandwidths, measure_bandwidths, scratch_place
+from zindex.measuring.build_model import Cluster, Costs, Job
+from zindex.measuring.fitting import (
+    MeasuredBuild,
+    calibrate,
+    fit_costs,
+    keep_medians,
+    prediction_error,
+)
+from zindex.measuring.machine import describe_machine, list_versions
+from zindex.measuring.short_builds import (
+    KINDS,
+    Corpus,
+    describe_build,
+    measure_task_seconds,
+    run_build,
+    write_corpus,
+)
+from zindex.measuring.short_loads import LoadRate, can_load, measure_loading, write_tokens
+from zindex.measuring.simulate import Forecast, simulate
+from zindex.store.layout import SHARD_LENGTH
+from zindex.store.objects import Place, place_of
+
+logger = logging.getLogger(__name__)
+
+#: Documents that a second of measuring is worth, and their bounds.
+_DOCUMENTS_PER_SECOND, _MIN_DOCUMENTS, _MAX_DOCUMENTS = 100_000, 20_000, 10_000_000
+# Small indices, which tasks build several at a time, and larger ones, each built by itself.
+_NUM_MANY, _MANY_DOCUMENTS, _NUM_FEW = 32, 1000, 8
+# Tasks that one dataset is cut into.
+_NUM_CUTS = 100
+# Shares of the time: bandwidths and loading, the rest goes to builds.
+_BANDWIDTH_SHARE, _LOADING_SHARE = 0.1, 0.15
+_TOKENS_PER_SECOND, _MIN_TOKENS, _MAX_TOKENS = 8_000_000, 1 << 19, 50_000_000
+# Seconds of a task in the processes of client, scheduler and worker, over those where all three
+# are one process, which hands tasks over without a network.
+_APART = (0.6, 0.8, 0.75)
+# Memory bounds what takes half of the processors' time there.
+_MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class BenchBuilds:
+    """What one order, stored one way, takes."""
+
+    #: Key of `zindex.measuring.short_builds.KINDS`.
+    kind: str
+    #: The builds that were measured.
+    builds: tuple[MeasuredBuild, ...]
+    costs: Costs
+    #: By how much the simulator is off for these builds, as a rule.
+    error: float
+    #: Of a trillion tokens on this machine.
+    seconds_per_trillion: float
+    bytes_per_sample: float
+    samples_per_second: float
+    #: What bounds it on this machine.
+    bound: str
+    #: Nodes like this machine -> what the build asked about takes.
+    forecasts: dict[int, Forecast]
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What a machine, a place and perhaps a run promise."""
+
+    folder: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    bandwidths: Bandwidths
+    #: Seconds of Python and Dask for a task that does nothing, all in one process.
+    task_seconds: float
+    builds: tuple[BenchBuilds, ...]
+    #: The build that is forecast.
+    job: Job
+    #: None where there is no torch.
+    loading: LoadRate | None
+    #: What else one must know.
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values; None stands for what has no bound."""
+        return dict(_finite(asdict(self)))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def measure(
+    folder: str | os.PathLike[str] = ".",
+    *,
+    seconds: float = 30.0,
+    num_tokens: float = 5e12,
+    num_datasets: int = 1000,
+    document_length: float = 800.0,
+    nodes: Sequence[int] = (1, 10, 100),
+    run: RunConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+) -> BenchResult:
+    """Measure this machine and a place for a moment, and return what to expect of them.
+
+    Parameters
+    ----------
+    folder
+        Where indices will lie: a path or the URL of an object store. All that is written there is
+        removed.
+    seconds
+        How long to measure, about; compiling kernels comes before, once for each order.
+    num_tokens, num_datasets, document_length
+        The build to forecast: its tokens, its datasets, and the tokens of a document on average.
+    nodes
+        Numbers of nodes, each like this machine, to forecast for.
+    run
+        A run in whose place these numbers are taken, and whose batches are read if it is built.
+
+    Raises
+    ------
+    ConfigError
+        If nothing can be written to the folder, or a number is none.
+    ZindexError
+        If the run's data are missing or damaged.
+    """
+    if not (seconds > 0 and min(nodes, default=0) >= 1):
+        raise ConfigError(
+            f"seconds must be positive and nodes at least 1, got {seconds} and {list(nodes)}"
+        )
+    job = Job(num_tokens, num_datasets=num_datasets, document_length=document_length)
+    config = None if run is None else as_config(run)
+    if config is not None:
+        job = describe_run(config)
+    place = place_of(folder)
+    logger.info("measuring memory and %s", place)
+    bandwidths = measure_bandwidths(place, _BANDWIDTH_SHARE * seconds)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(scratch_place(place))
+        sources = scratch
+        if not isinstance(scratch, Path):
+            sources = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zindex-bench-")))
+        assert isinstance(sources, Path)
+        share = 1 - _BANDWIDTH_SHARE - _LOADING_SHARE
+        task_seconds, builds = _measure_builds(
+            sources, scratch, share * seconds, job, bandwidths, tuple(nodes)
+        )
+        loading, notes = _measure_loads(sources, _LOADING_SHARE * seconds, job, config)
+    return BenchResult(
+        folder=str(place),
+        machine=describe_machine(folder if isinstance(place, Path) else "."),
+        versions=list_versions(),
+        bandwidths=bandwidths,
+        task_seconds=task_seconds,
+        builds=builds,
+        job=job,
+        loading=loading,
+        notes=tuple(notes),
+    )
+
+
+def describe_run(config: RunConfig) -> Job:
+    """Return the numbers of a run, as if all of its datasets were equally large."""
+    plan = plan_run(config, require_bin=False)
+    facts = {item.dataset: item.source.facts for item in plan.members}
+    if not facts:
+        raise ConfigError("a run must draw from at least one dataset to be forecast, got none")
+    num_tokens = sum(fact.num_tokens for fact in facts.values())
+    num_documents = sum(fact.num_sequences for fact in facts.values())
+    return Job(
+        num_tokens,
+        num_datasets=len(facts),
+        document_length=num_tokens / num_documents,
+        sequence_length=config.sequence_length,
+        blend=config.blend_kind is not None,
+        shard_length=config.grid.shard_length,
+    )
+
+
+def _measure_builds(
+    sources: Path,
+    place: Place,
+    seconds: float,
+    job: Job,
+    bandwidths: Bandwidths,
+    nodes: tuple[int, ...],
+) -> tuple[float, tuple[BenchBuilds, ...]]:
+    """Return the seconds of an empty task, and what builds of each kind take."""
+    num_documents = int(_DOCUMENTS_PER_SECOND * seconds)
+    num_documents = min(_MAX_DOCUMENTS, max(_MIN_DOCUMENTS, num_documents))
+    corpora = _write_corpora(sources, num_documents, job.document_length)
+    cut = 1 << max(8, (num_documents // _NUM_CUTS).bit_length())
+    works = [(corpus, SHARD_LENGTH) for corpus in corpora.values()] + [(corpora["one"], cut)]
+    measured: dict[str, list[MeasuredBuild]] = {kind: [] for kind in KINDS}
+    number = 0
+    with embedded_client() as client:
+        num_threads = sum(client.nthreads().values())
+        logger.info("compiling kernels")
+        for kind in KINDS:
+            index = str(place / f"warm-up-{number}")
+            number += 1
+            # Few documents in many shards: every step runs.
+            run_build(
+                *describe_build(corpora["many"], index, KINDS[kind], shard_length=256), client
+            )
+        logger.info("building indices of %s documents", f"{num_documents:,}")
+        task_seconds = measure_task_seconds(client)[0]
+        start = time.monotonic()
+        while not number > len(KINDS) or time.monotonic() - start < seconds:
+            for corpus, shard_length in works:
+                for kind, setting in KINDS.items():
+                    index = str(place / f"index-{number}")
+                    number += 1
+                    run = describe_build(corpus, index, setting, shard_length=shard_length)
+                    measured[kind].append(run_build(*run, client))
+    costs = Costs(
+        client_task_seconds=task_seconds / 2,
+        scheduler_task_seconds=task_seconds / 2,
+        worker_task_seconds=0.0,
+        base_seconds=0.05,
+        memory_bandwidth=max(2 * bandwidths.copy, 64 * bandwidths.gathers_per_second),
+        write_bandwidth=bandwidths.write,
+        read_bandwidth=bandwidths.read,
+        store_bandwidth=math.inf,
+    )
+    return task_seconds, tuple(
+        _forecast_kind(kind, measured[kind], costs, num_threads, job, nodes) for kind in KINDS
+    )
+
+
+def _write_corpora(folder: Path, num_documents: int, document_length: float) -> dict[str, Corpus]:
+    """Write as many documents as one dataset and as several, and many small datasets."""
+    sizes = {
+        "many": (_NUM_MANY, _MANY_DOCUMENTS),
+        "one": (1, num_documents),
+        "few": (_NUM_FEW, num_documents // _NUM_FEW),
+    }
+    return {
+        name: write_corpus(
+            folder / name,
+            num_datasets=num_datasets,
+            num_documents=each,
+            document_length=document_length,
+        )
+        for name, (num_datasets, each) in sizes.items()
+    }
+
+
+def _forecast_kind(
+    kind: str,
+    measured: list[MeasuredBuild],
+    costs: Costs,
+    num_threads: int,
+    job: Job,
+    nodes: tuple[int, ...],
+) -> BenchBuilds:
+    """Return what measured builds of one kind say of larger ones."""
+    here = Cluster(1, num_threads, scheduler_in_client=True)
+    builds = keep_medians(measured)
+    costs = calibrate(builds, fit_costs(builds, costs), here)
+    order, stored = KINDS[kind]
+    job = replace(job, order=order, stored=stored)
+    trillion = simulate(replace(job, num_tokens=1e12), here, costs)
+    client, scheduler, worker = _APART
+    task_seconds = costs.client_task_seconds + costs.scheduler_task_seconds
+    apart = replace(
+        costs,
+        client_task_seconds=client * task_seconds,
+        scheduler_task_seconds=scheduler * task_seconds,
+        worker_task_seconds=worker * task_seconds,
+    )
+    return BenchBuilds(
+        kind=kind,
+        builds=tuple(builds),
+        costs=costs,
+        error=prediction_error(builds, costs, here),
+        seconds_per_trillion=trillion.seconds,
+        bytes_per_sample=job.nbytes / job.num_samples,
+        samples_per_second=1e12 / job.sequence_length / trillion.seconds,
+        bound=name_bound(trillion),
+        forecasts={
+            number: simulate(job, here, costs)
+            if number == 1
+            else simulate(job, Cluster(number, num_threads), apart)
+            for number in nodes
+        },
+    )
+
+
+def name_bound(forecast: Forecast) -> str:
+    """Return in people's words what bounds a build."""
+    bound, busy = forecast.bound, forecast.busy
+    if bound == "processors" and busy["memory"] >= _MEMORY_SHARE * busy["processors"]:
+        return "memory"
+    names = {
+        "client": "Python",
+        "scheduler": "Dask",
+        "node's writes": "writes",
+        "node's reads": "reads",
+        "checks": "opening",
+        "order": "waiting",
+    }
+    if bound == "client" and "scheduler" not in busy:
+        return "Python and Dask"
+    return names.get(bound, bound)
+
+
+def _measure_loads(
+    folder: Path, seconds: float, job: Job, config: RunConfig | None
+) -> tuple[LoadRate | None, list[str]]:
+    """Return what a loader reads, of the user's run if it is built, and what to say of it."""
+    if not can_load():
+        return None, ["loading is left out: torch is not installed (zindex[torch])"]
+    logger.info("reading batches")
+    if config is not None:
+        plan = plan_run(config)
+        if all(find_index(item.store_plan(config.index)) is not None for item in plan):
+            return measure_loading(config, seconds, source="the run"), []
+    notes = [] if config is None else ["the run is not built: batches are of synthetic tokens"]
+    num_tokens = min(_MAX_TOKENS, max(_MIN_TOKENS, int(_TOKENS_PER_SECOND * seconds)))
+    tokens = folder / "tokens"
+    tokens.mkdir(parents=True)
+    run = write_tokens(tokens, num_tokens=num_tokens, document_length=job.document_length)
+    return measure_loading(run, seconds), notes
