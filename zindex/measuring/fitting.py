@@ -108,10 +108,11 @@ def fit_stage(rows: Sequence[tuple[int, int, float]]) -> StageCost:
             load = loads[:, column]
             scale = float(load @ seconds / (load @ load)) if load.any() else 0.0
             error = float(np.sum((load * scale - seconds) ** 2))
-            single.append((error, column, scale))
-        _, column, scale = min(single)
+            single.append((round(error, 9), -column, scale))
+        # If there is no telling, it is the elements.
+        _, negative, scale = min(single)
         best = np.zeros(2)
-        best[column] = scale
+        best[-negative] = scale
     return StageCost(float(best[0]), float(best[1]))
 
 
