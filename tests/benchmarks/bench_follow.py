@@ -75,6 +75,7 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
         "build_seconds": time.perf_counter() - start,
         "peak_nbytes": peak_nbytes(),
     }
+    open_and_read(path, None)  # after the commit, so that nobody writes where the next one removes
     print(json.dumps(figures))
 
 

@@ -126,8 +126,9 @@ def import_all(name: str) -> None:
         from torch import distributed
 
         # Without a group it cannot load a blend's caches.
-        store = distributed.HashStore()
-        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        if not distributed.is_initialized():
+            store = distributed.HashStore()
+            distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     else:
         import zindex.datasets.run_datasets  # noqa: F401
 

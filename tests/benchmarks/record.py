@@ -6,6 +6,7 @@ that did the same work. Every run of every figure is kept; medians are taken whe
 
 import datetime
 import json
+import os
 import shlex
 import statistics
 import subprocess
@@ -21,6 +22,8 @@ from zindex.measuring.machine import describe_machine, list_versions
 ROOT = Path(__file__).parents[2]
 #: Options that only say where files go.
 _OUTPUTS = ("--json", "--folder")
+#: Variables of the environment that decide how fast something is.
+_VARIABLES = ("OMP_NUM_THREADS", "ZINDEX_BENCH_TOGETHER")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ class Record:
     machine: dict[str, Any]
     versions: dict[str, str]
     tables: list[Table]
+    #: Of the variables that decide how fast something is, those that were set.
+    environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, benchmark: str, tables: list[Table], folder: str | None = None) -> "Record":
@@ -137,6 +142,7 @@ class Record:
             machine=describe_machine(folder or tempfile.gettempdir()),
             versions=list_versions(),
             tables=tables,
+            environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         )
 
     def write(self, path: str | Path | None) -> None:

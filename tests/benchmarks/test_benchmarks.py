@@ -1,30 +1,24 @@
-"""Every benchmark runs, on little data: nothing about time is asserted."""
+"""Every benchmark runs in its short form: nothing about time is asserted.
 
-import json
+Where contenders must make the same, each benchmark compares that itself and fails; see
+`turns.take_turns`.
+"""
+
 import os
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-COMMANDS = {
-    "bench_ahead": ["--datasets", "3", "--documents", "1000", "--samples", "1000", "--runs", "1"],
-    "bench_blend": [
-        *["--datasets", "9", "--samples", "1e4", "--runs", "1"],
-        *["--contenders", "helpers_cpp", "megatron order", "scalable order, uniform"],
-    ],
-    "bench_build": ["--documents", "20000", "--runs", "1"],
-    "bench_follow": ["--datasets", "2", "--documents", "500", "--samples", "2e4", "--runs", "1"],
-    "bench_kernels": ["--size", "1e5", "--runs", "1"],
-    "bench_load": [
-        *["--tokens", "1e5", "--length", "64", "--batch", "4", "--seconds", "0.05"],
-        *["--dtypes", "uint16", "--contenders"],
-        *["megatron-core, no attention mask", "zindex store, no attention mask"],
-    ],
-    "bench_packing": ["--documents", "20000", "--python", "2000", "--runs", "1"],
-    "bench_remote": ["--tokens", "2e5", "--length", "64", "--seconds", "0.2", "--latency", "0.001"],
-    "bench_read": ["--tokens", "2e5", "--members", "3", "--runs", "1"],
+from tests.benchmarks.record import Record
+from tests.benchmarks.suite import BENCHMARKS, ROOT, Benchmark
+from tests.benchmarks.turns import TOGETHER
+
+#: Those that have tests of their own.
+_TESTED_ELSEWHERE = {"bench_peers"}
+_TESTED = {
+    each.name: each for each in BENCHMARKS if each.exists and each.name not in _TESTED_ELSEWHERE
 }
 
 
@@ -34,28 +28,65 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("kernels"))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_benchmark_runs(tmp_path: Path, kernels: Path, name: str) -> None:
-    run_benchmark(name, COMMANDS[name], tmp_path, kernels)
+@pytest.mark.parametrize("name", _TESTED)
+def test_short_form(tmp_path: Path, kernels: Path, name: str) -> None:
+    record = run_benchmark(_TESTED[name], tmp_path, kernels)
+    assert record.benchmark == name
+    assert record.command.startswith(f"python -m tests.benchmarks.{name} ")
+    for table in record.tables:
+        assert table.key
+        assert table.title
+        assert table.rows
+        rivals = table.rival.values() if isinstance(table.rival, dict) else [table.rival]
+        for rival in {*rivals} - {None}:
+            assert table.row(rival) is not None
+        for row in table.rows:
+            assert row.figures
+            for figure, runs in row.figures.items():
+                assert all(value >= 0 for value in runs), (row.contender, figure)
+            assert any(value > 0 for runs in row.figures.values() for value in runs)
+        compared = [row for row in table.rows if table.ratio(row) is not None]
+        assert len(table.rows) == 1 or table.rival is None or compared
+    assert len({table.key for table in record.tables}) == len(record.tables) > 0
 
 
 @pytest.mark.slow
-def test_every_blend_is_measured(tmp_path: Path, kernels: Path) -> None:
-    """Each contender is a process of its own; half of them run by default."""
-    everyone = COMMANDS["bench_blend"][: COMMANDS["bench_blend"].index("--contenders")]
-    run_benchmark("bench_blend", everyone, tmp_path, kernels)
+@pytest.mark.parametrize("name", ["bench_blend", "bench_kernels", "bench_load", "bench_packing"])
+def test_every_contender(tmp_path: Path, kernels: Path, name: str) -> None:
+    """Each contender is a process of its own; some of them run by default."""
+    benchmark = _TESTED[name]
+    arguments = benchmark.arguments(short=True)
+    for option in ("--contenders", "--kinds"):
+        if option in arguments:
+            start = arguments.index(option)
+            rest = [i for i in range(start + 1, len(arguments)) if arguments[i].startswith("--")]
+            del arguments[start : rest[0] if rest else None]
+    few = run_benchmark(benchmark, tmp_path, kernels)
+    everyone = run_benchmark(benchmark, tmp_path, kernels, arguments)
+    counts = [sum(len(table.rows) for table in record.tables) for record in (few, everyone)]
+    assert counts[0] < counts[1]
 
 
-def run_benchmark(name: str, arguments: list[str], tmp_path: Path, kernels: Path) -> None:
+def run_benchmark(
+    benchmark: Benchmark,
+    tmp_path: Path,
+    kernels: Path,
+    arguments: Sequence[str] | None = None,
+) -> Record:
+    """Return the record of a benchmark's short form."""
     pytest.importorskip("megatron.core")
+    command = benchmark.command(short=True)
+    if arguments is not None:
+        command = [*command[:5], *arguments]
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{name}"]
     done = subprocess.run(
-        [*command, *arguments, "--json", str(figures)],
+        [*command, "--json", str(figures)],
         check=True,
-        env=os.environ | {"NUMBA_CACHE_DIR": str(kernels)},
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(kernels), TOGETHER: "1"},
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert json.loads(figures.read_text())
-    assert "x" in done.stdout
+    record = Record.read(figures)
+    assert all(table.title in done.stdout for table in record.tables)
+    return record

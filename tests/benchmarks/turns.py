@@ -1,12 +1,18 @@
 """Contenders that take turns, each run in a process of its own that prints its figures."""
 
 import argparse
+import contextlib
 import hashlib
+import importlib
+import io
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +22,8 @@ Figures = dict[str, float]
 #: A worker's entry beside its figures: what it made, by name, as ``digest`` says it. Whatever two
 #: contenders name alike must be the same, or they did not do the same work.
 MADE = "made"
+#: Variable of the environment; see `run_once`.
+TOGETHER = "ZINDEX_BENCH_TOGETHER"
 
 
 def make_parser(description: str, *, num_worker_arguments: int) -> argparse.ArgumentParser:
@@ -37,7 +45,11 @@ def make_parser(description: str, *, num_worker_arguments: int) -> argparse.Argu
 
 
 def take_turns(
-    module: str, contenders: list[str] | tuple[str, ...], num_runs: int, *arguments: object
+    module: str,
+    contenders: list[str] | tuple[str, ...],
+    num_runs: int,
+    *arguments: object,
+    keep_kernels: bool = True,
 ) -> dict[str, list[Figures]]:
     """Return the figures of every run of each contender.
 
@@ -52,6 +64,8 @@ def take_turns(
         Runs of each.
     arguments
         The same for all.
+    keep_kernels
+        As of `run_once`.
 
     Raises
     ------
@@ -62,7 +76,7 @@ def take_turns(
     made: dict[str, tuple[str, str]] = {}
     for _ in range(num_runs):
         for name in contenders:
-            figures = run_once(module, name, *arguments)
+            figures = run_once(module, name, *arguments, keep_kernels=keep_kernels)
             for work, found in figures.pop(MADE, {}).items():
                 other, expected = made.setdefault(work, (name, found))
                 if found != expected:
@@ -73,14 +87,47 @@ def take_turns(
     return runs
 
 
-def run_once(module: str, name: str, *arguments: object) -> dict[str, Any]:
-    """Return what one contender prints in a process of its own."""
-    command = [sys.executable, "-W", "ignore", "-m", module, "--worker", name]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True
-    )
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def run_once(
+    module: str, name: str, *arguments: object, keep_kernels: bool = True
+) -> dict[str, Any]:
+    """Return what one contender prints in a process of its own.
+
+    With ``keep_kernels`` the first process that calls a kernel compiles it for all others, as on a
+    cluster's node: no contender's time holds compiling, but each would wait for it. Without, all is
+    as the caller's environment says. Where that has ``ZINDEX_BENCH_TOGETHER``, all contenders run
+    in this process: quicker, for tests of whether they work.
+    """
+    options = ["--worker", name, *map(str, arguments)]
+    if os.environ.get(TOGETHER):
+        printed = _run_here(module, options)
+    else:
+        environment = dict(os.environ)
+        if keep_kernels:
+            environment.setdefault("NUMBA_CACHE_DIR", _kernel_folder().name)
+        command = [sys.executable, "-W", "ignore", "-m", module, *options]
+        printed = subprocess.run(
+            command, check=True, env=environment, stdout=subprocess.PIPE, text=True
+        ).stdout
+    figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return figures
+
+
+def _run_here(module: str, options: list[str]) -> str:
+    """Return what a module's ``main`` prints."""
+    before, printed = sys.argv, io.StringIO()
+    sys.argv = [module, *options]
+    try:
+        with contextlib.redirect_stdout(printed):
+            importlib.import_module(module).main()
+    finally:
+        sys.argv = before
+    return printed.getvalue()
+
+
+@cache
+def _kernel_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder for compiled kernels, which goes when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="kernels-")
 
 
 def clock(function: Callable[[], Any]) -> float:

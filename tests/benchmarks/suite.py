@@ -1,0 +1,207 @@
+"""All benchmarks, in a short form that tests run and in the long one that the page shows.
+
+``python -m tests.benchmarks [--short] [--only NAME ...] [--json-folder DIR]``
+
+One after another, each as its own command with its own record. One that fails does not stop the
+others; the last line names all that failed. ``TMPDIR`` says where they work: nothing else should
+run on the machine, and the long form needs some 30 GB of disk there.
+"""
+
+import argparse
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.record import ROOT
+from tests.benchmarks.turns import TOGETHER
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One command, with its arguments in both forms."""
+
+    name: str
+    #: Seconds, most of them for imports: little data, one run, all contenders in one process.
+    short: str
+    #: Minutes: sizes at which the fixed costs are small, three runs.
+    long: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a module."""
+        return importlib.util.find_spec(f"tests.benchmarks.{self.name}") is not None
+
+    def arguments(self, *, short: bool) -> list[str]:
+        """Return the arguments of one form."""
+        return shlex.split(self.short if short else self.long)
+
+    def command(self, *, short: bool) -> list[str]:
+        """Return the command of one form."""
+        module = f"tests.benchmarks.{self.name}"
+        return [sys.executable, "-W", "ignore", "-m", module, *self.arguments(short=short)]
+
+
+_KERNELS = (
+    "'numpy, RandomState.shuffle' 'zindex, legacy shuffle' 'zindex, keyed bijection' "
+    "'megatron-core, _build_document_index' 'zindex, legacy' "
+    "'megatron-core, build_sample_idx' 'zindex, sum, gather and fill'"
+)
+_BLENDS = "'megatron-core helper' 'zindex, megatron order' 'zindex, scalable order, uniform'"
+_LOADERS = (
+    "'megatron-core, its defaults' 'megatron-core, no attention mask' 'zindex, attention mask' "
+    "'zindex, no attention mask' 'zindex, scalable, minimal, no attention mask'"
+)
+_FEW_LOADERS = "'megatron-core, no attention mask' 'zindex, no attention mask'"
+
+BENCHMARKS = (
+    Benchmark(
+        "bench_kernels",
+        short=f"--size 1e5 --runs 1 --contenders {_KERNELS}",
+        long="--size 1e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_build",
+        short="--documents 2e4 --runs 1",
+        long="--documents 1e7 1e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_blend",
+        short=f"--datasets 9 --samples 1e4 --runs 1 --contenders {_BLENDS}",
+        long="--datasets 100 1000 --samples 1e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_commit",
+        short="--size 2e5 --runs 1",
+        long="--size 1e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_open",
+        short="--datasets 3 --runs 1",
+        long="--datasets 1 1000 --runs 3",
+    ),
+    Benchmark(
+        "bench_convert",
+        short="--tokens 2e5 --runs 1",
+        long="--tokens 5e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_read",
+        short="--tokens 2e5 --members 3 --reads 1 --runs 1",
+        long="--tokens 1e8 --members 1000 --runs 3",
+    ),
+    Benchmark(
+        "bench_load",
+        short="--tokens 1e5 --length 64 --batch 4 --seconds 0.05 --runs 1 --dtypes uint16 "
+        f"--contenders {_FEW_LOADERS}",
+        long=f"--tokens 1e8 --seconds 2 --runs 3 --datasets 1000 --contenders {_LOADERS}",
+    ),
+    Benchmark(
+        "bench_remote",
+        short="--tokens 2e5 --length 64 --seconds 0.2 --latency 0.001 --runs 1",
+        long="--tokens 1e8 --latency 0.03 --seconds 8 --runs 3",
+    ),
+    Benchmark(
+        "bench_packing",
+        short="--documents 2e4 --python 2000 --kinds lognormal --runs 1",
+        long="--documents 8e7 --python 1e6 --runs 3",
+    ),
+    Benchmark(
+        "bench_ahead",
+        short="--datasets 3 --documents 1000 --samples 1000 --runs 1",
+        long="--datasets 200 --documents 1e6 --samples 1e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_follow",
+        short="--datasets 2 --documents 500 --samples 2e4 --runs 1",
+        long="--datasets 4 --documents 1e5 --samples 1e8 --runs 3",
+    ),
+    Benchmark(
+        "bench_peers",
+        short="--samples 2e4 --datasets 5 --mixed-samples 2e4 --epoch-samples 2e4 --together",
+        long="--samples 1e8 --datasets 10 100 1000 --runs 3",
+    ),
+    Benchmark(
+        "bench_memory",
+        short="--documents 2e4 --runs 1",
+        long="--documents 1e7 1e8 3e8 --runs 1",
+    ),
+    Benchmark(
+        "bench_trillions",
+        short="--tokens 1e8 --datasets 20 --runs 1",
+        long="--tokens 5e11 1e12 5e12 --runs 1",
+    ),
+)
+NAMES = tuple(benchmark.name for benchmark in BENCHMARKS)
+
+
+def run_suite(benchmarks: Sequence[Benchmark], *, short: bool, folder: Path | None) -> list[str]:
+    """Run benchmarks one after another; return the names of those that failed.
+
+    Parameters
+    ----------
+    benchmarks
+        What is run, in this order. One whose module is missing is left out, and said to be.
+    short
+        Which form.
+    folder
+        Where ``<benchmark>.json`` is written; None: nowhere.
+    """
+    failed, begin = [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kernels-") as kernels:
+        environment = dict(os.environ)
+        if short:
+            # What one benchmark compiled, the others need not compile again.
+            environment = {"NUMBA_CACHE_DIR": kernels, TOGETHER: "1"} | environment
+        for number, benchmark in enumerate(benchmarks, 1):
+            place = f"[{number}/{len(benchmarks)}]"
+            if not benchmark.exists:
+                print(f"{place} {benchmark.name} is missing: left out", flush=True)
+                continue
+            command = benchmark.command(short=short)
+            print(f"{place} {shlex.join(['python', *command[3:]])}", flush=True)
+            if folder is not None:
+                command += ["--json", str(folder / f"{benchmark.name}.json")]
+            start = time.monotonic()
+            if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+                failed.append(benchmark.name)
+            verdict = "failed" if benchmark.name in failed else "done"
+            seconds = time.monotonic() - start
+            print(f"\n{place} {benchmark.name} {verdict} in {seconds:,.0f} s\n", flush=True)
+    total = time.monotonic() - begin
+    print(f"{len(benchmarks)} benchmarks in {total:,.0f} s", end="", flush=True)
+    print(f"; failed: {', '.join(failed)}" if failed else "", flush=True)
+    return failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite as the command line says; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description=__doc__.splitlines()[0]
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--short", action="store_true", help="little data, once: do they work?")
+    form.add_argument("--long", action="store_true", help="what the page shows; the default")
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES)
+    )
+    parser.add_argument(
+        "--json-folder",
+        type=Path,
+        help="where the records go; in the long form tests/benchmarks/results by default",
+    )
+    options = parser.parse_args(arguments)
+    folder = options.json_folder or (None if options.short else RESULTS)
+    if folder is not None:
+        folder = folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    chosen = [benchmark for benchmark in BENCHMARKS if benchmark.name in options.only]
+    return 1 if run_suite(chosen, short=options.short, folder=folder) else 0
