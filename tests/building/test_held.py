@@ -1,5 +1,6 @@
 """Lengths that a process keeps: read once, bounded, forgotten when the build is over."""
 
+import io
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.building.conftest import PlanIndex
 from tests.conftest import WriteCorpus
 from zindex.building import held
 from zindex.building.held import _HeldLengths, _OrderedLengths, drop_held, find_ordered
+from zindex.errors import StoreError
 from zindex.plan.index_plan import SourceFacts
 
 ROOT, OTHER = Path("/index/train"), Path("/index/valid")
@@ -97,6 +99,43 @@ def test_failed_read_is_not_held() -> None:
     with pytest.raises(OSError, match="Input/output"):
         lengths.get(source, 0, 3)
     assert lengths.get(source, 0, 3).tolist() == [0, 1, 2]
+
+
+def test_lengths_beyond_the_budget_lie_in_a_scratch_file(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory is bounded by the budget, whatever the number of documents."""
+    lengths = [3, 0, 5, 2, 7, 0, 4, 9]
+    plan, source = plan_index(write_corpus(lengths))
+    monkeypatch.setattr(held, "_COPIED_ROWS", 3)
+    monkeypatch.setattr(held, "_LENGTHS_NBYTES", 4 * len(lengths) - 1)
+    monkeypatch.setattr(held.tempfile, "tempdir", str(tmp_path))
+    mapped = held._held.get(source, 0, len(lengths))
+    assert isinstance(mapped, np.memmap)
+    assert mapped.tolist() == lengths
+    assert not list(tmp_path.glob("zindex-lengths-*"))
+    documents = np.array([5, 0, 7, 4], np.int32)
+    assert held.order_lengths(plan, source, documents).tolist() == [0, 3, 9, 7]
+    drop_held(source, ROOT)
+
+
+def test_scratch_without_room_is_one_sentence(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, source = plan_index(write_corpus([3, 0, 5]))
+    monkeypatch.setattr(held, "_LENGTHS_NBYTES", 0)
+    monkeypatch.setattr(
+        held.tempfile, "TemporaryFile", lambda **settings: io.FileIO("/dev/full", "w")
+    )
+    with pytest.raises(
+        StoreError,
+        match=r"the lengths of 3 documents of .*corpus need 12 bytes of scratch in .*, the system "
+        r"says: No space left on device; let TMPDIR name a folder with room",
+    ):
+        held._held.get(source, 0, 3)
 
 
 def test_ordered_lengths_without_room_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ Nothing here is needed for a right result: whatever is not held is read or compu
 another process, after a restart, or when there is no room.
 """
 
+import errno
 import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.building.source import LengthSource
+from zindex.errors import StoreError
 from zindex.kernels.samples import gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
@@ -23,8 +26,10 @@ Lengths = npt.NDArray[np.int32]
 Rows = tuple[int, int]
 
 # Bytes of lengths in file order: random access needs those of a whole split, 4 bytes a document,
-# once per process whatever the number of its threads.
+# once per process whatever the number of its threads. A split of more lies in a scratch file.
 _LENGTHS_NBYTES = 1 << 30
+# Documents whose lengths are copied to a scratch file at a time.
+_COPIED_ROWS = 1 << 22
 # Bytes of lengths in document order, kept from the count of tokens for the search of boundaries.
 _ORDERED_NBYTES = 1 << 28
 
@@ -56,7 +61,7 @@ class _HeldLengths:
                 if found is not None:
                     self.arrays.move_to_end(key)
                     return found
-            values = source.lengths(start, stop)
+            values = _read_lengths(source, start, stop)
             with self.lock:
                 self.arrays[key] = values
                 while len(self.arrays) > 1 and _nbytes(self.arrays.values()) > _LENGTHS_NBYTES:
@@ -70,6 +75,30 @@ class _HeldLengths:
             for key in [key for key in self.arrays if key[0] == source.facts.length_digest]:
                 del self.arrays[key]
                 self.locks.pop(key, None)
+
+
+def _read_lengths(source: LengthSource, start: int, stop: int) -> Lengths:
+    """Return the lengths of sequences ``[start, stop)``, in memory or mapped from a scratch file.
+
+    The system takes back the pages of a mapped file when it needs them. The file has no name, and
+    is gone with the array.
+    """
+    nbytes = 4 * (stop - start)
+    if nbytes <= _LENGTHS_NBYTES:
+        return source.lengths(start, stop)
+    with tempfile.TemporaryFile(prefix="zindex-lengths-", buffering=0) as scratch:
+        for first in range(start, stop, _COPIED_ROWS):
+            part = source.lengths(first, min(first + _COPIED_ROWS, stop))
+            try:
+                if scratch.write(part.data) != part.nbytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                raise StoreError(
+                    f"the lengths of {stop - start:,} documents of {source.path} need {nbytes:,} "
+                    f"bytes of scratch in {tempfile.gettempdir()}, the system says: "
+                    f"{error.strerror}; let TMPDIR name a folder with room on a disk of the node"
+                ) from error
+        return np.memmap(scratch, np.int32, "r", shape=(stop - start,))
 
 
 class _OrderedLengths:

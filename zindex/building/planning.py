@@ -6,7 +6,7 @@ others follow from the datasets' tokens.
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from zindex.plan.blend_sizes import BlendSizes, resolve_blend
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
+from zindex.plan.shard_length import choose_grid
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.commit import StorePlan, StoreStatus, read_status
 from zindex.store.open import Store
@@ -159,6 +160,9 @@ def plan_run(
         for blend in blends
     }
     indices, packings = [], []
+    if config.packing is None:
+        sizes = [source.facts.num_sequences for source in sources]
+        config = replace(config, grid=choose_grid(config.grid, sizes))
     for row, (dataset, source) in enumerate(zip(config.members, sources, strict=True)):
         for split in SPLIT_NAMES:
             if config.blend_kind is None:
