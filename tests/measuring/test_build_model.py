@@ -81,6 +81,17 @@ def test_shards_grow_where_there_would_be_too_many() -> None:
     assert sum(job.document_cuts) == job.dataset_documents
 
 
+def test_shards_grow_with_the_datasets_as_the_engine_has_it() -> None:
+    # 12.5 million documents in each of 1,000 datasets: 2**24 is the next power of two.
+    job = Job(1e13, num_datasets=1000)
+    assert job.index_shard_length == 1 << 24
+    assert len(job.document_cuts) == 1
+    assert len(job.blend_cuts) == -(-job.num_samples // (1 << 22))
+    assert replace(job, grows=False).index_shard_length == 1 << 22
+    assert replace(job, shard_length=1 << 20).index_shard_length == 1 << 20
+    assert Job(1e13, num_datasets=10).index_shard_length == 1 << 22
+
+
 def test_each_order_has_its_costs() -> None:
     costs = Costs(
         stages={"samples": StageCost(1, 2), "shuffle": StageCost(3, 4)},

@@ -11,7 +11,8 @@ from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.plan.index_plan import Order, Stored
-from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH
+from zindex.plan.shard_length import choose_grid
+from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid
 
 # As in `zindex.building.opening`: bytes that the client checks itself; bytes and files of a task.
 _FEW_NBYTES, _CHECK_NBYTES, _CHECK_FILES = 1 << 28, 1 << 28, 64
@@ -37,6 +38,8 @@ class Job:
     blend: bool = True
     #: Elements per file, the work of one task, before it grows with the array.
     shard_length: int = SHARD_LENGTH
+    #: Whether the shards of indices grow with the datasets, as `choose_grid` has it.
+    grows: bool = True
     #: Elements per file of the blend; None: as of the indices.
     blend_shard_length: int | None = None
 
@@ -64,14 +67,21 @@ class Job:
         return self.dataset_samples * self.num_datasets
 
     @cached_property
+    def index_shard_length(self) -> int:
+        """Elements per file of an index."""
+        if not self.grows or self.shard_length != SHARD_LENGTH:
+            return self.shard_length
+        return choose_grid(ChunkGrid(), [self.dataset_documents] * self.num_datasets).shard_length
+
+    @cached_property
     def document_cuts(self) -> tuple[int, ...]:
         """Documents in each shard of one dataset."""
-        return _cut_shards(self.dataset_documents, self.shard_length)
+        return _cut_shards(self.dataset_documents, self.index_shard_length)
 
     @cached_property
     def sample_cuts(self) -> tuple[int, ...]:
         """Samples in each shard of one dataset."""
-        return _cut_shards(self.dataset_samples, self.shard_length)
+        return _cut_shards(self.dataset_samples, self.index_shard_length)
 
     @cached_property
     def blend_cuts(self) -> tuple[int, ...]:
