@@ -60,7 +60,22 @@ def rival_name(table: Table, row: Row) -> str | None:
 _BLEND = "datasets-1000-samples-1e8"
 _BUILD = "documents-1e8"
 
+_TRILLIONS = "5e12"
+
 CLAIMS = (
+    Claim(
+        "trillions of tokens, from `.idx` files to committed index and blend, minimal store",
+        "bench_trillions",
+        _TRILLIONS,
+        "zindex, scalable, minimal",
+    ),
+    Claim(
+        "the most memory that it took",
+        "bench_trillions",
+        _TRILLIONS,
+        "zindex, scalable, minimal",
+        "peak_nbytes",
+    ),
     Claim(
         "index of one dataset in Megatron Core's order, bit for bit",
         "bench_build",
@@ -95,13 +110,6 @@ CLAIMS = (
         "element_ns",
     ),
     Claim(
-        "shuffle by a keyed bijection",
-        "bench_kernels",
-        "shuffle-1e8",
-        "zindex, keyed bijection",
-        "element_ns",
-    ),
-    Claim(
         "batches with an attention mask, the rival's default",
         "bench_load",
         "uint16-1e8",
@@ -131,12 +139,6 @@ CLAIMS = (
         "span_us",
     ),
     Claim(
-        "a blend that exists, opened until its first samples",
-        "bench_open",
-        "run-1000",
-        "zindex, open_run",
-    ),
-    Claim(
         "the first batch of a blend that exists, torch's import left out",
         "bench_load",
         "first-batch-1000",
@@ -155,11 +157,5 @@ CLAIMS = (
         "memory-lognormal",
         "zindex, kernel",
         "document_ns",
-    ),
-    Claim(
-        "conversion to Zarr, raw",
-        "bench_convert",
-        "tokens-5e8",
-        "zindex, raw",
     ),
 )

@@ -14,7 +14,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from tests.benchmarks.record import Record, Table
+from tests.benchmarks.record import Record, Row, Table
 from tests.benchmarks.units import short_number
 
 Records = Mapping[str, Record]
@@ -46,7 +46,10 @@ _STYLE: dict[str, Any] = {
     "lines.markersize": 6,
     "figure.constrained_layout.use": True,
 }
-_INCHES = (7.2, 3.8)
+_INCHES = (7.2, 4.2)
+_REST, _LIMIT = "all other stages", "what the disk alone would need"
+#: Of a legend.
+_LAST = (_REST, _LIMIT)
 #: A number in the key of a table.
 _SIZE = r"(\d[\d.e+]*)"
 
@@ -139,15 +142,29 @@ def _spoken(value: float) -> str:
 
 
 def _finish(axes: Axes, x: str, y: str, *, log: str = "xy") -> None:
-    """Name and scale the axes, and put the legend beside the lines."""
+    """Name and scale the axes of lines."""
+    axes.set(xlabel=x, ylabel=y)
     if "x" in log:
         axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        axes.set_xticks(sorted({float(at) for line in axes.lines for at in line.get_xdata()}))
         _log_ticks(axes.xaxis)
     if "y" in log:
         axes.set_yscale("log")
-        _log_ticks(axes.yaxis)
-    axes.set(xlabel=x, ylabel=y)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axes.set_ylim(bottom=0)
+    _log_ticks(axes.yaxis)
+    _add_legend(axes, 2)
+
+
+def _add_legend(axes: Axes, num_columns: int) -> None:
+    """Put the legend below all, each name once."""
+    handles, names = axes.get_legend_handles_labels()
+    once = dict(zip(names, handles, strict=True))
+    for name in _LAST:
+        if name in once:
+            once[name] = once.pop(name)
+    axes.figure.legend(once.values(), once, loc="outside lower center", ncols=num_columns)
 
 
 def blend_data(records: Records) -> dict[str, Any]:
@@ -201,7 +218,136 @@ def draw_read(axes: Axes, data: dict[str, Any]) -> None:
     axes.set(xlabel="µs per span", xlim=(min(1.0, min(values) / 2), 4 * max(values)))
 
 
+def trillions_data(records: Records) -> dict[str, Any]:
+    """Return by size and contender: seconds, what the disk alone needs, and the stages' shares."""
+    sizes = []
+    for table, (tokens,) in tables_of(records, "bench_trillions", _SIZE):
+        stages = next(
+            (
+                found
+                for found, (size,) in tables_of(records, "bench_trillions", f"stages-{_SIZE}")
+                if size == tokens
+            ),
+            None,
+        )
+        bars = {
+            row.contender: {
+                "seconds": row.median("seconds"),
+                "limit": row.median("disk_limit_seconds"),
+                "shares": _stage_shares(stages and stages.row(row.contender)),
+            }
+            for row in table.rows
+            if row.contender.startswith("zindex") and row.median("seconds")
+        }
+        sizes.append({"tokens": tokens, "bars": bars, "goals": _goals(table)})
+    return {"sizes": sizes} if any(size["bars"] for size in sizes) else {}
+
+
+def _stage_shares(row: Row | None) -> dict[str, float]:
+    """Return which part of all busy seconds of threads each stage has."""
+    if row is None:
+        return {}
+    busy = {
+        figure.removesuffix("_seconds").replace("_", " "): row.median(figure) or 0.0
+        for figure in row.figures
+        if figure.endswith("_seconds")
+    }
+    total = sum(busy.values())
+    return {stage: seconds / total for stage, seconds in busy.items()} if total else {}
+
+
+def _goals(table: Table) -> dict[str, float]:
+    """Return the seconds that were asked of a size, as its notes name them."""
+    found = re.search(r"\(bar ([\d.]+) s, goal ([\d.]+) s\)", " ".join(table.notes))
+    return {"bar": float(found[1]), "goal": float(found[2])} if found else {}
+
+
+def draw_trillions(axes: Axes, data: dict[str, Any]) -> None:
+    """Draw a stack of stages for each build, in groups by size."""
+    largest: Counter[str] = Counter()
+    for size in data["sizes"]:
+        for bar in size["bars"].values():
+            largest.update({name: share * bar["seconds"] for name, share in bar["shares"].items()})
+    stages = [name for name, _ in largest.most_common(len(_OURS))]
+    colours = dict(zip(stages, _OURS, strict=False))
+    place, ticks, labels = 0.0, [], []
+    for size in data["sizes"]:
+        first = place
+        for name, bar in size["bars"].items():
+            _draw_stack(axes, place, bar, colours)
+            ticks.append(place)
+            labels.append(name.removeprefix("zindex, ").removesuffix(" order").replace(", ", ",\n"))
+            place += 1
+        middle = (first + place - 1) / 2
+        axes.annotate(
+            f"{size['tokens'] / 1e12:g} trillion tokens",
+            (middle, 0),
+            (0, -40),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+        )
+        for word, seconds in size["goals"].items():
+            axes.plot([first - 0.5, place - 0.4], [seconds, seconds], color=_INK, ls="--")
+            axes.annotate(f" {word}: {seconds:g} s", (place - 0.4, seconds), va="center")
+        place += 0.6 + 0.8 * bool(size["goals"])
+    axes.set_xticks(ticks, labels)
+    axes.tick_params(axis="x", length=0, labelsize=8)
+    axes.grid(visible=False, axis="x")
+    axes.set(ylabel="seconds", xlim=(-0.7, place - 0.9))
+    _add_legend(axes, 3)
+
+
+def _draw_stack(axes: Axes, place: float, bar: dict[str, Any], colours: dict[str, str]) -> None:
+    """Draw one build: its stages, what the disk alone needs, and its seconds above."""
+    bottom = 0.0
+    rest = 1 - sum(bar["shares"].get(stage, 0.0) for stage in colours)
+    for stage, colour in [*colours.items(), (_REST, _INK)]:
+        height = bar["seconds"] * (rest if stage == _REST else bar["shares"].get(stage, 0.0))
+        if height > 1e-9 * bar["seconds"]:
+            axes.bar(place, height, 0.8, bottom, color=colour, label=stage)
+            bottom += height
+    if bar["limit"]:
+        ends = [place - 0.45, place + 0.45]
+        axes.plot(ends, [bar["limit"]] * 2, color=_RIVALS[0], label=_LIMIT)
+    axes.annotate(
+        short_number(bar["seconds"]),
+        (place, bar["seconds"]),
+        (0, 3),
+        ha="center",
+        textcoords="offset points",
+    )
+
+
+def memory_data(records: Records) -> dict[str, Any]:
+    """Return the peak memory of builds against documents."""
+    found = tables_of(records, "bench_memory", f"documents-{_SIZE}")
+    lines = _series([(table, numbers[0]) for table, numbers in found], "peak_nbytes", ("minimal",))
+    return {"lines": lines} if lines else {}
+
+
+def draw_memory(axes: Axes, data: dict[str, Any]) -> None:
+    """Draw the peak memory of builds against documents."""
+    lines = {name: [[x, y / 2**20] for x, y in points] for name, points in data["lines"].items()}
+    _draw_lines(axes, lines)
+    _finish(axes, "documents", "MiB", log="x")
+
+
 FIGURES = (
+    Figure(
+        "trillions",
+        "bench_trillions",
+        "Seconds of whole builds, divided as their stages kept threads busy, and the disk's limit",
+        trillions_data,
+        draw_trillions,
+    ),
+    Figure(
+        "memory",
+        "bench_memory",
+        "Peak memory of a build's process against the number of documents",
+        memory_data,
+        draw_memory,
+    ),
     Figure(
         "blend-cost",
         "bench_blend",

@@ -96,7 +96,7 @@ def _bars(records: Mapping[str, Record]) -> Iterator[str]:
         for table in record.tables:
             link = f"[{_heading(table)}](#{_anchor(record, table)})"
             for note in table.notes:
-                if note.startswith("bar: "):
+                if re.search(r"\bbar\b", note):
                     asked, _, found = _line(note.removeprefix("bar: ")).partition("; ")
                     found = found.replace("missed", "**missed**", 1)
                     rows.append(f"| {link} | {asked} | {found} |")
