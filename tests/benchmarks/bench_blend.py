@@ -41,7 +41,9 @@ _NOTES = [
 ]
 _WARM_SAMPLES = 5_000_000
 # About as many evaluations of a dataset's error by the rival.
-_RIVAL_STEPS = 2_000_000_000
+_RIVAL_STEPS = 1_000_000_000
+# What ``--more-datasets`` compares.
+_FEW = (RIVAL, "zindex, megatron order", "zindex, scalable order")
 
 
 def make_weights(num_datasets: int) -> np.ndarray:
@@ -162,6 +164,13 @@ def main() -> None:
     """Run the benchmark."""
     parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--datasets", nargs="+", type=int, default=[100, 1000])
+    parser.add_argument(
+        "--more-datasets",
+        nargs="+",
+        type=int,
+        default=[],
+        help="numbers of datasets at which only the plain orders are compared, for the curve",
+    )
     parser.add_argument("--samples", nargs="+", type=float, default=[1e8])
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=[*CONTENDERS])
     arguments = parser.parse_args()
@@ -170,11 +179,13 @@ def main() -> None:
         run_worker(name, int(num_datasets), int(num_samples), folder)
         return
     tables = []
+    works = [(number, arguments.contenders) for number in arguments.datasets]
+    works += [(number, list(_FEW)) for number in arguments.more_datasets]
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        for num_datasets in arguments.datasets:
+        for num_datasets, contenders in sorted(works):
             for num_samples in map(int, arguments.samples):
                 sizes = (num_datasets, num_samples)
-                tables.append(measure(*sizes, arguments.contenders, arguments.runs, folder))
+                tables.append(measure(*sizes, contenders, arguments.runs, folder))
                 show(tables[-1])
     Record.of("bench_blend", tables, arguments.folder).write(arguments.json)
 

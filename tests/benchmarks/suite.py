@@ -76,7 +76,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_blend",
         short=f"--datasets 9 --samples 1e4 --runs 1 --contenders {_BLENDS}",
-        long="--datasets 100 1000 --samples 1e8 --runs 3",
+        long="--datasets 100 1000 --more-datasets 10 10000 --samples 1e8 --runs 3",
     ),
     Benchmark(
         "bench_commit",
