@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
-from tests.benchmarks.record import Record, Row, Table, name_size, show
+from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import Figures, make_parser, run_once
 from zindex.measuring.machine import peak_nbytes
 
@@ -45,6 +45,19 @@ _MEGATRON_TOKENS = 10**12
 _BLEND_SAMPLES = 500_000
 _GOAL_TOKENS, _GOALS = 5 * 10**12, (490, 200)
 _PROBE_NBYTES = 16 << 20
+#: The first word of a task's key -> stage. A bundle's steps are spans themselves.
+_STAGES = {
+    "open": "check .idx",
+    **dict.fromkeys(("documents", "count"), "documents"),
+    **dict.fromkeys(("samples", "shuffle"), "samples and shuffle"),
+    **dict.fromkeys(("blend", "permutation", "describe_blend", "again", "store"), "blend"),
+}
+#: Stored array -> the stage that writes it.
+_ARRAYS = {
+    "document_index": "documents",
+    **dict.fromkeys(("sample_index", "shuffle_index"), "samples and shuffle"),
+    **dict.fromkeys(("dataset_index", "dataset_sample_index"), "blend"),
+}
 
 
 def make_corpus(prefix: str, num_documents: int, number: int) -> None:
@@ -110,11 +123,14 @@ def run_zindex(settings: dict[str, Any], prefixes: list[str], target: str) -> di
         "written_nbytes": sum(p.stat().st_size for p in Path(target).rglob("*") if p.is_file()),
         "num_samples": results[None, "train"].store.attributes["num_samples"],
     }
-    stages: dict[str, float] = defaultdict(float)
+    busy_seconds: dict[str, float] = defaultdict(float)
     for span in timeline.spans:
-        if span.stage != "bundle":  # its steps are spans themselves
-            stages[span.stage] += span.stop - span.start
-    return figures | {"stages": stages}
+        busy_seconds[_STAGES.get(span.stage, "")] += span.stop - span.start
+    stored: dict[str, int] = defaultdict(int)
+    for result in results.values():
+        for name, layout in result.store.layouts.items():
+            stored[_ARRAYS.get(name, "")] += layout.nbytes
+    return figures | {"busy": busy_seconds, "stored": stored}
 
 
 def run_rival(prefixes: list[str], target: str) -> dict[str, Any]:
@@ -184,13 +200,14 @@ def measure(folder: Path, num_tokens: int, num_datasets: int, num_runs: int) -> 
         names.remove("zindex, megatron order")
     idx_nbytes = sum(path.stat().st_size for path in corpora.glob("*.idx"))
     runs: dict[str, list[Figures]] = {name: [] for name in names}
-    stages: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    stages: dict[str, list[dict[str, Figures]]] = {name: [] for name in names if name != RIVAL}
     for _ in range(num_runs):
         limits = run_once(__spec__.name, "limits", corpora, tiny)
         for name in names:
             figures = run_once(__spec__.name, name, corpora, tiny)
-            stages[name].append(figures.pop("stages", {}))
-            if "written_nbytes" in figures:
+            if name != RIVAL:
+                parts = figures.pop("busy"), figures.pop("stored")
+                stages[name].append(bound_stages(*parts, idx_nbytes, limits))
                 reading = idx_nbytes / limits["read_nbytes_per_second"]
                 writing = figures["written_nbytes"] / limits["write_nbytes_per_second"]
                 figures["disk_limit_seconds"] = reading + writing
@@ -205,7 +222,7 @@ def measure(folder: Path, num_tokens: int, num_datasets: int, num_runs: int) -> 
         rival=RIVAL,
         notes=_notes(num_tokens, runs, limits),
     )
-    return [table, show_stages(size, stages)]
+    return [table, *(tabulate_stages(size, name, each) for name, each in stages.items())]
 
 
 def _notes(num_tokens: int, runs: dict[str, list[Figures]], limits: dict[str, float]) -> list[str]:
@@ -226,18 +243,44 @@ def _notes(num_tokens: int, runs: dict[str, list[Figures]], limits: dict[str, fl
     return notes
 
 
-def show_stages(size: str, stages: dict[str, list[dict[str, float]]]) -> Table:
-    """Return how long each stage kept a thread busy: waiting for disk or interpreter included."""
-    rows = []
-    for name, each in stages.items():
-        figures: dict[str, list[float]] = {}
-        for run in each:
-            for stage, seconds in run.items():
-                figures.setdefault(f"{stage}_seconds", []).append(seconds)
-        if figures:
-            rows.append(Row(name, figures))
-    title = "thread seconds of each stage; stages run side by side"
-    return Table(f"stages-{size}", title, rows)
+def bound_stages(
+    busy: dict[str, float], stored: dict[str, int], idx_nbytes: int, limits: dict[str, float]
+) -> dict[str, Figures]:
+    """Return of each stage what it moves, how long the disk needs for that, and how long it took.
+
+    Lengths that a stage reads again come from memory: the page cache, or the process's own.
+    """
+    bounds = {}
+    for stage in dict.fromkeys(_STAGES.values()):
+        rate = limits[
+            "read_nbytes_per_second" if stage == "check .idx" else "write_nbytes_per_second"
+        ]
+        moved = idx_nbytes if stage == "check .idx" else stored.get(stage, 0)
+        if stage in busy:
+            bounds[stage] = {
+                "disk_nbytes": moved,
+                "disk_limit_seconds": moved / rate,
+                "thread_seconds": busy[stage],
+            }
+    return bounds
+
+
+def tabulate_stages(size: str, name: str, runs: list[dict[str, Figures]]) -> Table:
+    """Return the stages of one contender."""
+    stages: dict[str, list[Figures]] = {}
+    for run in runs:
+        for stage, figures in run.items():
+            stages.setdefault(stage, []).append(figures)
+    key = name.removeprefix("zindex, ").replace(",", "").replace(" ", "-")
+    return Table.of_runs(
+        f"stages-{size}-{key}",
+        f"stages of {name}, {size} tokens",
+        stages,
+        notes=[
+            "thread seconds: of all threads together, waiting for the disk included; stages run "
+            "side by side, and check .idx is one span of several threads",
+        ],
+    )
 
 
 def main() -> None:

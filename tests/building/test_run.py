@@ -248,8 +248,10 @@ class TestBlends:
         computed = threading.Event()
         finish = DaskExecutor._finish
 
-        async def finish_and_tell(executor: Any, future: Any, **settings: Any) -> Any:
-            outcome = await finish(executor, future, **settings)
+        async def finish_and_tell(
+            executor: Any, future: Any, *arguments: Any, **settings: Any
+        ) -> Any:
+            outcome = await finish(executor, future, *arguments, **settings)
             if future.key.startswith(stage):
                 computed.set()
             return outcome
