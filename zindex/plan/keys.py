@@ -1,6 +1,7 @@
 """Keys of the scalable order: one for each use, none of them a sum of two numbers."""
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,9 @@ from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS
 from zindex.plan.split import SPLIT_NAMES
 
 RoundKeys = npt.NDArray[np.uint64]
+
+# Keys that are kept: a few for each dataset and epoch that a process reads from.
+_NUM_CACHED = 1 << 14
 
 
 class Stage(IntEnum):
@@ -20,8 +24,8 @@ class Stage(IntEnum):
     SCATTER = 4
     BUCKET = 5
     EDIT = 6
-    CUT = 7
     PASS = 6
+    CUT = 7
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -135,6 +139,10 @@ def cut_keys(seed: int, split: str, source: int, window: int) -> RoundKeys:
     return _draw_keys(seed, int(Stage.CUT), SPLIT_NAMES.index(split), source, window)
 
 
+@lru_cache(maxsize=_NUM_CACHED)
 def _draw_keys(seed: int, *spawn_key: int, num_words: int = NUM_ROUNDS) -> RoundKeys:
+    """Return keys, drawn once: a reader that computes single rows asks for the same ones often."""
     sequence = np.random.SeedSequence(seed, spawn_key=spawn_key)
-    return sequence.generate_state(num_words, KEY_DTYPE).astype(np.uint64, copy=False)
+    keys = sequence.generate_state(num_words, KEY_DTYPE).astype(np.uint64, copy=False)
+    keys.flags.writeable = False
+    return keys
