@@ -274,9 +274,9 @@ def draw_curves(
             forecast = simulate(job, Cluster(number, _NODE_THREADS), costs)
             rows.append(forecast_row(name_nodes(number), forecast))
             notes.append(f"{name_nodes(number)}: {describe_bound(forecast)}")
-        size = name_size(int(num_tokens))
+        size = name_size(num_tokens)
         title = (
-            f"predicted: {name_size(num_tokens)} tokens in {num_datasets:,} datasets, nodes of "
+            f"predicted: {size} tokens in {num_datasets:,} datasets, nodes of "
             f"{_NODE_THREADS} threads, scalable order, everything stored"
         )
         tables.append(Table(f"curve-{size}", title, rows, notes=notes))
@@ -316,8 +316,9 @@ def compare_designs(
             forecast = simulate(each, Cluster(nodes, _NODE_THREADS), costs, design=design)
             rows.append(forecast_row(name, forecast))
             notes.append(f"{name}: {describe_bound(forecast)}")
-        title = f"predicted: {name_size(num_tokens)} tokens on {name_nodes(nodes)}, by what the engine does"
-        tables.append(Table(f"design-{name_size(int(num_tokens))}", title, rows, notes=notes))
+        size = name_size(num_tokens)
+        title = f"predicted: {size} tokens on {name_nodes(nodes)}, by what the engine does"
+        tables.append(Table(f"design-{size}", title, rows, notes=notes))
     return tables
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from zindex.store.layout import MAX_SHARDS
 
 
 @pytest.mark.parametrize("order", ["scalable", "megatron"])
-def test_a_job_is_cut_as_the_plan_of_its_run(tmp_path, order: str) -> None:
+def test_a_job_is_cut_as_the_plan_of_its_run(tmp_path: Path, order: str) -> None:
     # 3 datasets of 1,000 documents of 100 tokens; samples of 64 tokens: 1,562 of each.
     for number in range(3):
         lengths = np.full(1000, 100, np.int32)
