@@ -45,8 +45,12 @@ def die_with(value: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def until(happened: Callable[[], bool]) -> None:
+async def until(happened: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> None:
+    """Wait for something that tasks make happen; one that fails says more than a long wait."""
     while not happened():
+        for task in tasks:
+            if task.done():
+                task.result()
         await asyncio.sleep(0.01)
 
 
@@ -74,7 +78,7 @@ class TestLostScheduler:
                 asyncio.create_task(executor.run(wait_for, end, started, key=f"wait-{number}"))
                 for number in range(5)
             ]
-            await until(lambda: started.exists() and len(started.read_text().split()) >= 2)
+            await until(lambda: started.exists() and len(started.read_text().split()) >= 2, *tasks)
             processes.signal("scheduler")
             await until(lambda: client.status != "running")
             end.write_text("")
@@ -114,7 +118,7 @@ class TestLostScheduler:
 
         async def main() -> str:
             task = asyncio.create_task(executor.run(wait_for, end, started, key="wait"))
-            await until(started.exists)
+            await until(started.exists, task)
             await asyncio.to_thread(client.run_on_scheduler, close)
             await until(lambda: client.status != "running")
             end.write_text("")
@@ -153,6 +157,50 @@ class TestLostScheduler:
         )
         assert caught.value.__notes__ == ["in task five"]
 
+    def test_task_that_is_submitted_just_then_is_lost_as_well(
+        self, processes: DaskProcesses, client: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Dask keeps it for a later scheduler, and says nothing while there is none."""
+        executor, submit = DaskExecutor(client, patience=0.3), client.submit
+
+        def lose_and_submit(*args: Any, **settings: Any) -> Any:
+            processes.take_down("scheduler")
+            while client.status == "running":
+                time.sleep(0.001)
+            return submit(*args, **settings)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "submit", lose_and_submit)
+            try:
+                with pytest.raises(ClusterLostError, match=r"and not found again within \d s"):
+                    run_builds(executor.run(int, 5, key="five"))
+            finally:
+                processes.bring_up("scheduler")
+        assert run_builds(DaskExecutor(client).run(int, 6, key="six")) == 6
+
+    def test_client_that_looks_for_no_scheduler_ends_the_build(
+        self, processes: DaskProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its search may end in an error, and then its tasks hear of nothing any more."""
+        monkeypatch.setattr(dask_executor, "_LONG_POLL_SECONDS", 0.01)
+        started, end = tmp_path / "started", tmp_path / "end"
+
+        async def look_for_none() -> None:
+            client.scheduler_comm = None
+
+        async def main() -> None:
+            task = asyncio.create_task(executor.run(wait_for, end, started, key="w"))
+            await until(started.exists, task)
+            processes.signal("scheduler")
+            await task
+
+        with processes.connect() as client:
+            executor = DaskExecutor(client, patience=0.3)
+            monkeypatch.setattr(client, "_reconnect", look_for_none)
+            with pytest.raises(ClusterLostError, match=r"and not found again within \d s"):
+                run_builds(main())
+        end.write_text("")
+
     def test_task_that_is_lost_again_and_again_is_given_up(
         self,
         processes: DaskProcesses,
@@ -165,9 +213,9 @@ class TestLostScheduler:
 
         async def main() -> None:
             task = asyncio.create_task(executor.run(wait_for, tmp_path / "end", started, key="w-7"))
-            await until(lambda: started.exists())
+            await until(started.exists, task)
             processes.signal("scheduler")
-            await until(lambda: started.read_text() == "started\n" * 2)
+            await until(lambda: started.read_text() == "started\n" * 2, task)
             processes.signal("scheduler")
             await task
 
@@ -182,9 +230,9 @@ class TestLostScheduler:
 
         async def main() -> None:
             task = asyncio.create_task(executor.run(wait_for, tmp_path / "end", started, key="w"))
-            await until(started.exists)
+            await until(started.exists, task)
             processes.take_down("scheduler")
-            await until(lambda: executor._lost_since is not None)
+            await until(lambda: executor._lost_since is not None, task)
             task.cancel()
             await task
 
@@ -202,7 +250,7 @@ def test_closed_client_ends_the_build(processes: DaskProcesses, tmp_path: Path) 
 
     async def main() -> None:
         task = asyncio.create_task(executor.run(wait_for, tmp_path / "end", started, key="w"))
-        await until(started.exists)
+        await until(started.exists, task)
         await asyncio.to_thread(client.close)
         await task
 

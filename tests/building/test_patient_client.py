@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from distributed import Client
+from distributed.client import FutureState
 
 from tests.cluster.dask_processes import DaskProcesses
 from zindex.building.patient_client import connect_client
@@ -49,6 +50,27 @@ def test_lost_scheduler_is_looked_for_often_until_patience_ends(
         client._timeout = 0.3
         processes.take_down("scheduler")
         wait_until(lambda: client.status == "closed")
+
+
+def test_tasks_may_be_submitted_while_others_are_said_to_be_lost(
+    processes: DaskProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a build, in a thread of its own: the search for a scheduler must not end by it."""
+    submitted: list[Any] = []
+    cancel = FutureState.cancel
+
+    def cancel_and_submit(self: FutureState, **reason: Any) -> None:
+        cancel(self, **reason)
+        if reason.get("reason") == "scheduler-connection-lost":
+            submitted.append(client.submit(int, 2, pure=False))
+
+    with connect_client(processes.address, timeout=50) as client:
+        lost = [client.submit(int, 1, pure=False) for _ in range(3)]
+        monkeypatch.setattr(FutureState, "cancel", cancel_and_submit)
+        processes.signal("scheduler")
+        wait_until(lambda: len(submitted) == 3)
+        wait_until(lambda: client.status == "running")
+        assert [future.status for future in lost] == ["cancelled"] * 3
 
 
 def test_wrong_address_is_no_matter_of_patience() -> None:

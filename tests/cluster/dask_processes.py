@@ -19,6 +19,7 @@ from typing import Any
 import dask
 
 from tests.cloud.servers import free_port
+from zindex.building.patient_client import connect_client
 from zindex.cluster.settings import dask_settings
 
 
@@ -141,9 +142,8 @@ class DaskProcesses:
 
     def connect(self, **settings: Any) -> Any:
         """Return a client once all workers are there."""
-        from distributed import Client
-
-        client = Client(self.address, set_as_default=False, timeout=60, **settings)
+        # Beside other tests a scheduler may take longer to start than Dask's own client waits.
+        client = connect_client(self.address, timeout=60, **settings)
         client.wait_for_workers(len(self.workers), timeout=60)
         return client
 

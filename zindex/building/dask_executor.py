@@ -170,25 +170,29 @@ class DaskExecutor:
 
     async def _complete(self, task: _Task, *, fetch: bool) -> tuple[Any, Any]:
         """Return the Dask future of a task that is done, and its result if it is to be fetched."""
-        for loss in range(_MAX_LOSSES):
-            await self._wait_for_scheduler()
+        num_losses = 0
+        while num_losses < _MAX_LOSSES:
+            connection = await self._wait_for_scheduler()
             # What is made again for this task alone must live until it is done.
             held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
             args = tuple(arg.future if isinstance(arg, _HeldResult) else arg for arg in held)
             try:
                 async with self._window.place(task.priority):
+                    if self._is_lost(connection):
+                        continue  # while it waited for its place, and so may be its arguments
                     future = self._submit(task, args)
-                    return future, await self._finish(future, fetch=fetch)
+                    return future, await self._finish(future, connection, fetch=fetch)
             except _LostTaskError as lost:
                 logger.debug("%s is submitted again: %s", task.key, lost)
-            await asyncio.sleep(min(_FIRST_PAUSE * 2**loss, _LONGEST_PAUSE))
+            await asyncio.sleep(min(_FIRST_PAUSE * 2**num_losses, _LONGEST_PAUSE))
+            num_losses += 1
         raise ClusterLostError(
             f"task {task.key} must be done before the scheduler at {self._address} is lost, it was "
             f"lost {_MAX_LOSSES} times; look into the scheduler's log; {_GO_ON}"
         )
 
-    async def _wait_for_scheduler(self) -> None:
-        """Wait until the client is connected."""
+    async def _wait_for_scheduler(self) -> Any:
+        """Wait until the client is connected, and return the connection."""
         while (status := self.client.status) != "running":
             if self._lost_since is None:
                 self._lost_since = time.monotonic()
@@ -210,6 +214,7 @@ class DaskExecutor:
             self._lost_since = None
             # Calls that still try to reach the lost one pause between attempts for long.
             self.client.loop.add_callback(self.client.rpc.remove, self._address)
+        return self.client.scheduler_comm
 
     def _submit(self, task: _Task, args: tuple[Any, ...]) -> Any:
         """Return the Dask future of a task that is submitted."""
@@ -236,7 +241,16 @@ class DaskExecutor:
                 raise _LostTaskError(str(error)) from error
             raise
 
-    async def _finish(self, future: Any, *, fetch: bool) -> Any:
+    def _is_lost(self, connection: Any) -> bool:
+        """Return whether the connection over which a task was submitted is gone.
+
+        Dask says so of the tasks that it knows at that moment. Of one that is submitted right then
+        it tells nothing before a scheduler is found, of those of a closed client nothing at all.
+        """
+        is_other = connection is None or self.client.scheduler_comm is not connection
+        return is_other or self.client.status == "closed"
+
+    async def _finish(self, future: Any, connection: Any, *, fetch: bool) -> Any:
         """Wait for a Dask future, and return its result if it is to be fetched."""
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[Any] = loop.create_future()
@@ -257,15 +271,14 @@ class DaskExecutor:
             raise _LostTaskError("the client is closed") from error
         try:
             outcome.add_done_callback(pass_on)
-            # The thread of a closed client tells nothing any more.
-            while not (await asyncio.wait([finished], timeout=_LONG_POLL_SECONDS))[0]:
-                if self.client.status == "closed":
-                    raise _LostTaskError("the client is closed")
-            return finished.result()
-        except asyncio.CancelledError:
-            with suppress(Exception):  # a client that is closed cancels nothing, and need not
-                future.cancel()
-            raise
+            while not self._is_lost(connection):
+                if (await asyncio.wait([finished], timeout=_LONG_POLL_SECONDS))[0]:
+                    return finished.result()
+            raise _LostTaskError("the connection to the scheduler is lost")
+        finally:
+            if finished.cancel():  # nobody waits for it any more
+                with suppress(Exception):  # a client that is closed cancels nothing, and need not
+                    future.cancel()
 
 
 def _tasks_of(args: tuple[Any, ...]) -> tuple[Any, ...]:

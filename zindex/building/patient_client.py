@@ -41,6 +41,18 @@ def connect_client(address: str, *, patience: float = RECONNECT_SECONDS, **setti
     return client
 
 
+class _Futures(dict[Any, Any]):
+    """Futures by key, some of which may come and go while a loop goes through their states.
+
+    Dask does so in a thread of its own to tell each that it is lost, while a build submits others
+    and forgets some. An error there would end the client's search for a scheduler.
+    """
+
+    def values(self) -> Any:
+        """Return the states that there are now."""
+        return self.copy().values()
+
+
 @cache
 def _client_class() -> Any:
     """Return the class of such clients; distributed is loaded where one is needed."""
@@ -50,6 +62,10 @@ def _client_class() -> Any:
         """A client that tries often to reach a lost scheduler."""
 
         _attempt_seconds = math.inf
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self.futures: dict[Any, Any] = _Futures()
 
         async def _reconnect(self) -> None:
             self._attempt_seconds = _ATTEMPT_SECONDS
