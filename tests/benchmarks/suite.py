@@ -130,6 +130,12 @@ BENCHMARKS = (
         long="--samples 1e8 --datasets 10 100 1000 --runs 3",
     ),
     Benchmark(
+        "bench_scaling",
+        short="--documents 2e4 --workers 1 --nodes 1 4 --tokens 1e11 --datasets 20 --seconds 0.1 "
+        "--runs 1",
+        long="--documents 4e6 2e7 --runs 3",
+    ),
+    Benchmark(
         "bench_memory",
         short="--documents 2e4 --runs 1",
         long="--documents 1e7 1e8 3e8 --runs 1",
