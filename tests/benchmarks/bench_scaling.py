@@ -307,7 +307,6 @@ def compare_designs(
             "no bundles of small indices": (job, Design(bundles=False)),
             "the client checks the .idx files": (job, Design(check_in_tasks=False)),
             "no window: all tasks at once": (job, Design(window=None)),
-            "tasks carry the sums of all shards": (job, Design(all_sums=True)),
             "tasks go where their lengths are": (job, Design(affinity=True)),
             "minimal store": (replace(job, stored="minimal"), Design()),
         }

@@ -153,6 +153,7 @@ def _rate(
     pool: ThreadPoolExecutor, call: Callable[[int], None], num_threads: int, seconds: float
 ) -> float:
     """Return how often a second threads together make a call; the first ones are not timed."""
+    call(0)  # compiles, which is best done by one thread alone
     list(pool.map(call, range(num_threads)))
     num_calls, start = 0, time.perf_counter()
     while not num_calls or time.perf_counter() - start < seconds:
