@@ -1,206 +1,67 @@
-"""The figures of the page, drawn from records: each from one kind of table, if that is there."""
+"""The figures of the page: each from one kind of table, if that is recorded."""
 
-import hashlib
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib import ticker
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
 
-from tests.benchmarks.record import Record, Row, Table
+from tests.benchmarks.drawing import (
+    IDEAL,
+    INK,
+    LIMIT,
+    OURS,
+    REST,
+    RIVALS,
+    SIZE,
+    Figure,
+    Records,
+    add_legend,
+    colour_of,
+    draw_lines,
+    finish_lines,
+    label_ticks,
+    make_series,
+    tables_of,
+)
+from tests.benchmarks.record import Table
 from tests.benchmarks.units import short_number
-
-Records = Mapping[str, Record]
-#: Readable on white and on black: the page has no say in what it is shown on.
-_INK = "#6e7781"
-_OURS = ("#2f81f7", "#2da44e", "#a371f7", "#bf8700")
-_RIVALS = ("#d1622b", "#6e7781")
-_STYLE: dict[str, Any] = {
-    "svg.hashsalt": "zindex",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "savefig.transparent": True,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.titlecolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _INK,
-    "grid.alpha": 0.25,
-    "axes.grid": True,
-    "axes.grid.which": "major",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "lines.markersize": 6,
-    "figure.constrained_layout.use": True,
-}
-_INCHES = (7.2, 4.2)
-_REST, _LIMIT = "all other stages", "what the disk alone would need"
-#: Of a legend.
-_LAST = (_REST, _LIMIT)
-#: A number in the key of a table.
-_SIZE = r"(\d[\d.e+]*)"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure: which data it takes from the records, and how they are drawn."""
-
-    name: str
-    #: In whose section it stands.
-    benchmark: str
-    caption: str
-    #: Return JSON of all that is drawn; nothing where the records do not hold it.
-    data: Callable[[Records], dict[str, Any]]
-    draw: Callable[[Axes, dict[str, Any]], None]
-
-    def digest(self, data: dict[str, Any]) -> str:
-        """Return what stands in the file for its data: drawings differ by version, data do not."""
-        return hashlib.sha256(json.dumps([self.caption, data]).encode()).hexdigest()[:16]
-
-    def save(self, data: dict[str, Any], path: Path) -> None:
-        """Draw into a file; the same data make the same bytes."""
-        with mpl.rc_context(_STYLE):
-            canvas = Canvas(figsize=_INCHES)
-            self.draw(canvas.subplots(), data)
-            metadata = {"Date": None, "Creator": None, "Title": self.caption}
-            if path.suffix == ".svg":
-                metadata["Description"] = f"data {self.digest(data)}"
-                canvas.savefig(path, metadata=metadata)
-            else:
-                canvas.savefig(path, dpi=100, facecolor="white")
-
-
-def drawn_digest(path: Path) -> str | None:
-    """Return of which data a file was drawn."""
-    found = re.search(r"<dc:description>data (\w+)</dc:description>", path.read_text())
-    return found and found[1]
-
-
-def tables_of(records: Records, benchmark: str, pattern: str) -> list[tuple[Table, list[float]]]:
-    """Return the tables whose keys match, with the numbers that the pattern's groups hold."""
-    found = []
-    for table in records[benchmark].tables if benchmark in records else []:
-        match = re.fullmatch(pattern, table.key)
-        if match:
-            found.append((table, [float(group) for group in match.groups()]))
-    return sorted(found, key=lambda pair: pair[1])
-
-
-def _series(
-    tables: list[tuple[Table, float]], figure: str, leave_out: tuple[str, ...] = ()
-) -> dict[str, list[list[float]]]:
-    """Return by contender its (x, median) points; contenders of a single point are left out."""
-    lines: dict[str, list[list[float]]] = {}
-    for table, x in tables:
-        for row in table.rows:
-            value = row.median(figure)
-            if value and not any(word in row.contender for word in leave_out):
-                lines.setdefault(row.contender, []).append([x, value])
-    return {name: points for name, points in lines.items() if len(points) > 1}
-
-
-def _colour(name: str, number: int = 0) -> str:
-    """Return the colour of a contender: blue for ours, orange for rivals, others for more."""
-    colours = _OURS if name.startswith("zindex") else _RIVALS
-    return colours[number % len(colours)]
-
-
-def _draw_lines(axes: Axes, lines: dict[str, list[list[float]]]) -> None:
-    """Draw each contender's points."""
-    seen: Counter[bool] = Counter()
-    for name, points in lines.items():
-        ours = name.startswith("zindex")
-        colour = _colour(name, seen[ours])
-        seen[ours] += 1
-        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour)
-
-
-def _log_ticks(axis: Any) -> None:
-    """Label powers of ten as numbers that are spoken."""
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _spoken(value)))
-    axis.set_minor_formatter(ticker.NullFormatter())
-
-
-def _spoken(value: float) -> str:
-    if value >= 1e6:
-        scale, word = next((s, w) for s, w in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if value >= s)
-        return f"{value / scale:g}{word}"
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
-
-
-def _finish(axes: Axes, x: str, y: str, *, log: str = "xy") -> None:
-    """Name and scale the axes of lines."""
-    axes.set(xlabel=x, ylabel=y)
-    if "x" in log:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(ticker.NullLocator())
-        axes.set_xticks(sorted({float(at) for line in axes.lines for at in line.get_xdata()}))
-        _log_ticks(axes.xaxis)
-    if "y" in log:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
-    _log_ticks(axes.yaxis)
-    _add_legend(axes, 2)
-
-
-def _add_legend(axes: Axes, num_columns: int) -> None:
-    """Put the legend below all, each name once."""
-    handles, names = axes.get_legend_handles_labels()
-    once = dict(zip(names, handles, strict=True))
-    for name in _LAST:
-        if name in once:
-            once[name] = once.pop(name)
-    axes.figure.legend(once.values(), once, loc="outside lower center", ncols=num_columns)
 
 
 def blend_data(records: Records) -> dict[str, Any]:
     """Return the cost per sample against the number of datasets, at one size of run."""
-    found = tables_of(records, "bench_blend", f"datasets-{_SIZE}-samples-{_SIZE}")
+    found = tables_of(records, "bench_blend", f"datasets-{SIZE}-samples-{SIZE}")
     if not found:
         return {}
     size = Counter(numbers[1] for _, numbers in found).most_common(1)[0][0]
     tables = [(table, numbers[0]) for table, numbers in found if numbers[1] == size]
-    lines = _series(tables, "sample_ns", ("exhaustive",))
+    lines = make_series(tables, "sample_ns", ("exhaustive",))
     return {"samples": size, "lines": lines} if lines else {}
 
 
 def draw_blend(axes: Axes, data: dict[str, Any]) -> None:
     """Draw the cost per sample against the number of datasets."""
-    _draw_lines(axes, data["lines"])
-    _finish(axes, "datasets", "ns per sample")
+    draw_lines(axes, data["lines"])
+    finish_lines(axes, "datasets", "ns per sample")
 
 
 def build_data(records: Records) -> dict[str, Any]:
     """Return the seconds of whole builds against documents."""
-    found = tables_of(records, "bench_build", f"documents-{_SIZE}")
-    lines = _series([(table, numbers[0]) for table, numbers in found], "seconds")
+    found = tables_of(records, "bench_build", f"documents-{SIZE}")
+    lines = make_series([(table, numbers[0]) for table, numbers in found], "seconds")
     return {"lines": lines} if lines else {}
 
 
 def draw_build(axes: Axes, data: dict[str, Any]) -> None:
     """Draw the seconds of whole builds against documents."""
-    _draw_lines(axes, data["lines"])
-    _finish(axes, "documents", "seconds")
+    draw_lines(axes, data["lines"])
+    finish_lines(axes, "documents", "seconds")
 
 
 def read_data(records: Records) -> dict[str, Any]:
     """Return the microseconds of random spans, of the largest corpus."""
     bars: dict[str, float] = {}
-    for table, _ in tables_of(records, "bench_read", f"span-{_SIZE}"):
+    for table, _ in tables_of(records, "bench_read", f"span-{SIZE}"):
         bars = {row.contender: row.median("span_us") or 0.0 for row in table.rows}
     return {"bars": bars} if bars else {}
 
@@ -209,49 +70,38 @@ def draw_read(axes: Axes, data: dict[str, Any]) -> None:
     """Draw the microseconds of random spans."""
     names = sorted(data["bars"], key=lambda name: data["bars"][name])
     values = [data["bars"][name] for name in names]
-    axes.barh(names, values, color=[_colour(name) for name in names], height=0.6)
+    axes.barh(names, values, color=[colour_of(name) for name in names], height=0.6)
     axes.bar_label(axes.containers[0], [f" {short_number(value)}" for value in values])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xscale("log")
-    _log_ticks(axes.xaxis)
+    label_ticks(axes.xaxis)
     axes.set(xlabel="µs per span", xlim=(min(1.0, min(values) / 2), 4 * max(values)))
 
 
 def trillions_data(records: Records) -> dict[str, Any]:
     """Return by size and contender: seconds, what the disk alone needs, and the stages' shares."""
+    found = records["bench_trillions"].tables if "bench_trillions" in records else []
+    stages = {table.key: table for table in found if table.key.startswith("stages-")}
     sizes = []
-    for table, (tokens,) in tables_of(records, "bench_trillions", _SIZE):
-        stages = next(
-            (
-                found
-                for found, (size,) in tables_of(records, "bench_trillions", f"stages-{_SIZE}")
-                if size == tokens
-            ),
-            None,
-        )
-        bars = {
-            row.contender: {
-                "seconds": row.median("seconds"),
-                "limit": row.median("disk_limit_seconds"),
-                "shares": _stage_shares(stages and stages.row(row.contender)),
-            }
-            for row in table.rows
-            if row.contender.startswith("zindex") and row.median("seconds")
-        }
+    for table, (tokens,) in tables_of(records, "bench_trillions", SIZE):
+        bars = {}
+        for row in table.rows:
+            words = row.contender.removeprefix("zindex, ").replace(",", "").replace(" ", "-")
+            if row.contender.startswith("zindex") and row.median("seconds"):
+                bars[row.contender] = {
+                    "seconds": row.median("seconds"),
+                    "limit": row.median("disk_limit_seconds"),
+                    "shares": _stage_shares(stages.get(f"stages-{table.key}-{words}")),
+                }
         sizes.append({"tokens": tokens, "bars": bars, "goals": _goals(table)})
     return {"sizes": sizes} if any(size["bars"] for size in sizes) else {}
 
 
-def _stage_shares(row: Row | None) -> dict[str, float]:
+def _stage_shares(table: Table | None) -> dict[str, float]:
     """Return which part of all busy seconds of threads each stage has."""
-    if row is None:
-        return {}
-    busy = {
-        figure.removesuffix("_seconds").replace("_", " "): row.median(figure) or 0.0
-        for figure in row.figures
-        if figure.endswith("_seconds")
-    }
+    rows = table.rows if table else []
+    busy = {row.contender: row.median("thread_seconds") or 0.0 for row in rows}
     total = sum(busy.values())
     return {stage: seconds / total for stage, seconds in busy.items()} if total else {}
 
@@ -268,8 +118,8 @@ def draw_trillions(axes: Axes, data: dict[str, Any]) -> None:
     for size in data["sizes"]:
         for bar in size["bars"].values():
             largest.update({name: share * bar["seconds"] for name, share in bar["shares"].items()})
-    stages = [name for name, _ in largest.most_common(len(_OURS))]
-    colours = dict(zip(stages, _OURS, strict=False))
+    stages = [name for name, _ in largest.most_common(len(OURS))]
+    colours = dict(zip(stages, OURS, strict=False))
     place, ticks, labels = 0.0, [], []
     for size in data["sizes"]:
         first = place
@@ -288,28 +138,28 @@ def draw_trillions(axes: Axes, data: dict[str, Any]) -> None:
             ha="center",
         )
         for word, seconds in size["goals"].items():
-            axes.plot([first - 0.5, place - 0.4], [seconds, seconds], color=_INK, ls="--")
+            axes.plot([first - 0.5, place - 0.4], [seconds, seconds], color=INK, ls="--")
             axes.annotate(f" {word}: {seconds:g} s", (place - 0.4, seconds), va="center")
         place += 0.6 + 0.8 * bool(size["goals"])
     axes.set_xticks(ticks, labels)
     axes.tick_params(axis="x", length=0, labelsize=8)
     axes.grid(visible=False, axis="x")
     axes.set(ylabel="seconds", xlim=(-0.7, place - 0.9))
-    _add_legend(axes, 3)
+    add_legend(axes, 3)
 
 
 def _draw_stack(axes: Axes, place: float, bar: dict[str, Any], colours: dict[str, str]) -> None:
     """Draw one build: its stages, what the disk alone needs, and its seconds above."""
     bottom = 0.0
     rest = 1 - sum(bar["shares"].get(stage, 0.0) for stage in colours)
-    for stage, colour in [*colours.items(), (_REST, _INK)]:
-        height = bar["seconds"] * (rest if stage == _REST else bar["shares"].get(stage, 0.0))
+    for stage, colour in [*colours.items(), (REST, INK)]:
+        height = bar["seconds"] * (rest if stage == REST else bar["shares"].get(stage, 0.0))
         if height > 1e-9 * bar["seconds"]:
             axes.bar(place, height, 0.8, bottom, color=colour, label=stage)
             bottom += height
     if bar["limit"]:
         ends = [place - 0.45, place + 0.45]
-        axes.plot(ends, [bar["limit"]] * 2, color=_RIVALS[0], label=_LIMIT)
+        axes.plot(ends, [bar["limit"]] * 2, color=RIVALS[0], label=LIMIT)
     axes.annotate(
         short_number(bar["seconds"]),
         (place, bar["seconds"]),
@@ -321,16 +171,68 @@ def _draw_stack(axes: Axes, place: float, bar: dict[str, Any], colours: dict[str
 
 def memory_data(records: Records) -> dict[str, Any]:
     """Return the peak memory of builds against documents."""
-    found = tables_of(records, "bench_memory", f"documents-{_SIZE}")
-    lines = _series([(table, numbers[0]) for table, numbers in found], "peak_nbytes", ("minimal",))
+    found = tables_of(records, "bench_memory", f"documents-{SIZE}")
+    lines = make_series(
+        [(table, numbers[0]) for table, numbers in found], "peak_nbytes", ("minimal",)
+    )
     return {"lines": lines} if lines else {}
 
 
 def draw_memory(axes: Axes, data: dict[str, Any]) -> None:
     """Draw the peak memory of builds against documents."""
     lines = {name: [[x, y / 2**20] for x, y in points] for name, points in data["lines"].items()}
-    _draw_lines(axes, lines)
-    _finish(axes, "documents", "MiB", log="x")
+    draw_lines(axes, lines)
+    finish_lines(axes, "documents", "MiB", log="x")
+
+
+def scaling_data(records: Records) -> dict[str, Any]:
+    """Return the predicted seconds of builds against nodes, by size."""
+    lines = {}
+    for table, (tokens,) in tables_of(records, "bench_scaling", f"curve-{SIZE}"):
+        points = [
+            [float(row.contender.split()[0].replace(",", "")), row.median("seconds")]
+            for row in table.rows
+            if re.fullmatch(r"[\d,]+ nodes?", row.contender) and row.median("seconds")
+        ]
+        if points:
+            lines[f"{tokens / 1e12:g} trillion tokens"] = sorted(points)
+    return {"lines": lines} if lines else {}
+
+
+def draw_scaling(axes: Axes, data: dict[str, Any]) -> None:
+    """Draw the predicted seconds against nodes, and what twice as fast by twice as many were."""
+    every = [seconds for points in data["lines"].values() for _, seconds in points]
+    for colour, (name, points) in zip(OURS, data["lines"].items(), strict=False):
+        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour)
+        (first, seconds), last = points[0], points[-1][0]
+        ends = [seconds, seconds * first / last]
+        axes.plot([first, last], ends, color=INK, ls=":", lw=1, label=IDEAL)
+    finish_lines(axes, "nodes", "seconds, predicted")
+    axes.set_ylim(min(every) / 2, max(every) * 2)
+
+
+def check_data(records: Records) -> dict[str, Any]:
+    """Return measured and predicted seconds of real builds, by workers."""
+    points: dict[str, list[list[float]]] = {}
+    for table in records["bench_scaling"].tables if "bench_scaling" in records else []:
+        for row in table.rows if table.key == "check" else []:
+            pair = [row.median("seconds"), row.median("predicted_seconds")]
+            if all(pair):
+                points.setdefault(row.contender.split(",")[0], []).append(pair)
+    return {"points": points} if points else {}
+
+
+def draw_check(axes: Axes, data: dict[str, Any]) -> None:
+    """Draw predictions against what was measured: on the diagonal they are right."""
+    for colour, (name, points) in zip(OURS, data["points"].items(), strict=False):
+        axes.scatter(*zip(*points, strict=True), color=colour, label=name, zorder=2)
+    every = [value for points in data["points"].values() for pair in points for value in pair]
+    ends = [min(every) / 1.3, max(every) * 1.3]
+    axes.plot(ends, ends, color=INK, lw=1, label="predicted as measured")
+    axes.set(xscale="log", yscale="log", xlabel="seconds, measured", ylabel="seconds, predicted")
+    label_ticks(axes.xaxis)
+    label_ticks(axes.yaxis)
+    add_legend(axes, 3)
 
 
 FIGURES = (
@@ -368,5 +270,19 @@ FIGURES = (
         "Time of one random span of a sample, page cache warm",
         read_data,
         draw_read,
+    ),
+    Figure(
+        "scaling",
+        "bench_scaling",
+        "Seconds of a build as the simulator predicts them, against nodes of 16 threads",
+        scaling_data,
+        draw_scaling,
+    ),
+    Figure(
+        "scaling-check",
+        "bench_scaling",
+        "Real builds with one worker and with two, and what the simulator said of them",
+        check_data,
+        draw_check,
     ),
 )

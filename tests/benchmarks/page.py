@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.claims import CLAIMS, find
-from tests.benchmarks.figures import FIGURES, Figure, drawn_digest
+from tests.benchmarks.claims import CLAIMS, find, rival_name
+from tests.benchmarks.drawing import Figure, drawn_digest
+from tests.benchmarks.figures import FIGURES
 from tests.benchmarks.record import ROOT, Record, Table
 from tests.benchmarks.units import cell, format_ratio, short_number, table_units
 
@@ -143,19 +144,24 @@ def _table(record: Record, table: Table) -> Iterator[str]:
 def _notes(table: Table, has_ratio: bool) -> Iterator[str]:
     """Yield what one must know to judge a table."""
     runs = {len(each) for row in table.rows for each in row.figures.values()}
-    if runs == {1}:
+    if table.title.startswith("predicted"):
+        pass  # nothing ran
+    elif runs == {1}:
         yield "One run."
     elif runs:
         several = " to ".join(map(str, sorted({min(runs), max(runs)})))
         yield f"Medians of {several} runs, and their ranges."
     if has_ratio:
+        compared: dict[str | None, list[str]] = {}
+        for row in table.rows:
+            if table.ratio(row) is not None:
+                compared.setdefault(rival_name(table, row), []).append(row.contender)
         heading = table_units(table)[table.ratio_of].heading
-        rivals = set(table.rival.values()) if isinstance(table.rival, dict) else {table.rival}
-        if len(rivals) == 1:
-            yield f"Ratio: {heading}, against {rivals.pop()}."
+        if len(compared) == 1:
+            yield f"Ratio: {heading}, against {next(iter(compared))}."
         else:
-            pairs = ", ".join(f"{ours} against {other}" for ours, other in table.rival.items())
-            yield f"Ratios: {heading}; {pairs}."
+            pairs = [f"{'; '.join(names)} against {rival}" for rival, names in compared.items()]
+            yield f"Ratio: {heading}; {'. '.join(pairs)}."
     yield from table.notes
 
 

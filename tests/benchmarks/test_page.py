@@ -8,7 +8,8 @@ import pytest
 
 from tests.benchmarks import page
 from tests.benchmarks.claims import CLAIMS, Claim, find
-from tests.benchmarks.figures import FIGURES, drawn_digest
+from tests.benchmarks.drawing import Figure, drawn_digest
+from tests.benchmarks.figures import FIGURES
 from tests.benchmarks.page import BEGIN, END, Places, check_all, read_records, write_all
 from tests.benchmarks.record import Record, Row, Table
 from tests.benchmarks.units import cell, choose_unit, format_ratio, short_number
@@ -186,10 +187,92 @@ def test_the_command_writes_warns_and_checks(
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_figures_are_left_out_without_their_records(figure: page.Figure) -> None:
+def test_figures_are_left_out_without_their_records(figure: Figure) -> None:
     assert figure.data({}) == {}
     empty = make_record(figure.benchmark)
     assert figure.data({figure.benchmark: empty}) == {}
+
+
+def make_rows(figure: str, values: dict[str, float]) -> list[Row]:
+    return [Row(name, {figure: [value, value, value]}) for name, value in values.items()]
+
+
+def make_every_record() -> list[Record]:
+    """As the benchmarks of all figures write them, with a size that only one contender has."""
+    build = {RIVAL: 9.0, OURS: 3.0}
+    blends = [
+        Table(f"datasets-{n}-samples-{size}", "blend", make_rows("sample_ns", {OURS: 9.0 * n}))
+        for n in (10, 100)
+        for size in ("1e7", "1e8")
+    ]
+    spans = Table("span-1e8", "span", make_rows("span_us", {"zindex": 2.0, "zarr-python": 500.0}))
+    stages = [
+        Row("blend", {"thread_seconds": [1.0], "disk_nbytes": [9.0]}),
+        Row("documents", {"thread_seconds": [3.0]}),
+    ]
+    ours = Row("zindex, scalable order", {"seconds": [40.0], "disk_limit_seconds": [4.0]})
+    goals = ["zindex, scalable order: 40 s (bar 490 s, goal 200 s), 90 MiB (bar 4 GB)"]
+    nodes = {"1 node": 50.0, "1,000 nodes": 2.0}
+    check = Row("2 workers, scalable, 9 documents", {"seconds": [2.0], "predicted_seconds": [3.0]})
+    memory = {"zindex, scalable, one dataset": 9e8, "megatron-core, one dataset": 3e9}
+    return [
+        make_record(
+            "bench_build",
+            Table("documents-1e7", "build", make_rows("seconds", build)),
+            Table("documents-1e8", "build", make_rows("seconds", build)),
+            Table("documents-1e9", "build", make_rows("seconds", {OURS: 30.0})),
+        ),
+        make_record("bench_blend", *blends),
+        make_record("bench_read", spans),
+        make_record(
+            "bench_trillions",
+            Table("5e12", "trillions", [ours, Row(RIVAL, {"seconds": [4e5]})], notes=goals),
+            Table("stages-5e12-scalable-order", "stages", stages),
+            Table("1e12", "without stages", [ours]),
+        ),
+        make_record(
+            "bench_scaling",
+            Table("curve-1e12", "predicted", make_rows("seconds", nodes)),
+            Table("check", "check", [check, Row("1 worker, not predicted", {"seconds": [1.0]})]),
+        ),
+        make_record(
+            "bench_memory",
+            Table("documents-1e7", "memory", make_rows("peak_nbytes", memory)),
+            Table("documents-1e8", "memory", make_rows("peak_nbytes", memory)),
+        ),
+    ]
+
+
+def test_every_figure_is_drawn_and_stands_on_the_page(places: Places) -> None:
+    write(places, *make_every_record())
+    write_all(places)
+    text = places.page.read_text()
+    for figure in FIGURES:
+        assert f"![{figure.caption}](figures/{figure.name}.svg)" in text
+        assert "</svg>" in (places.figures / f"{figure.name}.svg").read_text()
+    assert check_all(places)[0] == []
+
+
+def test_figures_take_what_their_tables_hold() -> None:
+    records = {record.benchmark: record for record in make_every_record()}
+    data = {figure.name: figure.data(records) for figure in FIGURES}
+    assert data["build-seconds"]["lines"] == {
+        RIVAL: [[1e7, 9.0], [1e8, 9.0]],
+        OURS: [[1e7, 3.0], [1e8, 3.0], [1e9, 30.0]],
+    }
+    assert data["blend-cost"]["lines"] == {OURS: [[10.0, 90.0], [100.0, 900.0]]}
+    assert data["read-latency"]["bars"] == {"zindex": 2.0, "zarr-python": 500.0}
+    small, large = data["trillions"]["sizes"]
+    assert small["bars"]["zindex, scalable order"]["shares"] == {}
+    assert large["bars"]["zindex, scalable order"] == {
+        "seconds": 40.0,
+        "limit": 4.0,
+        "shares": {"blend": 0.25, "documents": 0.75},
+    }
+    assert large["goals"] == {"bar": 490.0, "goal": 200.0}
+    assert data["scaling"]["lines"] == {"1 trillion tokens": [[1.0, 50.0], [1000.0, 2.0]]}
+    assert data["scaling-check"]["points"] == {"2 workers": [[2.0, 3.0]]}
+    assert data["memory"]["lines"][RIVAL + ", one dataset"] == [[1e7, 3e9], [1e8, 3e9]]
 
 
 def test_the_same_records_draw_the_same_bytes(places: Places) -> None:
