@@ -168,42 +168,25 @@ def name_size(size: float) -> str:
 
 
 def show(table: Table) -> None:
-    """Print one table: medians, and the ratio to the rival."""
-    columns = list(dict.fromkeys(figure for row in table.rows for figure in row.figures))
-    headings = [_heading(figure) for figure in columns]
-    width = max(len(row.contender) for row in table.rows)
-    print(f"\n{table.title}")
-    print(f"{'':{width}}" + "".join(f"  {name:>10}" for name in headings) + f"{'ratio':>10}")
+    """Print one table: medians, in the page's units, and the ratio to the rival."""
+    # Units are told of tables, which are described here.
+    from tests.benchmarks.units import format_ratio, table_units
+
+    units = table_units(table)
+    lines = [["", *(unit.heading for unit in units.values()), "ratio"]]
     for row in table.rows:
-        cells = "".join(
-            f"  {format_figure(figure, row.median(figure)):>{max(10, len(heading))}}"
-            for figure, heading in zip(columns, headings, strict=True)
-        )
+        medians = [(unit, row.median(figure)) for figure, unit in units.items()]
+        cells = ["" if value is None else unit.number(value) for unit, value in medians]
         ratio = table.ratio(row)
-        print(f"{row.contender:{width}}{cells}{'' if ratio is None else f'{ratio:.3g}x':>10}")
+        lines.append([row.contender, *cells, "" if ratio is None else format_ratio(ratio)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print(f"\n{table.title}")
+    for first, *rest in lines:
+        cells = [f"{text:>{width}}" for text, width in zip(rest, widths[1:], strict=True)]
+        print("  ".join([f"{first:{widths[0]}}", *cells]).rstrip())
     for note in table.notes:
         print(f"  {note}")
     sys.stdout.flush()
-
-
-def _heading(figure: str) -> str:
-    """Return the heading of a column, in the unit in which it is shown."""
-    for unit, shown in (("nbytes_per_second", "GB/s"), ("nbytes", "MiB")):
-        figure = figure.replace(unit, shown)
-    return figure.removeprefix("num_").replace("_", " ")
-
-
-def format_figure(figure: str, value: float | None) -> str:
-    """Return a figure for people, in the unit of its heading."""
-    if value is None:
-        return ""
-    if figure.endswith("nbytes_per_second"):
-        value /= 1e9
-    elif figure.endswith("nbytes"):
-        value /= 2**20
-    if figure.startswith("num_"):
-        return f"{value:,.0f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _commit() -> str:
