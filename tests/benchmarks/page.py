@@ -29,6 +29,7 @@ _ORDER = (
     *("bench_trillions", "bench_build", "bench_blend", "bench_kernels", "bench_peers"),
     *("bench_memory", "bench_scaling", "bench_read", "bench_load", "bench_remote"),
 )
+_README_FIGURE = "blend-cost"
 _OPENING = f"""# Benchmarks
 
 Written by `{_COMMAND}` from the records in [results](results); nothing here is typed by hand.
@@ -43,7 +44,7 @@ otherwise.
 All of it again, in less than an hour, and then this page:
 
 ```sh
-python -m tests.benchmarks --long --json-folder tests/benchmarks/results
+python -m tests.benchmarks --long
 {_COMMAND}
 ```
 """
@@ -98,7 +99,10 @@ def _bars(records: Mapping[str, Record]) -> Iterator[str]:
             link = f"[{_heading(table)}](#{_anchor(record, table)})"
             for note in table.notes:
                 if re.search(r"\bbar\b", note):
-                    asked, _, found = _line(note.removeprefix("bar: ")).partition("; ")
+                    asked, _, found = _line(note).partition("; ")
+                    if not asked.startswith("bar: "):
+                        asked, found = "", _line(note)
+                    asked = asked.removeprefix("bar: ")
                     found = found.replace("missed", "**missed**", 1)
                     rows.append(f"| {link} | {asked} | {found} |")
     if rows:
@@ -189,7 +193,7 @@ def make_headlines(records: Mapping[str, Record], link: str) -> tuple[str, list[
         if found.rival is not None:
             theirs = unit.quantity(found.rival.median(claim.figure) or 0.0)
             theirs = f"{_line(found.rival.contender)}: {theirs}"
-        text = "row" if found.ratio is None else format_ratio(found.ratio)
+        text = "details" if found.ratio is None else format_ratio(found.ratio)
         where = f"{link}#{_anchor(record, found.table)}"
         work = f"{claim.text[:1].upper()}{claim.text[1:]}<br><sub>{_heading(found.table)}</sub>"
         rows.append(f"| {work} | {theirs} | {ours} | [{text}]({where}) |")
@@ -200,12 +204,16 @@ def make_headlines(records: Mapping[str, Record], link: str) -> tuple[str, list[
         )
     machines = dict.fromkeys(map(describe_machine, used.values()))
     dates = sorted({record.date for record in used.values()})
-    text = "\n".join(["| | rival | zindex | |", "|---|---|---|---|", *rows])
+    text = "\n".join(["| | rival | zindex | ratio |", "|---|---|---|---|", *rows])
     text += (
         f"\n\nMedians, measured on {' and on '.join(machines)}, {' to '.join(_ends(dates))}. Each"
         f" figure is a row of [the page of all benchmarks]({link}), which has every range, the"
         " versions, the commands, what the rivals do and do not do, and which bars are missed.\n"
     )
+    for figure in FIGURES:
+        if figure.name == _README_FIGURE and figure.data(records):
+            place = f"{Path(link).parent.as_posix()}/figures/{figure.name}.svg"
+            text += f"\n![{figure.caption}]({place})\n\n*{figure.caption}.*\n"
     return text, warnings
 
 

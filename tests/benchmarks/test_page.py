@@ -117,7 +117,7 @@ def test_a_rival_that_is_missing_leaves_the_figure_alone(places: Places) -> None
     table = Table("documents-1e8", "t", [Row(OURS, {"seconds": [2.0]})], RIVAL)
     write(places, make_record("bench_build", table))
     write_all(places)
-    assert "|  | 2.00 s | [row](bench/README.md#" in places.readme.read_text()
+    assert "|  | 2.00 s | [details](bench/README.md#" in places.readme.read_text()
     assert "ratio" not in places.page.read_text().partition("### T")[2]
 
 
@@ -250,6 +250,8 @@ def test_every_figure_is_drawn_and_stands_on_the_page(places: Places) -> None:
     for figure in FIGURES:
         assert f"![{figure.caption}](figures/{figure.name}.svg)" in text
         assert "</svg>" in (places.figures / f"{figure.name}.svg").read_text()
+    assert "](bench/figures/blend-cost.svg)" in places.readme.read_text()
+    assert "|  | zindex, scalable order: 40 s (bar 490 s, goal 200 s), 90 MiB (bar 4 GB) |" in text
     assert check_all(places)[0] == []
 
 
