@@ -6,8 +6,9 @@ Every run is a process of its own, the contenders take turns, and each first bui
 that compiling and importing are not timed. Megatron's time is that of its ``GPTDataset``
 constructor with an empty cache: document index, sample index, shuffle index, ``numpy.save``.
 Ours is ``zindex.build`` with an empty index folder: planning, embedded cluster, every shard with
-checksums and fsync, commit. Peak memory is the whole process's, imports included. What ours builds
-in Megatron's order is compared with what Megatron built, bit for bit, in every run.
+checksums and fsync, commit. Peak memory is the whole process's, imports included; the first process
+compiles kernels, the others find them. What ours builds in Megatron's order is compared with what
+Megatron built, bit for bit, in every run.
 """
 
 import json

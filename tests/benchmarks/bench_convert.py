@@ -154,7 +154,8 @@ def main() -> None:
         rival={f"zindex, {codec}": f"zarr-python, {codec}" for codec in ("raw", "zstd")},
         notes=[
             "file copy: of the .bin alone, what the disk allows; GB/s: of the .bin's bytes",
-            "zarr-python: the tokens alone, same chunks, shards, zstd level and crc32c, not synced",
+            "zarr-python with its defaults: the tokens alone, same chunks, shards, zstd level and "
+            "crc32c, not synced",
             "zindex: the pair validated and digested, tokens, lengths and offsets, every shard "
             "created whole and synced, committed",
         ],
