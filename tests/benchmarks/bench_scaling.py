@@ -27,7 +27,13 @@ from tests.benchmarks.record import Record, Row, Table, name_size, show
 from tests.benchmarks.turns import make_parser
 from zindex.measuring.bandwidths import Bandwidths, measure_bandwidths
 from zindex.measuring.build_model import Cluster, Costs, Design, Job
-from zindex.measuring.fitting import MeasuredBuild, calibrate, fit_costs, keep_medians
+from zindex.measuring.fitting import (
+    MeasuredBuild,
+    calibrate,
+    fit_costs,
+    fit_dataset_seconds,
+    keep_medians,
+)
 from zindex.measuring.short_builds import (
     KINDS,
     Corpus,
@@ -161,6 +167,9 @@ def one_machine(num_workers: int) -> Cluster:
 def fit_order(builds: list[MeasuredBuild], costs: Costs) -> Costs:
     """Return what the steps of one order cost, from builds with one worker."""
     builds = keep_medians(builds)
+    by_datasets = sorted(builds, key=lambda build: build.job.num_datasets)
+    one, many = by_datasets[0], by_datasets[-1]
+    costs = replace(costs, dataset_seconds=fit_dataset_seconds(one, many, costs))
     return calibrate(builds, fit_costs(builds, costs), one_machine(1))
 
 

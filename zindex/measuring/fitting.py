@@ -29,6 +29,8 @@ class MeasuredBuild:
     stage_seconds: Mapping[str, float]
     #: Seconds of the tasks that build several small indices each; 0 if there were none.
     bundle_seconds: float = 0.0
+    #: Seconds of processors that this process used, workers in it included.
+    process_seconds: float = 0.0
 
     @classmethod
     def of(cls, job: Job, seconds: float, spans: Iterable[Span]) -> "MeasuredBuild":
@@ -114,6 +116,23 @@ def fit_stage(rows: Sequence[tuple[int, int, float]]) -> StageCost:
         best = np.zeros(2)
         best[-negative] = scale
     return StageCost(float(best[0]), float(best[1]))
+
+
+def fit_dataset_seconds(one: MeasuredBuild, many: MeasuredBuild, costs: Costs) -> float:
+    """Return what a dataset costs the client, from builds whose workers are other processes.
+
+    Parameters
+    ----------
+    one, many
+        Builds of one dataset, and of many small ones that tasks build several at a time.
+    costs
+        What a task costs the client and the scheduler, which share its process.
+    """
+    task_seconds = costs.client_task_seconds + costs.scheduler_task_seconds
+    num_tasks = [simulate(build.job, Cluster(), costs).num_tasks for build in (one, many)]
+    seconds = many.process_seconds - one.process_seconds
+    seconds -= task_seconds * (num_tasks[1] - num_tasks[0])
+    return max(0.0, seconds / (many.job.num_datasets - one.job.num_datasets))
 
 
 # Costs that no timeline shows, each with the factors within which it is looked for.
