@@ -147,7 +147,7 @@ def main() -> None:
         f"int32-{name_size(size)}",
         f"{size:,} int32 values to disk: {make_layout(size).num_shards} shards",
         runs,
-        rival={ZINDEX: ZARR_SYNCED, ZARR: ZARR_SYNCED},
+        rival={ZINDEX: ZARR_SYNCED},
         notes=[
             "numpy.save: one file without checksums; a crash may leave part of it under its name",
             "zarr-python: crc32c for each chunk; a crash may leave an array whose missing chunks "
