@@ -309,8 +309,11 @@ def _first_sentence(module: Path) -> str:
 
 
 def _line(text: str) -> str:
-    """Return a text that fits into a cell of a table."""
-    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
+    """Return a text that fits into a cell of a table, with stars that are no emphasis."""
+    parts = " ".join(text.replace("``", "`").replace("|", "\\|").split()).split("`")
+    return "`".join(
+        part.replace("*", "\\*") if number % 2 == 0 else part for number, part in enumerate(parts)
+    )
 
 
 def _heading(table: Table) -> str:

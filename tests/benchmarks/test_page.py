@@ -101,11 +101,11 @@ def test_unknown_benchmarks_are_shown_as_they_are(places: Places) -> None:
         Row("c", {"padding_share": [0.0123]}),
         Row("nothing", {}),
     ]
-    write(places, make_record("bench_new", Table("x", "``t`` | u", rows, notes=["a note"])))
+    write(places, make_record("bench_new", Table("x", "``t*`` | u * v", rows, notes=["a note"])))
     write_all(places)
     text = places.page.read_text()
     assert "## New" in text
-    assert "### `t` \\| u" in text
+    assert "### `t*` \\| u \\* v" in text
     assert "|  | million tokens/s | odd thing | tasks | padding share, % |" in text
     assert "| a \\| b | 320 | 3.00 | 12,345 |  |" in text
     assert "| c |  |  |  | 1.23 |" in text
@@ -294,6 +294,7 @@ def test_the_same_records_draw_the_same_bytes(places: Places) -> None:
         ("seconds", [12.34], "time, s", "12.3"),
         ("seconds", [0.0123], "time, ms", "12.3"),
         ("seconds", [2e-6], "time, µs", "2.00"),
+        ("seconds", [1e-4, 0.5, 2.0], "time, ms", "500 (0.100 to 2,000)"),
         ("seconds", [4321.0], "time, s", "4,321"),
         ("first_batch_seconds", [1.5], "first batch, s", "1.50"),
         ("peak_nbytes", [3425 * 2**20], "peak memory, MiB", "3,425"),
@@ -313,7 +314,7 @@ def test_units(figure: str, values: list[float], heading: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"), [(1234.5, "1,234x"), (7.25, "7.2x"), (1.04, "1.04x"), (0.004, "1/250")]
+    ("ratio", "text"), [(1234.5, "1,234x"), (7.25, "7.2x"), (1.04, "1.04x"), (0.004, "1/250x")]
 )
 def test_ratios(ratio: float, text: str) -> None:
     assert format_ratio(ratio) == text

@@ -50,7 +50,8 @@ def choose_unit(figure: str, values: Iterable[float]) -> Unit:
 
     The last word of a figure's name is the unit of what is recorded.
     """
-    largest = max((abs(value) for value in values), default=0.0)
+    sizes = sorted(abs(value) for value in values if value) or [0.0]
+    smallest, largest = sizes[0], sizes[-1]
     if figure.endswith("_per_second"):
         return _rate(figure.removesuffix("_per_second"), largest)
     if figure.startswith("num_"):
@@ -61,7 +62,7 @@ def choose_unit(figure: str, values: Iterable[float]) -> Unit:
         case "nbytes":
             return Unit(name or "size", *_binary(largest))
         case "seconds":
-            return Unit(name, *_seconds(largest))
+            return Unit(name, *_seconds(smallest, largest))
         case "ns" | "us" | "ms":
             sign = unit.replace("u", "µ")
             per = f"{sign}/{words}" if words in ("sample", "element", "document") else sign
@@ -102,7 +103,7 @@ def format_ratio(ratio: float) -> str:
     if ratio >= 100:
         return f"{ratio:,.0f}x"
     if ratio < 0.1:
-        return f"1/{1 / ratio:,.0f}"
+        return f"1/{1 / ratio:,.0f}x"
     return f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
 
 
@@ -125,10 +126,10 @@ def _binary(largest: float) -> tuple[str, float]:
     return _BINARY[power], 1024.0**power
 
 
-def _seconds(largest: float) -> tuple[str, float]:
+def _seconds(smallest: float, largest: float) -> tuple[str, float]:
     if 0 < largest < 1e-4:
         return "µs", 1e-6
-    return ("ms", 1e-3) if 0 < largest < 0.1 else ("s", 1.0)
+    return ("ms", 1e-3) if 0 < largest < 0.1 or 0 < smallest < 1e-3 else ("s", 1.0)
 
 
 def _rate(things: str, largest: float) -> Unit:
