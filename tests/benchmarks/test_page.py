@@ -346,3 +346,10 @@ def test_claims_are_of_rows_that_can_be_found() -> None:
         keys = {table.key for each in records.values() for table in each.tables}
         if claim.benchmark in records and claim.table in keys:
             assert find(records, claim) is not None, claim.place
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
+def test_claims_name_contenders_of_their_benchmarks(claim: Claim) -> None:
+    source = (page.HERE / f"{claim.benchmark}.py").read_text()
+    assert f'"{claim.row}"' in source
+    assert claim.against is None or f'"{claim.against}"' in source
