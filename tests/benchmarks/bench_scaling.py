@@ -169,7 +169,8 @@ def fit_order(builds: list[MeasuredBuild], costs: Costs) -> Costs:
     builds = keep_medians(builds)
     by_datasets = sorted(builds, key=lambda build: build.job.num_datasets)
     one, many = by_datasets[0], by_datasets[-1]
-    costs = replace(costs, dataset_seconds=fit_dataset_seconds(one, many, costs))
+    dataset_seconds = fit_dataset_seconds(one, many, costs, one_machine(1))
+    costs = replace(costs, dataset_seconds=dataset_seconds)
     return calibrate(builds, fit_costs(builds, costs), one_machine(1))
 
 
@@ -192,7 +193,7 @@ def check_builds(
 ) -> tuple[Table, dict[str, Costs]]:
     """Return real builds beside their predictions, and the costs that these are made of."""
     fitted, predicted = [], []
-    for size in sizes:
+    for size in sorted(sizes):
         small, large = write_works(folder / name_size(size), size)
         # Elements outweigh tasks in the largest of the small builds.
         fitted = small

@@ -87,11 +87,12 @@ def test_what_datasets_cost_the_client_is_what_tasks_do_not() -> None:
     costs = Costs(client_task_seconds=1e-3, scheduler_task_seconds=1e-3)
     builds = []
     for job in (Job(1e9, num_datasets=1), Job(3e7, num_datasets=41)):
-        num_tasks = simulate(job, Cluster(), costs).num_tasks
+        num_tasks = simulate(job, CLUSTER, costs).num_tasks
         used = 0.1 + 2e-3 * num_tasks + 5e-3 * job.num_datasets
         builds.append(MeasuredBuild(job, 1.0, {}, process_seconds=used))
-    assert fit_dataset_seconds(*builds, costs) == pytest.approx(5e-3)
-    assert fit_dataset_seconds(builds[0], replace(builds[1], process_seconds=0.0), costs) == 0
+    assert fit_dataset_seconds(*builds, costs, CLUSTER) == pytest.approx(5e-3)
+    idle = replace(builds[1], process_seconds=0.0)
+    assert fit_dataset_seconds(builds[0], idle, costs, CLUSTER) == 0
 
 
 def test_a_timeline_is_summed_by_stage() -> None:

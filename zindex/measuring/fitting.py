@@ -118,7 +118,9 @@ def fit_stage(rows: Sequence[tuple[int, int, float]]) -> StageCost:
     return StageCost(float(best[0]), float(best[1]))
 
 
-def fit_dataset_seconds(one: MeasuredBuild, many: MeasuredBuild, costs: Costs) -> float:
+def fit_dataset_seconds(
+    one: MeasuredBuild, many: MeasuredBuild, costs: Costs, cluster: Cluster
+) -> float:
     """Return what a dataset costs the client, from builds whose workers are other processes.
 
     Parameters
@@ -127,9 +129,11 @@ def fit_dataset_seconds(one: MeasuredBuild, many: MeasuredBuild, costs: Costs) -
         Builds of one dataset, and of many small ones that tasks build several at a time.
     costs
         What a task costs the client and the scheduler, which share its process.
+    cluster
+        Where the builds ran.
     """
     task_seconds = costs.client_task_seconds + costs.scheduler_task_seconds
-    num_tasks = [simulate(build.job, Cluster(), costs).num_tasks for build in (one, many)]
+    num_tasks = [simulate(build.job, cluster, costs).num_tasks for build in (one, many)]
     seconds = many.process_seconds - one.process_seconds
     seconds -= task_seconds * (num_tasks[1] - num_tasks[0])
     return max(0.0, seconds / (many.job.num_datasets - one.job.num_datasets))
