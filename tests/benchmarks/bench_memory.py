@@ -89,7 +89,7 @@ def measure(folder: Path, num_documents: int, num_runs: int) -> Table:
     for num_datasets in (1, 100):
         corpora = place / f"datasets-{num_datasets}"
         make_corpora(corpora, num_documents * MEAN_LENGTH, num_datasets)
-    runs = take_turns(__spec__.name, names, num_runs, place)
+    runs = take_turns(__spec__.name, names, num_runs, place, keep_kernels=False)
     shutil.rmtree(place)
     return Table.of_runs(
         f"documents-{name_size(num_documents)}",
