@@ -112,7 +112,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_packing",
         short="--documents 2e4 --python 2000 --kinds lognormal --runs 1",
-        long="--documents 8e7 --python 1e6 --runs 3",
+        long="--documents 2e7 --python 1e6 --runs 3",
     ),
     Benchmark(
         "bench_ahead",
@@ -127,7 +127,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_peers",
         short="--samples 2e4 --datasets 5 --mixed-samples 2e4 --epoch-samples 2e4 --together",
-        long="--samples 1e8 --datasets 10 100 1000 --runs 3",
+        long="--samples 3e7 --datasets 10 100 1000 --runs 3",
     ),
     Benchmark(
         "bench_scaling",
