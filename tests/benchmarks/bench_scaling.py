@@ -13,6 +13,7 @@ measured here, with this disk's bandwidth each, and a store that gives 100 GB/s 
 800 tokens in 1,000 datasets, samples of 4,096 tokens, scalable order, everything stored.
 """
 
+import math
 import os
 import statistics
 import tempfile
@@ -180,7 +181,8 @@ def with_bandwidths(costs: Costs, found: Bandwidths) -> Costs:
         costs,
         memory_bandwidth=max(2 * found.copy, 64 * found.gathers_per_second),
         write_bandwidth=found.write,
-        read_bandwidth=found.read,
+        # What was just written is in memory.
+        read_bandwidth=math.inf,
     )
 
 
@@ -246,12 +248,13 @@ def compare(
     return Row(f"{workers}, {order}, {work.name}", figures)
 
 
-def make_node_costs(costs: Costs) -> Costs:
+def make_node_costs(costs: Costs, read_bandwidth: float) -> Costs:
     """Return the costs on nodes of several such processors, with a store that all share."""
     share = _NODE_THREADS / len(os.sched_getaffinity(0))
     return replace(
         costs,
         memory_bandwidth=costs.memory_bandwidth * share,
+        read_bandwidth=read_bandwidth,
         store_bandwidth=_STORE_BANDWIDTH,
     )
 
@@ -374,7 +377,7 @@ def main() -> None:
         check, by_order = check_builds(sizes, arguments.runs, folder, bandwidths, arguments.workers)
         if os.environ.get("NUMBA_CACHE_DIR") == kernels:
             del os.environ["NUMBA_CACHE_DIR"]
-    costs = make_node_costs(by_order["scalable"])
+    costs = make_node_costs(by_order["scalable"], bandwidths.read)
     tokens, num_datasets = sorted(arguments.tokens), arguments.datasets
     tables = [check, *draw_curves(costs, tokens, arguments.nodes, num_datasets)]
     tables += compare_designs(costs, tokens, _DESIGN_NODES, num_datasets)

@@ -18,7 +18,7 @@ from zindex.measuring.fitting import MeasuredBuild
 from zindex.measuring.short_builds import Corpus
 from zindex.measuring.simulate import simulate
 
-COSTS = make_node_costs(Costs())
+COSTS = make_node_costs(Costs(), 1e9)
 
 
 def test_a_curve_for_each_size_has_a_row_for_each_number_of_nodes() -> None:

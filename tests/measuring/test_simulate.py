@@ -91,12 +91,15 @@ def test_small_indices_are_built_by_bundles() -> None:
 @pytest.mark.parametrize("job", jobs(), ids=name)
 @pytest.mark.parametrize("num_nodes", [1, 7, 100])
 def test_nothing_is_faster_than_its_resources(job: Job, num_nodes: int) -> None:
-    costs = Costs(write_bandwidth=3e8, store_bandwidth=1e9, memory_bandwidth=5e9)
+    costs = Costs(
+        write_bandwidth=3e8, read_bandwidth=2e9, store_bandwidth=1e9, memory_bandwidth=5e9
+    )
     done = simulate(job, Cluster(num_nodes, 4), costs, design=CUT)
     seconds = done.seconds
     assert seconds >= work_seconds(job, costs) / (4 * num_nodes)
     assert seconds >= job.nbytes / 1e9
     assert seconds >= job.nbytes / num_nodes / 3e8
+    assert seconds >= 20 * job.dataset_documents * job.num_datasets / num_nodes / 2e9
     assert seconds >= done.num_tasks * costs.client_task_seconds
     assert seconds >= done.num_tasks * costs.scheduler_task_seconds
     assert seconds >= job.num_datasets * costs.dataset_seconds

@@ -275,7 +275,11 @@ def _forecast_kind(
     """Return what measured builds of one kind say of larger ones."""
     here = Cluster(1, num_threads, scheduler_in_client=True)
     builds = keep_medians(measured)
-    costs = calibrate(builds, fit_costs(builds, costs), here)
+    # What was just written is in memory; a large build's data are not.
+    cached = replace(costs, read_bandwidth=math.inf)
+    cached = calibrate(builds, fit_costs(builds, cached), here)
+    error = prediction_error(builds, cached, here)
+    costs = replace(cached, read_bandwidth=costs.read_bandwidth)
     order, stored = KINDS[kind]
     job = replace(job, order=order, stored=stored)
     trillion = simulate(replace(job, num_tokens=1e12), here, costs)
@@ -291,7 +295,7 @@ def _forecast_kind(
         kind=kind,
         builds=tuple(builds),
         costs=costs,
-        error=prediction_error(builds, costs, here),
+        error=error,
         seconds_per_trillion=trillion.seconds,
         bytes_per_sample=job.nbytes / job.num_samples,
         samples_per_second=1e12 / job.sequence_length / trillion.seconds,

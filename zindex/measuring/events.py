@@ -86,7 +86,8 @@ class Task:
     """One task: what it takes, and what happens when it is done."""
 
     __slots__ = (
-        *("stage", "seconds", "memory_nbytes", "written_nbytes", "priority", "dataset", "shard"),
+        *("stage", "seconds", "memory_nbytes", "read_nbytes", "written_nbytes", "priority"),
+        *("dataset", "shard"),
         *("num_arguments", "uses_lengths", "done", "home", "node", "generation", "attempt"),
         *("is_started", "begun_at"),
     )
@@ -98,6 +99,7 @@ class Task:
         done: Callable[["Task"], None],
         *,
         memory_nbytes: float = 0.0,
+        read_nbytes: float = 0.0,
         written_nbytes: float = 0.0,
         priority: int = 0,
         dataset: int = -1,
@@ -110,6 +112,7 @@ class Task:
         self.seconds = seconds
         self.done = done
         self.memory_nbytes = memory_nbytes
+        self.read_nbytes = read_nbytes
         self.written_nbytes = written_nbytes
         self.priority = priority
         self.dataset = dataset
@@ -271,6 +274,9 @@ class Workers:
         stop = (self._load_lengths(task.dataset, node) if task.uses_lengths else now) + seconds
         if task.memory_nbytes:
             stop = max(stop, self.memory[node].move(now, task.memory_nbytes))
+        if task.read_nbytes:
+            stop = max(stop, self.reading[node].move(now, task.read_nbytes))
+            stop = max(stop, self.store.move(now, task.read_nbytes))
         if task.written_nbytes:
             stop = max(stop, self.writing[node].move(now, task.written_nbytes))
             stop = max(stop, self.store.move(now, task.written_nbytes))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zindex.measuring.build_model import Cluster, Costs, Design, Job
+from zindex.measuring.build_model import IDX_NBYTES, Cluster, Costs, Design, Job
 from zindex.measuring.events import Clock, Server, Task, Workers
 
 # As in the engine: what others wait for comes first, and what frees memory before all.
@@ -133,13 +133,16 @@ class _Build:
         documents = self.job.dataset_documents
         self.is_checked_here = not (self.design.check_in_tasks and self.job.check_cuts)
         if self.is_checked_here:
+            reading = IDX_NBYTES * documents / self.costs.read_bandwidth
             seconds = cost.task_seconds + cost.element_seconds * documents
+            seconds = max(seconds, reading * self.design.num_openers)
             for _ in range(self.job.num_datasets):
                 self.openers.serve(seconds, self._checked, 1)
             return
         for number in self.job.check_cuts:
             task = self._task("check", number * documents, self._check_done, shard=number)
             task.seconds += (number - 1) * cost.task_seconds
+            task.read_nbytes = IDX_NBYTES * documents * number
             task.priority = _WRITE
             self.workers.submit(task)
 
