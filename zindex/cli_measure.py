@@ -55,10 +55,10 @@ def bench(
     run_file: str | None,
     json_file: str | None,
 ) -> None:
-    """Measure this machine for a moment, and say what builds and loaders will take.
+    """Measure this machine, and forecast builds.
 
     FOLDER is where the indices will lie, a path or the URL of an object store. What is written
-    there is removed again.
+    there is removed again. Loaders are measured too.
     """
     from zindex.measuring.bench import measure
     from zindex.report.bench_table import bench_lines
