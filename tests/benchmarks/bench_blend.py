@@ -47,14 +47,18 @@ _FEW = (RIVAL, "zindex, megatron order", "zindex, scalable order")
 
 
 def make_weights(num_datasets: int) -> np.ndarray:
-    """Return random weights, the same in every process."""
-    weights = np.random.default_rng(num_datasets).random(num_datasets)
+    """Return random weights, the same in every process, as a user gives them."""
+    return np.random.default_rng(num_datasets).random(num_datasets)
+
+
+def normalize(weights: np.ndarray) -> np.ndarray:
+    """Return weights over their sum: both do this once, for a second time may change a last bit."""
     return weights / weights.sum()
 
 
 def make_sizes(num_datasets: int, num_samples: int) -> np.ndarray:
     """Return whole sizes in proportion to the weights."""
-    return np.maximum(1, (make_weights(num_datasets) * num_samples).astype(np.int64))
+    return np.maximum(1, (normalize(make_weights(num_datasets)) * num_samples).astype(np.int64))
 
 
 def count_drawn(num_datasets: int, num_samples: int) -> int:
@@ -78,7 +82,7 @@ def run_rival(name: str, num_datasets: int, num_samples: int) -> dict[str, Any]:
             dataset_index, dataset_sample_index, sizes, num_datasets
         )
     else:
-        weights = make_weights(num_datasets)
+        weights = normalize(make_weights(num_datasets))
         helpers_cpp.build_blending_indices(
             dataset_index, dataset_sample_index, weights, num_datasets, num_samples, False
         )
