@@ -4,6 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from numba.core.compiler_lock import global_compiler_lock
+
+from zindex.kernels._jit import jit
 
 FORK = """
 import os, signal, threading
@@ -41,3 +46,24 @@ def test_a_process_that_is_forked_during_a_compilation_can_compile() -> None:
         timeout=200,
     )
     assert done.stdout == "42\n", done.stderr
+
+
+def add_one(x: int) -> int:
+    return x + 1
+
+
+def test_all_of_a_first_call_is_done_under_the_lock() -> None:
+    """Numba itself holds it during a part only, and threads have met in the rest."""
+    kernel: Any = jit(add_one)
+    find_type, locked = kernel.typeof_pyval, []
+
+    def find_type_and_look(value: Any) -> Any:
+        locked.append(global_compiler_lock.is_locked())
+        return find_type(value)
+
+    kernel.typeof_pyval = find_type_and_look
+    assert kernel(41) == 42
+    assert locked
+    assert all(locked)
+    assert not global_compiler_lock.is_locked()
+    assert kernel.py_func is add_one

@@ -6,7 +6,7 @@ can end a threaded worker) and neither is ``fastmath`` (contraction would change
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
@@ -29,7 +29,20 @@ R = TypeVar("R")
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
-    return cast("Callable[P, R]", njit(nogil=True, cache=_CACHE)(function))
+    dispatcher: Any = njit(nogil=True, cache=_CACHE)(function)
+    compile_for_args = dispatcher._compile_for_args
+
+    def compile_alone(*args: Any, **kwargs: Any) -> Any:
+        """Compile while no other thread does.
+
+        Numba's own lock leaves out the work before and after a compilation, in which two threads
+        that call their first kernels have met in a dictionary of its types.
+        """
+        with global_compiler_lock:
+            return compile_for_args(*args, **kwargs)
+
+    dispatcher._compile_for_args = compile_alone
+    return cast("Callable[P, R]", dispatcher)
 
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
