@@ -53,7 +53,7 @@ class Benchmark:
 _KERNELS = (
     "'numpy, RandomState.shuffle' 'zindex, legacy shuffle' 'zindex, keyed bijection' "
     "'megatron-core, _build_document_index' 'zindex, legacy' "
-    "'megatron-core, build_sample_idx' 'zindex, sum, gather and fill'"
+    "'megatron-core, build_sample_idx' 'zindex, gather, sum and fill'"
 )
 _BLENDS = "'megatron-core helper' 'zindex, megatron order' 'zindex, scalable order, uniform'"
 _LOADERS = (
