@@ -216,7 +216,7 @@ def measure(folder: Path, num_tokens: int, num_datasets: int, num_runs: int) -> 
     num_documents = num_datasets * max(1, num_tokens // MEAN_LENGTH // num_datasets)
     table = Table.of_runs(
         size,
-        f"{num_tokens:.3g} tokens: {num_documents:,} documents in {num_datasets:,} datasets, "
+        f"{num_tokens:,} tokens: {num_documents:,} documents in {num_datasets:,} datasets, "
         f"{idx_nbytes / 2**30:.1f} GiB of .idx, samples of {SEQUENCE_LENGTH:,} tokens",
         runs,
         rival=RIVAL,

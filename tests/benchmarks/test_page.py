@@ -237,8 +237,8 @@ def make_every_record() -> list[Record]:
         ),
         make_record(
             "bench_memory",
-            Table("documents-1e7", "memory", make_rows("peak_nbytes", memory)),
-            Table("documents-1e8", "memory", make_rows("peak_nbytes", memory)),
+            Table("documents-1e7", "memory", make_rows("anonymous_nbytes", memory)),
+            Table("documents-1e8", "memory", make_rows("anonymous_nbytes", memory)),
         ),
     ]
 
