@@ -39,6 +39,8 @@ _NOTES = [
     "megatron-core with its defaults: GPTDataset with an empty cache, numpy.save without fsync",
     "zindex: zindex.build with an empty index folder, embedded cluster, crc32c, fsync and commit",
     "both build the same arrays in Megatron's order, compared bit for bit in every run",
+    "the scalable order is bound by random reads of lengths and by the bijection's 64-bit "
+    "multiplications, whose cost differs by processor: see bench_kernels",
 ]
 
 
