@@ -37,7 +37,7 @@ def test_sources_are_the_same_in_the_same_order(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(opening, "_TASK_FILES", 2)
+    monkeypatch.setattr(opening, "TASK_FILES", 2)
     (tmp_path / "elsewhere").mkdir()
     for number in range(5):
         write_corpus([*LENGTHS, number], name=f"pair-{number}")
@@ -53,9 +53,9 @@ def test_tasks_are_cut_by_bytes(
 ) -> None:
     paths = [write_corpus(LENGTHS, name=f"pair-{number}") for number in range(7)]
     nbytes = os.path.getsize(f"{paths[0]}.idx")
-    monkeypatch.setattr(opening, "_TASK_NBYTES", 3 * nbytes)
+    monkeypatch.setattr(opening, "TASK_NBYTES", 3 * nbytes)
     assert [len(part) for part in opening._cut(paths)] == [3, 3, 1]
-    monkeypatch.setattr(opening, "_TASK_NBYTES", nbytes - 1)
+    monkeypatch.setattr(opening, "TASK_NBYTES", nbytes - 1)
     assert [len(part) for part in opening._cut(paths)] == [1] * 7
 
 
@@ -64,9 +64,9 @@ def test_much_is_told_by_bytes(
 ) -> None:
     paths = [write_corpus(LENGTHS, name=f"pair-{number}") for number in range(2)]
     nbytes = os.path.getsize(f"{paths[0]}.idx")
-    monkeypatch.setattr(opening, "_FEW_NBYTES", 2 * nbytes)
+    monkeypatch.setattr(opening, "FEW_NBYTES", 2 * nbytes)
     assert not has_much_to_check([*paths, str(tmp_path / "nothing"), "s3://bucket/corpus.zarr"])
-    monkeypatch.setattr(opening, "_FEW_NBYTES", 2 * nbytes - 1)
+    monkeypatch.setattr(opening, "FEW_NBYTES", 2 * nbytes - 1)
     assert has_much_to_check(paths)
 
 
@@ -77,7 +77,7 @@ def test_a_run_is_the_same_however_it_is_opened(
     paths = [write_corpus([*LENGTHS, number + 1], name=f"pair-{number}") for number in range(3)]
     config = make_config(tmp_path, *paths, order=order)
     first = zindex.build(config, SerialExecutor())
-    monkeypatch.setattr(opening, "_FEW_NBYTES", 0)
+    monkeypatch.setattr(opening, "FEW_NBYTES", 0)
     executor = ElsewhereExecutor(tmp_path)
     again = zindex.build(config, executor)
     assert executor.keys == ["check-0"]
@@ -89,7 +89,7 @@ def test_a_run_is_the_same_however_it_is_opened(
 def test_errors_are_those_of_opening(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "_FEW_NBYTES", 0)
+    monkeypatch.setattr(opening, "FEW_NBYTES", 0)
     good, bad = (write_corpus(LENGTHS, name=name) for name in ("good", "bad"))
     with pytest.raises(StoreNotFoundError, match=r"no dataset at .*missing"):
         zindex.build(make_config(tmp_path, good, str(tmp_path / "missing")), SerialExecutor())

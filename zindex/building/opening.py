@@ -15,9 +15,9 @@ from zindex.building.source import LengthSource, open_source
 from zindex.store.objects import is_remote
 
 #: Bytes of ``.idx`` files that one process checks by itself: about a tenth of a second's work.
-_FEW_NBYTES = 1 << 28
-# Bytes and files of one task.
-_TASK_NBYTES, _TASK_FILES = 1 << 28, 64
+FEW_NBYTES = 1 << 28
+#: Bytes and files of one task.
+TASK_NBYTES, TASK_FILES = 1 << 28, 64
 # Threads that open datasets: most of the time goes into waiting for the file system.
 _NUM_OPENERS = 8
 # Before permutations that are computed ahead: everything else waits for the datasets.
@@ -32,7 +32,7 @@ def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthS
 
 def has_much_to_check(paths: Iterable[str]) -> bool:
     """Return whether the ``.idx`` files of datasets are worth tasks of their own."""
-    return sum(map(_idx_nbytes, paths)) > _FEW_NBYTES
+    return sum(map(_idx_nbytes, paths)) > FEW_NBYTES
 
 
 async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[LengthSource]:
@@ -79,7 +79,7 @@ def _cut(pairs: Sequence[str]) -> list[list[str]]:
     nbytes = 0
     for path in pairs:
         nbytes += _idx_nbytes(path)
-        if not parts or nbytes > _TASK_NBYTES or len(parts[-1]) == _TASK_FILES:
+        if not parts or nbytes > TASK_NBYTES or len(parts[-1]) == TASK_FILES:
             parts.append([])
             nbytes = _idx_nbytes(path)
         parts[-1].append(path)

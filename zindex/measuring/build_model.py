@@ -9,17 +9,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from zindex.building.bundles import MAX_INDICES, MAX_ROWS, MIN_SMALL, TASKS_PER_THREAD
+from zindex.building.opening import FEW_NBYTES, TASK_FILES, TASK_NBYTES
 from zindex.errors import ConfigError
 from zindex.plan.index_plan import Order, Stored
 from zindex.plan.shard_length import choose_grid
 from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid
 
-# As in `zindex.building.opening`: bytes that the client checks itself; bytes and files of a task.
-_FEW_NBYTES, _CHECK_NBYTES, _CHECK_FILES = 1 << 28, 1 << 28, 64
 #: Bytes of a ``.idx`` file for each of its documents.
 IDX_NBYTES = 20
-# As in `zindex.building.bundles`: indices that are worth it, and what a bundle holds at most.
-_MIN_SMALL, _MAX_INDICES, _MAX_ROWS, _BUNDLES_PER_THREAD = 16, 32, 2 * SHARD_LENGTH, 8
 
 
 @dataclass(frozen=True)
@@ -94,20 +92,20 @@ class Job:
     def check_cuts(self) -> tuple[int, ...]:
         """Datasets of each task that checks their ``.idx`` files; none if the client does it."""
         nbytes = IDX_NBYTES * self.dataset_documents
-        if nbytes * self.num_datasets <= _FEW_NBYTES:
+        if nbytes * self.num_datasets <= FEW_NBYTES:
             return ()
-        return _cut(self.num_datasets, min(_CHECK_FILES, max(1, _CHECK_NBYTES // nbytes)))
+        return _cut(self.num_datasets, min(TASK_FILES, max(1, TASK_NBYTES // nbytes)))
 
     def bundle_cuts(self, num_threads: int) -> tuple[int, ...]:
         """Return the indices of each bundle: none if indices are too large or too few for it."""
         is_small = len(self.document_cuts) == len(self.sample_cuts) == 1
-        if not is_small or self.num_datasets < _MIN_SMALL:
+        if not is_small or self.num_datasets < MIN_SMALL:
             return ()
         rows = self.dataset_documents + self.dataset_samples
         longest = min(
-            _MAX_INDICES,
-            max(1, self.num_datasets // (_BUNDLES_PER_THREAD * num_threads)),
-            max(1, _MAX_ROWS // rows),
+            MAX_INDICES,
+            max(1, self.num_datasets // (TASKS_PER_THREAD * num_threads)),
+            max(1, MAX_ROWS // rows),
         )
         return _cut(self.num_datasets, longest)
 
