@@ -13,13 +13,12 @@ import json
 import shutil
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
-from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
+from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
 from zindex.measuring.machine import peak_nbytes
 
 RIVAL, RIVAL_EXHAUSTIVE = "megatron-core helper", "megatron-core helper, exhaustive"
@@ -112,7 +111,7 @@ def run_zindex(name: str, num_datasets: int, num_samples: int, folder: str) -> d
         "seconds": time.perf_counter() - start,
         "num_samples": plan.num_samples,
         "peak_nbytes": peak_nbytes(),
-        "written_nbytes": sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file()),
+        "written_nbytes": folder_nbytes(folder),
         "num_chunks_again": again,
     }
     if name == "zindex, megatron order":

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
-from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
+from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
 from zindex.measuring.machine import peak_nbytes
 
 SEQUENCE_LENGTH = 4096
@@ -118,7 +118,7 @@ def run_worker(name: str, prefix: str, tiny: str, suffix: str) -> None:
     figures: dict[str, Any] = {
         "seconds": time.perf_counter() - start,
         "peak_nbytes": peak_nbytes(),
-        "written_nbytes": sum(p.stat().st_size for p in Path(target).rglob("*") if p.is_file()),
+        "written_nbytes": folder_nbytes(target),
     }
     if name == RIVAL:
         figures[MADE] = {"index": digest(*index)}

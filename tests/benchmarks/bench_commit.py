@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
-from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
+from tests.benchmarks.turns import MADE, clock, digest, folder_nbytes, make_parser, take_turns
 from zindex.measuring.machine import peak_nbytes
 from zindex.schema import SHUFFLE_INDEX
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -123,7 +123,7 @@ def run_worker(name: str, folder: str, size: str) -> None:
         "seconds": seconds,
         "nbytes_per_second": values.nbytes / seconds,
         "peak_nbytes": peak_nbytes(),
-        "written_nbytes": sum(p.stat().st_size for p in target.rglob("*") if p.is_file()),
+        "written_nbytes": folder_nbytes(target),
     }
     stored = read(target)
     few = min(_NUM_COMPARED, len(values))

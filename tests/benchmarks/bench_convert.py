@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
-from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
+from tests.benchmarks.turns import MADE, clock, digest, folder_nbytes, make_parser, take_turns
 from zindex.measuring.machine import peak_nbytes
 from zindex.schema import TOKENS
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -125,7 +125,7 @@ def run_worker(name: str, prefix: str, tiny: str) -> None:
             "seconds": seconds,
             "nbytes_per_second": os.path.getsize(f"{prefix}.bin") / seconds,
             "peak_nbytes": peak_nbytes(),
-            "written_nbytes": sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file()),
+            "written_nbytes": folder_nbytes(folder),
         }
         tokens = read_back(target)
         few = min(_NUM_COMPARED, tokens.shape[0])

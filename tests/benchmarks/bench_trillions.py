@@ -30,7 +30,7 @@ import numpy as np
 
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
 from tests.benchmarks.record import Record, Table, name_size, show
-from tests.benchmarks.turns import Figures, make_parser, run_once
+from tests.benchmarks.turns import Figures, folder_nbytes, make_parser, run_once
 from zindex.measuring.machine import peak_nbytes
 
 MEAN_LENGTH = 5000
@@ -120,7 +120,7 @@ def run_zindex(settings: dict[str, Any], prefixes: list[str], target: str) -> di
         "seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - busy,
         "peak_nbytes": peak_nbytes(),
-        "written_nbytes": sum(p.stat().st_size for p in Path(target).rglob("*") if p.is_file()),
+        "written_nbytes": folder_nbytes(target),
         "num_samples": results[None, "train"].store.attributes["num_samples"],
     }
     busy_seconds: dict[str, float] = defaultdict(float)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,3 +145,8 @@ def digest(*arrays: np.ndarray) -> str:
         found.update(f"{array.dtype}{array.shape}".encode())
         found.update(np.ascontiguousarray(array))
     return found.hexdigest()
+
+
+def folder_nbytes(folder: str | os.PathLike[str]) -> int:
+    """Return the bytes of all files below a directory."""
+    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.benchmarks.turns import folder_nbytes
 from zindex.building.executor import SerialExecutor, embedded_client
 from zindex.building.source import open_source
 from zindex.measuring.build_model import Job
 from zindex.measuring.short_builds import (
     KINDS,
     describe_build,
-    folder_nbytes,
     measure_task_seconds,
     run_build,
     write_corpus,

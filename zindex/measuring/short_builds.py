@@ -1,7 +1,6 @@
 """Short builds of synthetic data: few and many datasets, tasks and documents."""
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -151,8 +150,3 @@ def measure_task_seconds(client: Any, num_tasks: int = 200) -> tuple[float, floa
 
 def _do_nothing() -> None:
     """Task: nothing."""
-
-
-def folder_nbytes(folder: str) -> int:
-    """Return the bytes of all files below a directory."""
-    return sum(path.stat().st_size for path in Path(os.fspath(folder)).rglob("*") if path.is_file())
