@@ -1,0 +1,45 @@
+"""Streaming datasets from YAML: tar, jsonl, map-style and Zarr sources, mixed and resumed exactly.
+
+``instantiate_from_yaml`` makes the datasets that a file describes, ``MergedDataset`` mixes them by
+percent, and ``to_state`` turns delivered samples into the state from which any number of ranks and
+loader workers goes on.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zindex.streaming.collate import mixed_collate as mixed_collate
+    from zindex.streaming.from_yaml import instantiate_from_yaml as instantiate_from_yaml
+    from zindex.streaming.jsonl_dataset import JsonlIterableDataset as JsonlIterableDataset
+    from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
+    from zindex.streaming.state import gather_states as gather_states
+    from zindex.streaming.state import merge_states as merge_states
+    from zindex.streaming.state import to_state as to_state
+    from zindex.streaming.web_dataset import MetaDistributedWebDataset as MetaDistributedWebDataset
+
+_HOMES = {
+    "JsonlIterableDataset": "zindex.streaming.jsonl_dataset",
+    "MergedDataset": "zindex.streaming.merged_dataset",
+    "MetaDistributedWebDataset": "zindex.streaming.web_dataset",
+    "gather_states": "zindex.streaming.state",
+    "instantiate_from_yaml": "zindex.streaming.from_yaml",
+    "merge_states": "zindex.streaming.state",
+    "mixed_collate": "zindex.streaming.collate",
+    "to_state": "zindex.streaming.state",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zindex.streaming' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
