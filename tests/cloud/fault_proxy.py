@@ -56,19 +56,28 @@ class FaultProxy:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        listening = site._server.sockets[0]  # type: ignore[union-attr]
+        port = listening.getsockname()[1]
         self.endpoint = f"http://127.0.0.1:{port}"
         async with aiohttp.ClientSession(auto_decompress=False) as self._session:
             self._ready.set()
             await self._over.wait()
-            await runner.cleanup()
-        # Connections that were cut, or came while the server closed, are closed in the loop's next
-        # turns, if there are any.
-        for _ in range(3):
+            # asyncio forgets a connection that it accepts while its server closes.
+            self._loop.remove_reader(listening.fileno())
             await asyncio.sleep(0)
-            for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
+            await runner.cleanup()
+        await self._close_all()
+
+    async def _close_all(self) -> None:
+        """Close what was cut, or came while the server closed; nothing may be left to a collector."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while sockets := [t for t in self._loop._transports.values() if t._sock is not None]:  # type: ignore[attr-defined]
+            for transport in sockets:
                 transport.abort()
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         number = len(self.requests)
