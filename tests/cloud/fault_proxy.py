@@ -69,7 +69,7 @@ class FaultProxy:
         await self._close_all()
 
     async def _close_all(self) -> None:
-        """Close what was cut, or came while the server closed; nothing may be left to a collector."""
+        """Close what was cut, or came while the server closed."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
