@@ -5,7 +5,7 @@ own check.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -13,9 +13,6 @@ import pytest
 import torch
 
 from tests.streaming import upstream
-from tests.streaming.tiny_sources import Items, Parts
-
-Names = list[str]
 
 
 def raw_files(*sizes: int) -> dict[str, list[dict[str, Any]]]:

@@ -214,9 +214,11 @@ class Merged:
         return samples if self.customized_yield_fn is None else self.customised(samples)
 
     def mixed(self, states: States, worker: int, num_workers: int) -> Iterator[Sample]:
-        """Mix the children: counters of epochs and weights always begin at nought."""
+        """Mix the children: counters of epochs and weights always begin at zero."""
         epochs = [0] * len(self.datasets)
-        children = [self.read_child(child, states, 0, worker, num_workers) for child in self.datasets]
+        children = [
+            self.read_child(child, states, 0, worker, num_workers) for child in self.datasets
+        ]
         percents = [child.percent for child in self.datasets]
         for choice in mix(percents, self.dp_rank % len(self.datasets)):
             child = self.datasets[choice]
@@ -339,20 +341,26 @@ def pack_text(length: int) -> ProcessFn:
     return process
 
 
+def sidecar_of(url: str) -> str:
+    """Return the file of metadata beside a tar: in its folder, named up to the first dot."""
+    slash = url.rindex("/")
+    return url[: slash + 1] + url[slash + 1 :].partition(".")[0] + ".meta.jsonl"
+
+
 def read_tar(data: bytes) -> Iterator[Sample]:
     """Group the members of a tar to samples; a damage is printed and ends the file."""
     sample: Sample = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r|*") as archive:
             for member in archive:
+                file = archive.extractfile(member)
+                assert file is not None
+                content = file.read()
                 key, _, suffix = member.name.partition(".")
                 if sample and sample["__key__"] != key:
                     yield sample
                     sample = {}
-                sample["__key__"] = key
-                content = archive.extractfile(member)
-                assert content is not None
-                sample[suffix.lower()] = content.read()
+                sample["__key__"], sample[suffix.lower()] = key, content
     except tarfile.TarError as error:
         print(error)
     if sample:
