@@ -1,4 +1,4 @@
-"""A settings file: one YAML mapping, read with bounds on its size and its aliases."""
+"""YAML files, read with bounds on their size and their aliases; a settings file is one mapping."""
 
 import os
 from pathlib import Path
@@ -21,15 +21,9 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         If the file is missing or too large, or holds no YAML mapping.
     """
     file = Path(path)
+    content = read_content(file, "a run needs its YAML file", _MAX_NBYTES)
     try:
-        with open(file, "rb") as stream:
-            content = stream.read(_MAX_NBYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"a run needs its YAML file, cannot read {file}: {error}") from error
-    if len(content) > _MAX_NBYTES:
-        raise ConfigError(f"{file} must be YAML of at most {_MAX_NBYTES} bytes; check the path")
-    try:
-        values = yaml.load(content, _Loader)
+        values = yaml.load(content, BoundedLoader)
     except RecursionError as error:
         raise ConfigError(f"{file} must hold YAML that is nested less deeply") from error
     # Values that do not fit their tags, such as !!int "", come out as errors of many kinds.
@@ -40,15 +34,43 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     return values
 
 
-class _Loader(yaml.SafeLoader):
+def read_content(file: Path, need: str, max_nbytes: int) -> bytes:
+    """Return the bytes of a YAML file.
+
+    Parameters
+    ----------
+    file
+        Its path.
+    need
+        Who needs it, for the message.
+    max_nbytes
+        Bytes that it may have at most; no more are read.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or is larger.
+    """
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read(max_nbytes + 1)
+    except OSError as error:
+        raise ConfigError(f"{need}, cannot read {file}: {error}") from error
+    if len(content) > max_nbytes:
+        raise ConfigError(f"{file} must be YAML of at most {max_nbytes} bytes; check the path")
+    return content
+
+
+class BoundedLoader(yaml.SafeLoader):
     """Safe, with few aliases: a file of a hundred bytes could stand for gigabytes."""
 
+    max_aliases = _MAX_ALIASES
     num_aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Count an alias before it is followed."""
         if self.check_event(yaml.AliasEvent):
             self.num_aliases += 1
-            if self.num_aliases > _MAX_ALIASES:
-                raise yaml.YAMLError(f"it may have at most {_MAX_ALIASES} aliases")
+            if self.num_aliases > self.max_aliases:
+                raise yaml.YAMLError(f"it may have at most {self.max_aliases} aliases")
         return super().compose_node(parent, index)

@@ -1,0 +1,157 @@
+"""Hostile YAML is refused whole: nothing runs, nothing is imported, nothing is written.
+
+Each file of ``hostile_yaml`` says in its first line what its refusal says.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zindex.errors import ConfigError
+from zindex.streaming.from_yaml import instantiate_from_yaml
+
+CORPUS = sorted((Path(__file__).parent / "hostile_yaml").glob("*.yaml"))
+MARK = "# refused: "
+_READ = os.O_RDONLY | os.O_CLOEXEC
+_QUIET = ("open", "builtins.id", "os.listdir", "os.scandir", "object.__getattr__", "sys._getframe")
+
+
+class Watch:
+    """What the interpreter does between two points, as its audit events tell."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] | None = None
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.events is None:
+            return
+        writes = event == "open" and arguments[2] & ~_READ
+        if writes or event not in _QUIET:
+            self.events.append((event, *map(repr, arguments)))
+
+
+WATCH = Watch()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder of files, beside which lies a secret; both must stay as they are."""
+    (tmp_path / "secret.yaml").write_text("password: x")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside/secret.yaml").write_text("password: x")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for path in CORPUS:
+        shutil.copy(path, inside)
+    (inside / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    (inside / "linked").symlink_to(tmp_path / "beside")
+    os.mkfifo(inside / "fifo")
+    (inside / "circle_a.yaml").write_text("[include: circle_b.yaml]")
+    (inside / "circle_b.yaml").write_text("x: {include: circle_a.yaml}")
+    for name, inner in [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")]:
+        lines = f"- {{include: wide_{inner}.yaml}}\n" * 10
+        (inside / f"wide_{name}.yaml").write_text(lines)
+    (inside / "wide_e.yaml").write_text("1")
+    monkeypatch.chdir(inside)
+    before = sorted(tmp_path.rglob("*"))
+    yield inside
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def refuse(path: Path, message: str, **settings: Any) -> None:
+    """Check that a file is refused with a message, and that nothing happened."""
+    modules = set(sys.modules)
+    WATCH.events = []
+    try:
+        with pytest.raises(ConfigError) as caught:
+            instantiate_from_yaml(
+                path, {"a": "system", "command": "os.system", "up": ".."}, **settings
+            )
+    finally:
+        events, WATCH.events = WATCH.events, None
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(path.parent))
+    assert events == []
+    assert set(sys.modules) == modules
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_the_corpus(folder: Path, path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    assert first.startswith(MARK)
+    refuse(folder / path.name, first.removeprefix(MARK))
+
+
+def test_the_watch_sees(folder: Path) -> None:
+    """A target that does something is seen, so that silence means something."""
+    path = folder / "x.yaml"
+    path.write_text("target: os.getcwd\nparams:")
+    WATCH.events = []
+    try:
+        os.system("true")
+        (folder / "x.txt").write_text("x")
+        compile("1", "x", "eval")
+    finally:
+        events, WATCH.events = WATCH.events, None
+    assert [event[0] for event in events] == ["os.system", "open", "compile"]
+    path.unlink()
+    (folder / "x.txt").unlink()
+
+
+GENERATED = {
+    "nested lists": ("[" * 100_000, "nested 40 deep at most"),
+    "nested mappings": ("{a: " * 100_000, "nested 40 deep at most"),
+    "nested blocks": ("\n".join("  " * i + "a:" for i in range(400)), "nested 40 deep at most"),
+    "nested dashes": ("- " * 10_000, "nested 40 deep at most"),
+    "nested keys": ("? " * 10_000, "nested 40 deep at most"),
+    "nested aliases": (
+        "a0: &a0 1\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 900)),
+        "nested 40 deep at most",
+    ),
+    "many aliases": ("a: &a 1\nb: [" + "*a, " * 5000 + "]", "at most 1000 aliases"),
+    "many values": ("[" + "1," * 101_000 + "]", "at most 100,000 values"),
+    "wide merges": (
+        "a: &a {" + ",".join(f"k{i}: 1" for i in range(2000)) + "}\nb:\n" + "- {<<: *a}\n" * 500,
+        "at most 100,000 values",
+    ),
+    "merges of merges": (
+        "a0: &a0 {x0: 1}\n"
+        + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}], x{i}: 1}}\n" for i in range(1, 490)),
+        "at most 100,000 values",
+    ),
+    "a large file": ("a: " + "x" * (1 << 20), "must be YAML of at most 1048576 bytes"),
+    "a null byte": ("a: \0", "must hold YAML in UTF-8"),
+    "no UTF-8": (b"a: \xff\xfe\xff", "must hold YAML in UTF-8"),
+    "an escape": ("a: \x1b[2J", "must hold YAML in UTF-8"),
+    "a long alias": ("a: &" + "x" * 10_000 + " 1\nb: *" + "y" * 10_000, "undefined alias"),
+    "variables in text": ("- ${variables:long}x\n" * 200, "1,048,576 characters at most"),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated(folder: Path, name: str) -> None:
+    content, message = GENERATED[name]
+    path = folder.parent / "beside" / "secret.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError) as caught:
+        instantiate_from_yaml(path, {"long": "y" * 10_000})
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert len(str(caught.value)) < 30_000
+
+
+def test_deep_includes(folder: Path) -> None:
+    """Files that each nest a little, and include the next, stop at a depth of all together."""
+    names = [folder.parent / "beside" / f"{i}.yaml" for i in range(30)]
+    for i, path in enumerate(names):
+        path.write_text("[" * 20 + f"include: {i + 1}.yaml" + "]" * 20)
+    with pytest.raises(ConfigError, match="values of all files may be nested 100 deep at most"):
+        instantiate_from_yaml(names[0])
+    for path in names:
+        path.unlink()

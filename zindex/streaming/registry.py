@@ -1,0 +1,225 @@
+"""What a ``target`` of a YAML file may name: a closed list, and what the program opens itself."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from threading import Lock
+from types import ModuleType
+from typing import Any, TypeVar
+
+from zindex.errors import ConfigError
+from zindex.streaming.yaml_tree import Place
+
+MadeT = TypeVar("MadeT", bound=Callable[..., Any])
+
+_PACKAGE = "zindex.streaming"
+#: Names of `zindex.streaming` that a file may use, bare or behind the package.
+OFFERED = (
+    "ImageJsonlDataset",
+    "ImageJsonlProcessFnBuilder",
+    "ImageRecords",
+    "ImageTextPairProcessFnBuilder",
+    "ImageTextPairs",
+    "JsonlIterableDataset",
+    "MergedDataset",
+    "MetaDistributedWebDataset",
+    "SimpleDistributedWebDataset",
+    "TextJonslProcessFnBuilder",
+    "TextPacking",
+    "ZarrText",
+    "open_run_split",
+)
+# As files written for cogdata name them: by the package, or by the module of each.
+_UPSTREAM = {
+    "ImageJsonlDataset": "image_jsonl_dataset",
+    "ImageJsonlProcessFnBuilder": "processfns",
+    "ImageTextPairProcessFnBuilder": "processfns",
+    "JsonlIterableDataset": "jsonl_dataset",
+    "MergedDataset": "merged_dataset",
+    "MetaDistributedWebDataset": "web_dataset",
+    "SimpleDistributedWebDataset": "web_dataset",
+    "TextJonslProcessFnBuilder": "processfns",
+}
+_BUILT_IN = (
+    {name: name for name in OFFERED}
+    | {f"{_PACKAGE}.{name}": name for name in OFFERED}
+    | {f"cogdata.streaming.{name}": name for name in _UPSTREAM}
+    | {f"cogdata.streaming.{module}.{name}": name for name, module in _UPSTREAM.items()}
+)
+# One or more public names; a name that begins with an underscore is none of these.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*", re.ASCII)
+
+_registered: dict[str, Any] = {}
+_lock = Lock()
+
+
+def register(name: str) -> Callable[[MadeT], MadeT]:
+    """Return a decorator that lets YAML files name a class or a function, in this process.
+
+    Parameters
+    ----------
+    name
+        What a ``target`` says: names of letters, digits and underscores, joined by dots.
+
+    Raises
+    ------
+    ConfigError
+        If the name has another form, is zindex's own or upstream's, or names something else
+        already.
+
+    Examples
+    --------
+    >>> @register("my.CountTo")
+    ... def count_to(stop):
+    ...     return list(range(stop))
+    """
+    check_name(name)
+    if name in _BUILT_IN or name.split(".")[0] in {"zindex", "cogdata"}:
+        raise ConfigError(
+            f"a registered name must not be one of zindex or cogdata, got {name!r}; choose another"
+        )
+
+    def add(target: MadeT) -> MadeT:
+        with _lock:
+            known = _registered.setdefault(name, target)
+        # A module that is run again defines the same things anew.
+        if known is not target and _identify(known) != _identify(target):
+            raise ConfigError(
+                f"a name must be registered once, {name!r} names {known!r} already and should now "
+                f"name {target!r}; choose another name"
+            )
+        _registered[name] = target
+        return target
+
+    return add
+
+
+def check_name(name: Any) -> None:
+    """Refuse what is no name of a target."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"a target must be named by public names joined by dots, got {name!r}; use letters, "
+            "digits and underscores, and begin with a letter"
+        )
+
+
+def _identify(target: Any) -> tuple[Any, Any]:
+    return getattr(target, "__module__", None), getattr(target, "__qualname__", target)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a file names, found but not imported."""
+
+    name: str
+    place: Place
+    #: Returns the object.
+    load: Callable[[], Any]
+
+
+class Targets:
+    """The names that one call lets its files use.
+
+    Parameters
+    ----------
+    targets
+        Further objects by name; they go before all others.
+    allow_imports
+        Modules and packages of which files may name the public objects.
+
+    Raises
+    ------
+    ConfigError
+        If a name or a module is not named as such.
+    """
+
+    def __init__(self, targets: Mapping[str, Any], allow_imports: Iterable[str]) -> None:
+        if isinstance(allow_imports, str):
+            raise ConfigError(
+                f"allow_imports must be a list of modules, got the text {allow_imports!r}; put it "
+                "in a tuple"
+            )
+        self.given = dict(targets)
+        self.allowed = tuple(allow_imports)
+        for name in [*self.given, *self.allowed]:
+            check_name(name)
+
+    def find(self, name: str, place: Place) -> Target:
+        """Return what a name stands for; nothing is imported here.
+
+        Raises
+        ------
+        ConfigError
+            If it stands for nothing.
+        """
+        if name in self.given:
+            given = self.given[name]
+            return Target(name, place, lambda: given)
+        if name in _registered:
+            registered = _registered[name]
+            return Target(name, place, lambda: registered)
+        if name in _BUILT_IN:
+            own = _BUILT_IN[name]
+            return Target(name, place, lambda: getattr(import_module(_PACKAGE), own))
+        module, _, attribute = name.rpartition(".")
+        if module and _NAME.fullmatch(name) and self._allows(module):
+            return Target(name, place, lambda: self._import(module, attribute, place))
+        raise place.error(self._describe_refusal(name))
+
+    def _allows(self, module: str) -> bool:
+        """Whether a module may be imported."""
+        return any(module == prefix or module.startswith(f"{prefix}.") for prefix in self.allowed)
+
+    def _import(self, module: str, attribute: str, place: Place) -> Any:
+        """Return a public object of a module that may be imported."""
+        try:
+            names = vars(import_module(module))
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise place.error(
+                f"a target must be a module and one name of it, there is no module {error.name!r}; "
+                "check the name, or install it"
+            ) from error
+        if attribute not in names:
+            raise place.error(
+                f"{module} must define what a target names, it has no {attribute!r}"
+                f"{suggest(attribute, [name for name in names if name[0] != '_'])}; check the name"
+            )
+        value = names[attribute]
+        # What a module merely imported, such as os.system, was not opened by naming the module.
+        home = getattr(value, "__module__", None)
+        listed = attribute in names.get("__all__", ())
+        if isinstance(value, ModuleType) or not (listed or self._allows(str(home))):
+            raise place.error(
+                f"a target must be defined in a module of allow_imports, {attribute!r} of {module} "
+                f"comes from {home or 'elsewhere'}; name it there, or list it in the module's "
+                "__all__"
+            )
+        return value
+
+    def _describe_refusal(self, name: str) -> str:
+        """Return why a name stands for nothing, and what to do."""
+        if not _NAME.fullmatch(name):
+            return (
+                f"a target must be public names joined by dots, got {name!r}; use letters, digits "
+                "and underscores, and begin with a letter"
+            )
+        known = {*self.given, *_registered, *_BUILT_IN}
+        message = f"a target must be a name that is open to files, got {name!r}"
+        close = suggest(name, known) or suggest(name.rpartition(".")[2], known)
+        module = name.rpartition(".")[0]
+        if module:
+            return (
+                f"{message}{close}; to open it, give it as targets={{{name!r}: ...}}, or its "
+                f"module as allow_imports=({module!r},)"
+            )
+        return f"{message}{close}; give it as targets={{{name!r}: ...}}, or register it"
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the known names that are like a name, or nothing."""
+    close = get_close_matches(name, sorted(known), 3, 0.7)
+    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
