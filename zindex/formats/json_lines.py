@@ -1,0 +1,95 @@
+"""Lines of JSON objects: parsed fast where that can be, and cut out of a stream of bytes.
+
+``orjson`` parses when it is installed (the extra ``streaming``), and ``json`` what it refuses, so
+that both accept the same lines, ``NaN`` and ``Infinity`` included. They differ in one way: whole
+numbers that need more than 64 bits become floats with ``orjson`` and stay exact without. Where an
+object repeats a name, the last value wins.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from zindex.errors import SourceError
+from zindex.formats.damage import Damage
+
+try:
+    from orjson import loads
+except ImportError:  # pragma: no cover
+    from json import loads  # type: ignore[assignment]
+
+#: Bytes of the longest line that is read.
+MAX_LINE_NBYTES = 1 << 28
+
+__all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_object"]
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """Return the object that a line holds.
+
+    Raises
+    ------
+    SourceError
+        If it holds none, with the reason alone; the caller knows the file.
+    """
+    try:
+        value = loads(line)
+    except ValueError:
+        value = _parse_slowly(line)
+    if not isinstance(value, dict):
+        raise SourceError(f"there must be a JSON object, it is of type {type(value).__name__}")
+    return value
+
+
+def _parse_slowly(line: bytes) -> Any:
+    """Return the value of a line as the standard library reads it."""
+    if not line.strip():
+        raise SourceError("there is a blank line")
+    try:
+        return json.loads(line.decode())
+    except RecursionError:
+        raise SourceError("there is JSON that is nested too deeply") from None
+    except ValueError as error:
+        raise SourceError(f"there is no JSON: {error}") from None
+
+
+def cut_lines(
+    chunks: Iterable[bytes], offset: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the lines of a stream, many at a time, with the offset of the first of them.
+
+    Parameters
+    ----------
+    chunks
+        Contents, in order, from the start of a line.
+    offset
+        Of the first byte, in the file.
+    stop
+        Lines that begin at or after this byte are left out; None: none.
+
+    Raises
+    ------
+    Damage
+        If a line is longer than `MAX_LINE_NBYTES`.
+    """
+    carry: list[bytes] = []
+    carry_nbytes = 0
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n")
+        if cut < 0:
+            carry.append(chunk)
+            carry_nbytes += len(chunk)
+            if carry_nbytes > MAX_LINE_NBYTES:
+                raise Damage(f"a line begins that has more than {MAX_LINE_NBYTES:,} bytes", offset)
+            continue
+        block = b"".join((*carry, chunk[:cut]))
+        carry = [chunk[cut + 1 :]]
+        carry_nbytes = len(carry[0])
+        if stop is not None and offset + len(block) >= stop - 1:
+            end = block.find(b"\n", max(0, stop - 1 - offset))
+            yield offset, (block if end < 0 else block[:end]).split(b"\n")
+            return
+        yield offset, block.split(b"\n")
+        offset += len(block) + 1
+    if carry_nbytes:
+        yield offset, [b"".join(carry)]

@@ -1,0 +1,182 @@
+"""Files with one JSON object a line, read part by part."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from zindex.errors import SourceError
+from zindex.formats.damage import Damage
+from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_object
+from zindex.sources.chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
+from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.file_list import list_files
+from zindex.sources.part_grid import PartGrid
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class JsonlFiles:
+    """Files of JSON objects, one a line: plain or compressed, here or in an object store.
+
+    Parameters
+    ----------
+    path
+        Files, folders and brace patterns: one string with commas between them, or a list. Folders
+        are searched for names that end in ``.jsonl``, or that and ``.gz``, ``.bz2``, ``.xz`` or
+        ``.zst``.
+    part_nbytes
+        Bytes of a part. A plain local file is cut at every so many bytes, and a line belongs to
+        the part in which it begins; other files are one part each.
+    on_damage
+        ``"error"``: a line that is no JSON object, a blank one included, is an error. ``"skip"``:
+        it is left out, counted in ``num_skipped``, and logged once per file.
+
+    Raises
+    ------
+    ConfigError
+        If a setting or a scheme is refused, or a file is named twice.
+    StoreNotFoundError
+        If a file or folder is not there.
+    SourceError
+        If nothing is named at all.
+
+    Notes
+    -----
+    Samples are the lines' objects with ``null`` at their top level read as ``""``, and with
+    ``__url__``, the file, and ``__key__``, the number of the line in the file from 0; fields of
+    these names in the file itself are replaced. To number the lines of a file's later parts, those
+    before are counted, once in each process: for files of many GB that reads much, so cut those,
+    or import them.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        part_nbytes: int = 8 << 20,
+        on_damage: OnDamage = "error",
+    ) -> None:
+        self._damage = DamageLog("lines of JSON objects", on_damage)
+        self._grid = PartGrid(list_files(path, [".jsonl"]), part_nbytes)
+        self.urls: Sequence[str] = [file.url for file in self._grid.files]
+        # Of each file, the line breaks before its first parts, as far as they were counted.
+        self._breaks: dict[int, list[int]] = {}
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of all files, >= 1."""
+        return self._grid.num_parts
+
+    @property
+    def num_skipped(self) -> int:
+        """Lines, or rests of files, left out so far in this process."""
+        return self._damage.num_skipped
+
+    def part_url(self, part: int) -> str:
+        """Return the file that a part belongs to."""
+        return self.urls[self._grid.locate(part)[0]]
+
+    def url_parts(self, url_number: int) -> range:
+        """Return the parts of one file, in its order."""
+        return self._grid.parts_of(url_number)
+
+    def part_nbytes(self, part: int) -> int | None:
+        """Return the bytes of a part as they are stored; None in object stores."""
+        start, stop = self._grid.bounds(part)
+        return None if stop is None else stop - start
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hex, of the list of files, their sizes and the grid of parts."""
+        return self._grid.fingerprint(kind="jsonl")
+
+    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a part, in the order of its file.
+
+        Raises
+        ------
+        SourceError
+            If a line is no JSON object, unless such lines are skipped.
+        StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+            If the file cannot be read.
+        """
+        number, inner = self._grid.locate(part)
+        file = self._grid.files[number]
+        try:
+            if not file.is_cut:
+                with closing(read_chunks(file)) as chunks:
+                    yield from self._read_lines(file.url, chunks, 0, None, 0)
+                return
+            start, stop = self._grid.bounds(part)
+            first = self._first_line(number, start)
+            if first >= (stop or 0):
+                return
+            line = self._count_breaks(number, inner) + (start > 0)
+            with closing(local_chunks(file, first)) as chunks:
+                yield from self._read_lines(file.url, chunks, first, stop, line)
+        except Damage as damage:
+            self._damage.report(file.url, damage, "the rest of this part")
+
+    def _read_lines(
+        self, url: str, chunks: Iterator[bytes], offset: int, stop: int | None, line: int
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the objects of lines, of which the first has a given offset and number."""
+        for first, lines in cut_lines(chunks, offset, stop):
+            if first == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
+                lines[0] = lines[0][len(_BYTE_ORDER_MARK) :]
+            for number, text in enumerate(lines, line):
+                try:
+                    sample = loads(text)
+                    sample["__url__"] = url  # a TypeError if this is no object
+                except (ValueError, TypeError):
+                    try:
+                        sample = parse_object(text)
+                    except SourceError as error:
+                        # Each line before it ends in one more byte.
+                        at = first + sum(map(len, lines[: number - line])) + number - line
+                        damage = Damage(f"(line {number:,}) {error}", at)
+                        self._damage.report(url, damage, "such lines")
+                        continue
+                    sample["__url__"] = url
+                sample["__key__"] = str(number)
+                if b"null" in text:
+                    for name, value in sample.items():
+                        if value is None:
+                            sample[name] = ""
+                yield sample
+            line += len(lines)
+
+    def _first_line(self, number: int, start: int) -> int:
+        """Return where the first line begins at or after a byte: behind a line break."""
+        if start == 0:
+            return 0
+        file = self._grid.files[number]
+        at = start - 1
+        with open_local(file) as descriptor:
+            while chunk := read_local(file, descriptor, at, min(LOCAL_NBYTES, 1 << 16)):
+                found = chunk.find(b"\n")
+                if found >= 0:
+                    return at + found + 1
+                at += len(chunk)
+                if at - start > MAX_LINE_NBYTES:
+                    break
+        return at
+
+    def _count_breaks(self, number: int, inner: int) -> int:
+        """Return the line breaks before the last byte before a part: those of whole parts."""
+        counts = self._breaks.setdefault(number, [0])
+        file, nbytes = self._grid.files[number], self._grid.part_nbytes
+        if inner >= len(counts):
+            with open_local(file) as descriptor:
+                while inner >= len(counts):
+                    # Part k begins behind byte k * nbytes - 1, which may be a line break itself.
+                    at = max(0, (len(counts) - 1) * nbytes - 1)
+                    stop, count = len(counts) * nbytes - 1, counts[-1]
+                    while at < stop:
+                        chunk = read_local(file, descriptor, at, min(LOCAL_NBYTES, stop - at))
+                        if not chunk:
+                            break
+                        count += chunk.count(b"\n")
+                        at += len(chunk)
+                    counts.append(count)
+        return counts[inner]

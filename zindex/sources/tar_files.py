@@ -1,0 +1,249 @@
+"""Tar archives of samples with their metadata, read part by part.
+
+A sample is a run of members that share the part of their names before the first dot, as in
+WebDataset: https://github.com/webdataset/webdataset, "The WebDataset Format".
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from zindex.formats.damage import Damage
+from zindex.sources.chunks import open_local, read_chunks
+from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.file_list import list_files
+from zindex.sources.part_grid import PartGrid
+from zindex.sources.sidecar import Metadata, check_meta_names, read_sidecar
+from zindex.sources.tar_members import (
+    HEADERS_NBYTES,
+    STEP_NBYTES,
+    ChunkWindow,
+    FileWindow,
+    Refusal,
+    Window,
+    iterate_members,
+)
+
+
+class TarFiles:
+    """Tar archives of samples: plain or compressed, here or in an object store.
+
+    Parameters
+    ----------
+    path
+        Files, folders and brace patterns: one string with commas between them, or a list. Folders
+        are searched for names that end in ``tar``, or that and ``.gz``, ``.bz2``, ``.xz`` or
+        ``.zst``. May be ``""`` with ``include_dirs``.
+    meta_names
+        Fields of the metadata that each sample with a member ``.id`` gets: those of the line with
+        its key in the file ``<name of the tar up to its first dot>.meta.jsonl`` beside the tar,
+        None where there is none. Samples without ``.id`` get none of them.
+    include_dirs
+        More folders, with commas between; ``*n`` behind one repeats its files n times.
+    part_nbytes
+        Bytes of a part. A plain local file is cut at every so many bytes, and a sample belongs to
+        the part in which it begins; other files are one part each.
+    on_damage
+        ``"error"``: what is damaged, or refused, is an error. ``"skip"``: the sample, or the rest
+        of the archive where that cannot be read on, is left out, counted in ``num_skipped``, and
+        logged once per file.
+
+    Raises
+    ------
+    ConfigError
+        If a setting or a scheme is refused, or a file is named twice.
+    StoreNotFoundError
+        If a file or folder is not there.
+    SourceError
+        If nothing is named at all.
+
+    Notes
+    -----
+    A sample has ``__url__``, the file, ``__key__``, the name with its folder up to the first dot of
+    the base name, and by the rest of the name, in small letters, the bytes of each member. Members
+    without such a rest, those whose base name begins with a dot, and those below folders like
+    ``__meta__`` are passed by. Refused are links, devices, sparse files, members above 4 GiB,
+    names that lead out of the archive, two members of one name in a sample, and archives that do
+    not end as they must. Nothing is ever unpacked.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        meta_names: Sequence[str] = (),
+        include_dirs: str | None = None,
+        part_nbytes: int = 64 << 20,
+        on_damage: OnDamage = "error",
+    ) -> None:
+        self._damage = DamageLog("a whole tar archive of samples", on_damage)
+        self._sidecar_damage = DamageLog("metadata of samples, a JSON object a line", on_damage)
+        self._fields = check_meta_names(meta_names)
+        self._grid = PartGrid(list_files(path, ["tar"], include_dirs=include_dirs), part_nbytes)
+        self.urls: Sequence[str] = [file.url for file in self._grid.files]
+        # Of each file, where its first parts begin, as far as that is known.
+        self._starts: dict[int, list[int | None]] = {}
+        self._metadata: tuple[int, Metadata] | None = None
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of all files, >= 1."""
+        return self._grid.num_parts
+
+    @property
+    def num_skipped(self) -> int:
+        """Samples, rests of archives and lines of metadata left out so far in this process."""
+        return self._damage.num_skipped + self._sidecar_damage.num_skipped
+
+    def part_url(self, part: int) -> str:
+        """Return the file that a part belongs to."""
+        return self.urls[self._grid.locate(part)[0]]
+
+    def url_parts(self, url_number: int) -> range:
+        """Return the parts of one file, in its order."""
+        return self._grid.parts_of(url_number)
+
+    def part_nbytes(self, part: int) -> int | None:
+        """Return the bytes of a part as they are stored; None in object stores."""
+        start, stop = self._grid.bounds(part)
+        return None if stop is None else stop - start
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hex, of the files, their sizes, the grid and the metadata."""
+        return self._grid.fingerprint(kind="tar", meta_names=list(self._fields))
+
+    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
+        """Yield the samples of a part, in the order of its archive.
+
+        Raises
+        ------
+        SourceError
+            If something is damaged or refused, unless that is skipped.
+        StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+            If the archive cannot be read.
+        """
+        number, inner = self._grid.locate(part)
+        file = self._grid.files[number]
+        metadata = self._metadata_of(number) if self._fields or file.needs_sidecar else {}
+        try:
+            if not file.is_cut:
+                with closing(read_chunks(file)) as chunks:
+                    yield from self._read_samples(number, ChunkWindow(chunks), 0, None, metadata)
+                return
+            with open_local(file) as descriptor:
+                headers = FileWindow(file, descriptor, HEADERS_NBYTES)
+                start = self._find_start(number, inner, headers)
+                if start is not None:
+                    stop = (inner + 1) * self._grid.part_nbytes
+                    window = FileWindow(file, descriptor, STEP_NBYTES)
+                    yield from self._read_samples(number, window, start, stop, metadata)
+        except Damage as damage:
+            self._damage.report(file.url, damage, "the sample there and all behind it")
+
+    def _read_samples(
+        self,
+        number: int,
+        window: Window,
+        position: int,
+        stop: int | None,
+        metadata: Metadata,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the samples that begin at a position or behind it, and before another."""
+        url, fields = self.urls[number], self._fields.values()
+        nothing = (None,) * len(fields)
+        current: str | None = None
+        sample: dict[str, Any] = {}
+        is_whole = False
+        for start, name, content in iterate_members(window, position, with_content=True):
+            base = name.rfind("/") + 1
+            dot = name.find(".", base)
+            if (dot <= base or name[0] == "_") and key_of(name) is None:
+                if isinstance(content, Refusal):
+                    self._damage.report(url, Damage(content.reason, start), "that member")
+                continue
+            key = name[:dot]
+            if key != current:
+                if is_whole:
+                    yield sample
+                if stop is not None and start >= stop:
+                    self._note_start(number, start)
+                    return
+                current, is_whole = key, True
+                sample = {"__key__": key, "__url__": url}
+            elif not is_whole:
+                continue
+            field = name[dot + 1 :].lower()
+            if isinstance(content, Refusal):
+                reason = content.reason
+            elif field in sample:
+                reason = f"there is a second {field!r} of the sample {key[:200]!r}"
+            else:
+                sample[field] = content
+                if not fields or not name.endswith(".id"):
+                    continue
+                clash = next((field for field in fields if field in sample), None)
+                if clash is None:
+                    sample.update(zip(fields, metadata.get(key, nothing), strict=True))
+                    continue
+                reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
+            self._damage.report(url, Damage(reason, start), "the sample")
+            is_whole = False
+        if is_whole:
+            yield sample
+        self._note_start(number, None)
+
+    def _note_start(self, number: int, start: int | None) -> None:
+        """Remember where a sample begins that is the first of one part or more; None: no more."""
+        starts = self._starts.setdefault(number, [0])
+        num_parts = len(self._grid.parts_of(number))
+        while len(starts) < num_parts:
+            if start is not None and start < len(starts) * self._grid.part_nbytes:
+                return
+            starts.append(start)
+
+    def _find_start(self, number: int, inner: int, window: FileWindow) -> int | None:
+        """Return where the first sample of a file's part begins; None: it has none."""
+        starts = self._starts.setdefault(number, [0])
+        if inner < len(starts):
+            return starts[inner]
+        # Headers are read from the last place that is known; a search for one from any byte could
+        # be led astray by a tar that is a member itself.
+        known = starts[-1]
+        current: str | None = None
+        if known is not None:
+            for start, name, _ in iterate_members(window, known, with_content=False):
+                key = key_of(name)
+                if key is not None and key != current:
+                    current = key
+                    if start >= len(starts) * self._grid.part_nbytes:
+                        self._note_start(number, start)
+                        if inner < len(starts):
+                            return starts[inner]
+        self._note_start(number, None)
+        return starts[inner]
+
+    def _metadata_of(self, number: int) -> Metadata:
+        """Return the metadata of a file's samples; those of the last file are kept."""
+        if self._metadata is None or self._metadata[0] != number:
+            file = self._grid.files[number]
+            found = read_sidecar(file, list(self._fields), self._sidecar_damage)
+            self._metadata = (number, found)
+        return self._metadata[1]
+
+
+def key_of(name: str) -> str | None:
+    """Return the key of the sample that a member belongs to; None: it belongs to none.
+
+    Examples
+    --------
+    >>> key_of("images/0001.seg.png"), key_of("images/.DS_Store"), key_of("README")
+    ('images/0001', None, None)
+    """
+    base = name.rfind("/") + 1
+    dot = name.find(".", base)
+    if dot <= base:
+        return None
+    first, slash, _ = name.partition("/")
+    is_meta = slash and len(first) >= 4 and first[:2] == first[-2:] == "__"
+    return None if is_meta else name[:dot]
