@@ -1,5 +1,6 @@
 """Keys of the scalable order: one for each use, none of them a sum of two numbers."""
 
+import hashlib
 from enum import IntEnum
 from functools import lru_cache
 
@@ -26,6 +27,8 @@ class Stage(IntEnum):
     EDIT = 6
     PASS = 6
     CUT = 7
+    STREAM_ORDER = 8
+    STREAM_BUFFER = 9
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -137,6 +140,33 @@ def cut_keys(seed: int, split: str, source: int, window: int) -> RoundKeys:
         Shape (NUM_ROUNDS,), uint64.
     """
     return _draw_keys(seed, int(Stage.CUT), SPLIT_NAMES.index(split), source, window)
+
+
+def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int) -> RoundKeys:
+    """Return the key of one order of a streamed source, or of one of its parts.
+
+    Parameters
+    ----------
+    seed
+        The seed of the streaming dataset, >= 0.
+    stage
+        ``Stage.STREAM_ORDER`` or ``Stage.STREAM_BUFFER``.
+    name
+        Name of the source: two sources never share an order.
+    numbers
+        Epoch, and number of the part where there is one.
+    num_words
+        Words of the key.
+
+    Returns
+    -------
+    key
+        Shape (num_words,), uint64.
+    """
+    digest = hashlib.sha256(name.encode()).digest()
+    words = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(4)]
+    # Such keys are used once, so they are not kept.
+    return _draw_keys.__wrapped__(seed, int(stage), *words, *numbers, num_words=num_words)
 
 
 @lru_cache(maxsize=_NUM_CACHED)

@@ -1,0 +1,216 @@
+"""The samples of one source in one lane, each with how far the lane is in that source."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError
+from zindex.streaming.lanes import Entries, Lane
+from zindex.streaming.leaves import Leaf
+from zindex.streaming.orders import block_order, keyed_order, mix_like_cogdata, mix_samples
+from zindex.streaming.parted import Sample
+from zindex.streaming.pool import Pool
+
+Int64Array = npt.NDArray[np.int64]
+
+_SEED_STEP = 131  # cogdata adds it to the seed with each epoch
+_BLOCK = 256  # positions of a map-style set that are looked up at once
+_BATCH = 16  # items that a map-style set with __getitems__ reads at once
+
+
+class LeafStream:
+    """Base of the three kinds: where a lane is in a source.
+
+    The cursor counts the finished items of the lane's row, the samples delivered of the next item,
+    and the damaged samples left out.
+    """
+
+    def __init__(self, leaf: Leaf, lane: Lane, pool: Pool, entries: Entries) -> None:
+        self.leaf, self.lane, self.pool = leaf, lane, pool
+        finished, delivered, skipped = entries.get(leaf.key, (0, 0, 0))
+        self.cursor: tuple[int, int, int] = (finished, delivered, skipped)
+
+    def entries(self) -> Entries:
+        """Return where the lane is."""
+        return {self.leaf.key: self.cursor}
+
+    def _labels(self, seed: int, epoch: int) -> Sample:
+        """Return what all samples of an epoch carry."""
+        return {
+            "__datasetname__": self.leaf.name,
+            "__dprank__": self.lane.rank,
+            "__workerid__": self.lane.worker,
+            "__seed__": seed,
+            "__epoch__": epoch,
+        }
+
+    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
+        raise NotImplementedError
+
+
+class _ReadStream(LeafStream):
+    """A lane of a source that is read in order, part by part or file by file."""
+
+    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
+        key, num_empty = self.leaf.key, 0
+        while True:
+            finished, start, skipped = self.cursor
+            place = self._place(finished)
+            if place is None:
+                return
+            samples, labels, begun, num_items = place
+            start, delivered = max(start, begun), 0
+            already = self.leaf.dataset.num_skipped
+            for sample in samples:
+                delivered += 1
+                if delivered <= start:
+                    # Up to here losses were counted when it was read the first time.
+                    already = self.leaf.dataset.num_skipped
+                    continue
+                if "__url__" not in sample or "__key__" not in sample:
+                    self._refuse(sample)
+                sample.update(labels)
+                self.cursor = finished, delivered, skipped + self._skipped_since(already)
+                yield sample, {key: self.cursor}
+            self.cursor = finished + 1, 0, skipped + self._skipped_since(already)
+            num_empty = 0 if delivered else num_empty + 1
+            if self.leaf.cyclic and num_empty >= num_items:
+                raise SourceError(
+                    f"every epoch of {self.leaf.name!r} must give samples, the last {num_empty} of "
+                    "its parts gave none; check the files and the process_fn, or leave it out"
+                )
+
+    def _skipped_since(self, already: int) -> int:
+        return int(self.leaf.dataset.num_skipped) - already
+
+    def _refuse(self, sample: Sample) -> None:
+        raise SourceError(
+            f"samples of {self.leaf.name!r} must have __url__ and __key__, got {sorted(sample)}; "
+            "let its process_fn copy both from the sample that it was given"
+        )
+
+    def _place(self, finished: int) -> tuple[Iterator[Sample], Sample, int, int] | None:
+        """Return samples, labels, how many were delivered, and the items of an epoch."""
+        raise NotImplementedError
+
+
+class PartStream(_ReadStream):
+    """Parts in a keyed order, all of them once in an epoch over all lanes."""
+
+    def _place(self, finished: int) -> tuple[Iterator[Sample], Sample, int, int] | None:
+        leaf = self.leaf
+        number, begun = self.pool.item(self.lane.index + self.lane.count * finished)
+        epoch, part = divmod(number, leaf.dataset.num_parts)
+        if epoch and not leaf.cyclic:
+            return None
+        if leaf.order == "keyed":
+            place = np.array([part])
+            size = leaf.dataset.num_parts
+            order = keyed_order(place, size, seed=leaf.seed, name=leaf.name, epoch=epoch)
+            part = int(order[0])
+        samples = leaf.dataset.read_part(part)
+        if leaf.order == "keyed":
+            samples = mix_samples(
+                samples, leaf.dataset.shuffle_buffer, key=(leaf.seed, leaf.name, epoch, part)
+            )
+        return samples, self._labels(leaf.seed, epoch), begun, leaf.dataset.num_parts
+
+
+class UrlStream(_ReadStream):
+    """Whole files as cogdata shares them: by stride, in order, repeated where they are few."""
+
+    def _place(self, finished: int) -> tuple[Iterator[Sample], Sample, int, int] | None:
+        dataset, lane = self.leaf.dataset, self.lane
+        own = split_urls(len(dataset.urls), lane)
+        if self.pool == Pool():
+            epoch, place = divmod(finished, len(own))
+            url = own[place]
+        else:
+            # After another number of lanes began anew, what is left is dealt like parts.
+            number, _ = self.pool.item(lane.index + lane.count * finished)
+            epoch, url = divmod(number, len(dataset.urls))
+        if epoch and not self.leaf.cyclic:
+            return None
+        seed = self.leaf.seed + _SEED_STEP * epoch + 64 * lane.rank + lane.worker
+        samples = mix_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
+        return samples, self._labels(seed, epoch), 0, len(own)
+
+
+def split_urls(num_urls: int, lane: Lane) -> list[int]:
+    """Return the files of a lane, as cogdata shares them.
+
+    Examples
+    --------
+    >>> [split_urls(3, Lane(rank, 2)) for rank in range(2)]
+    [[0, 2], [1]]
+    >>> [split_urls(3, Lane(rank, 5)) for rank in range(5)]
+    [[0, 2], [1], [2], [0], [1]]
+    """
+    urls = list(range(num_urls))
+    urls *= max(1, -(-lane.num_ranks // num_urls))
+    urls = urls[lane.rank :: lane.num_ranks]
+    if len(urls) < lane.num_slots:
+        urls = (urls * -(-lane.num_slots // len(urls)))[: lane.num_slots]
+    return urls[lane.slot :: lane.num_slots]
+
+
+class ItemStream(LeafStream):
+    """Items of a map-style set, in an order that is known without reading."""
+
+    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
+        key, by_position = self.leaf.key, self.leaf.order == "cogdata_block2m"
+        finished, _, skipped = self.cursor
+        for epoch, positions, indices in self._blocks(finished):
+            seed = self.leaf.seed + (_SEED_STEP * epoch if by_position else 0)
+            labels = self._labels(seed, epoch)
+            shown = positions if by_position else indices
+            for index, item in zip(shown, _read_items(self.leaf.dataset, indices), strict=True):
+                # Items may be kept by their set, so they are copied before they are labelled.
+                sample = {**item, **labels} if isinstance(item, dict) else {"data": item, **labels}
+                sample["__index__"] = index
+                finished += 1
+                self.cursor = finished, 0, skipped
+                yield sample, {key: self.cursor}
+
+    def _blocks(self, start: int) -> Iterator[tuple[int, list[int], list[int]]]:
+        """Yield epochs, with positions and indices of the lane's next items in them."""
+        size, lane = len(self.leaf.dataset), self.lane
+        if not size:
+            return
+        for first in count(start, _BLOCK):
+            turns = np.arange(first, first + _BLOCK, dtype=np.int64)
+            numbers = self.pool.items(lane.index + lane.count * turns)
+            epochs = numbers // size
+            # Items come by number, so an epoch's are together.
+            for epoch in np.unique(epochs).tolist():
+                if epoch and not self.leaf.cyclic:
+                    return
+                positions = numbers[epochs == epoch] % size
+                yield epoch, positions.tolist(), self._order(positions, size, epoch).tolist()
+
+    def _order(self, positions: Int64Array, size: int, epoch: int) -> Int64Array:
+        leaf = self.leaf
+        if leaf.order == "keyed":
+            return keyed_order(positions, size, seed=leaf.seed, name=leaf.name, epoch=epoch)
+        if leaf.order == "cogdata_block2m":
+            return block_order(positions, size, seed=leaf.seed + _SEED_STEP * epoch)
+        return positions
+
+
+def _read_items(dataset: Any, indices: list[int]) -> Iterator[Any]:
+    read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+    if read_many is None:
+        yield from map(dataset.__getitem__, indices)
+        return
+    for first in range(0, len(indices), _BATCH):
+        yield from read_many(indices[first : first + _BATCH])
+
+
+def open_leaf(leaf: Leaf, lane: Lane, pool: Pool, entries: Entries) -> LeafStream:
+    """Return the stream of a source in a lane."""
+    if leaf.order == "cogdata_urlbuffer":
+        return UrlStream(leaf, lane, pool, entries)
+    return (PartStream if leaf.is_parted else ItemStream)(leaf, lane, pool, entries)

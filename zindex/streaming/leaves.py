@@ -1,0 +1,112 @@
+"""The sources of a stream: what they must offer, what they are known by, how long they are."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zindex.errors import ConfigError
+from zindex.streaming.parted import UrlDataset
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A source of a MergedDataset, and how it is to be read."""
+
+    name: str
+    dataset: Any
+    seed: int
+    cyclic: bool
+    #: ``"keyed"``, ``"none"`` or a mode of cogdata.
+    order: str
+
+    @property
+    def key(self) -> str:
+        """Name of its entries in a state."""
+        return f"leaf {self.name}"
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether it is read part by part."""
+        return is_streaming(self.dataset)
+
+    @property
+    def num_items(self) -> int:
+        """Parts, files or items of an epoch."""
+        if self.order == "cogdata_urlbuffer":
+            return len(self.dataset.urls)
+        return int(self.dataset.num_parts) if self.is_parted else len(self.dataset)
+
+    def check(self) -> "Leaf":
+        """Return this source if it can be read.
+
+        Raises
+        ------
+        ConfigError
+            If the dataset does not offer what its order needs, or is empty where it must not be.
+        """
+        if self.order == "cogdata_urlbuffer" and not isinstance(self.dataset, UrlDataset):
+            raise ConfigError(
+                f"dataset {self.name!r} ({describe(self.dataset)}) must have urls and read_url for "
+                "the order 'cogdata_urlbuffer'; take another order for it, or write them"
+            )
+        if self.order != "cogdata_urlbuffer" and self.is_parted:
+            missing = [name for name in _PARTED if not hasattr(self.dataset, name)]
+            if missing:
+                raise ConfigError(
+                    f"dataset {self.name!r} ({describe(self.dataset)}) must be map-style or parted "
+                    f"(zindex.streaming.parted.PartedDataset), it lacks {', '.join(missing)}; add "
+                    "these, so that loader workers can share it"
+                )
+        if not self.is_parted and not hasattr(self.dataset, "__len__"):
+            raise ConfigError(
+                f"dataset {self.name!r} ({describe(self.dataset)}) must have a length; a map-style "
+                "dataset needs __len__ and __getitem__"
+            )
+        if self.cyclic and not self.num_items:
+            raise ConfigError(
+                f"dataset {self.name!r} must have samples, it is empty; leave it out, or set "
+                "cyclic=False"
+            )
+        return self
+
+    def identity(self) -> str:
+        """Return what its states hold for: the order, and a fingerprint of what is ordered."""
+        dataset = self.dataset
+        fingerprint = getattr(dataset, "fingerprint", None)
+        if callable(fingerprint):
+            fingerprint = fingerprint()
+        if fingerprint is None:
+            fingerprint = f"{describe(dataset)} of {len(dataset)} items"
+        buffer = (
+            f", buffer {dataset.shuffle_buffer}" if self.is_parted and self.order != "none" else ""
+        )
+        return f"{self.order}, seed {self.seed}{buffer}: {fingerprint}"
+
+
+_PARTED = ("num_parts", "read_part", "shuffle_buffer", "num_skipped", "fingerprint")
+
+
+def is_streaming(dataset: Any) -> bool:
+    """Return whether a dataset is read part by part, not item by item."""
+    return isinstance(dataset, torch.utils.data.IterableDataset) or hasattr(dataset, "num_parts")
+
+
+def known_length(dataset: Any) -> int | None:
+    """Return how many samples a source says that it has.
+
+    Its ``length`` or ``len()``, times ``length_multiplier`` and divided by ``length_divisor``;
+    None if it has neither.
+    """
+    length = getattr(dataset, "length", None)
+    if length is None and hasattr(dataset, "__len__"):
+        length = len(dataset)
+    if length is None:
+        return None
+    multiplier = getattr(dataset, "length_multiplier", 1)
+    return int(length * multiplier / getattr(dataset, "length_divisor", 1))
+
+
+def describe(dataset: Any) -> str:
+    """Return the class of a dataset, as messages name it."""
+    return type(dataset).__qualname__
