@@ -1,5 +1,6 @@
 """The samples of one source in one lane, each with how far the lane is in that source."""
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -19,6 +20,10 @@ Int64Array = npt.NDArray[np.int64]
 _SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 _BLOCK = 256  # positions of a map-style set that are looked up at once
 _BATCH = 16  # items that a map-style set with __getitems__ reads at once
+
+# Number of the part or file, its samples, their labels, how many of them were delivered before,
+# and how many parts or files the lane comes to.
+_Place = tuple[int, Iterator[Sample], Sample, int, int]
 
 
 class LeafStream:
@@ -55,13 +60,13 @@ class _ReadStream(LeafStream):
     """A lane of a source that is read in order, part by part or file by file."""
 
     def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
-        key, num_empty = self.leaf.key, 0
+        key, empty = self.leaf.key, set[int]()
         while True:
             finished, start, skipped = self.cursor
             place = self._place(finished)
             if place is None:
                 return
-            samples, labels, begun, num_items = place
+            item, samples, labels, begun, num_items = place
             start, delivered = max(start, begun), 0
             already = self.leaf.dataset.num_skipped
             for sample in samples:
@@ -72,16 +77,17 @@ class _ReadStream(LeafStream):
                     continue
                 if "__url__" not in sample or "__key__" not in sample:
                     self._refuse(sample)
-                sample.update(labels)
+                # A source may keep its samples, or give one twice.
+                sample = {**sample, **labels}
                 self.cursor = finished, delivered, skipped + self._skipped_since(already)
                 yield sample, {key: self.cursor}
             self.cursor = finished + 1, 0, skipped + self._skipped_since(already)
-            num_empty = 0 if delivered else num_empty + 1
-            if self.leaf.cyclic and num_empty >= num_items:
-                raise SourceError(
-                    f"every epoch of {self.leaf.name!r} must give samples, the last {num_empty} of "
-                    "its parts gave none; check the files and the process_fn, or leave it out"
-                )
+            if delivered:
+                empty.clear()
+            else:
+                empty.add(item)
+            if self.leaf.cyclic and len(empty) >= num_items:
+                self._refuse_empty(len(empty))
 
     def _skipped_since(self, already: int) -> int:
         return int(self.leaf.dataset.num_skipped) - already
@@ -92,15 +98,22 @@ class _ReadStream(LeafStream):
             "let its process_fn copy both from the sample that it was given"
         )
 
-    def _place(self, finished: int) -> tuple[Iterator[Sample], Sample, int, int] | None:
-        """Return samples, labels, how many were delivered, and the items of an epoch."""
+    def _refuse_empty(self, num_empty: int) -> None:
+        raise SourceError(
+            f"{self.leaf.name!r} must give samples in every loader worker, all {num_empty} parts "
+            f"that worker {self.lane.worker} of rank {self.lane.rank} reads gave none; check the "
+            "files and the process_fn, or shuffle the parts, so that each worker comes to all"
+        )
+
+    def _place(self, finished: int) -> _Place | None:
+        """Return what the next item is, or None at the end."""
         raise NotImplementedError
 
 
 class PartStream(_ReadStream):
     """Parts in a keyed order, all of them once in an epoch over all lanes."""
 
-    def _place(self, finished: int) -> tuple[Iterator[Sample], Sample, int, int] | None:
+    def _place(self, finished: int) -> _Place | None:
         leaf = self.leaf
         number, begun = self.pool.item(self.lane.index + self.lane.count * finished)
         epoch, part = divmod(number, leaf.dataset.num_parts)
@@ -111,32 +124,37 @@ class PartStream(_ReadStream):
             size = leaf.dataset.num_parts
             order = keyed_order(place, size, seed=leaf.seed, name=leaf.name, epoch=epoch)
             part = int(order[0])
+        num_items = leaf.dataset.num_parts
         samples = leaf.dataset.read_part(part)
         if leaf.order == "keyed":
             samples = mix_samples(
                 samples, leaf.dataset.shuffle_buffer, key=(leaf.seed, leaf.name, epoch, part)
             )
-        return samples, self._labels(leaf.seed, epoch), begun, leaf.dataset.num_parts
+        else:
+            # In the order of the files, a lane comes to every so many parts only.
+            num_items //= math.gcd(num_items, self.lane.count)
+        return part, samples, self._labels(leaf.seed, epoch), begun, num_items
 
 
 class UrlStream(_ReadStream):
     """Whole files as cogdata shares them: by stride, in order, repeated where they are few."""
 
-    def _place(self, finished: int) -> tuple[Iterator[Sample], Sample, int, int] | None:
+    def _place(self, finished: int) -> _Place | None:
         dataset, lane = self.leaf.dataset, self.lane
         own = split_urls(len(dataset.urls), lane)
         if self.pool == Pool():
             epoch, place = divmod(finished, len(own))
-            url = own[place]
+            url, num_items = own[place], len(set(own))
         else:
             # After another number of lanes began anew, what is left is dealt like parts.
             number, _ = self.pool.item(lane.index + lane.count * finished)
             epoch, url = divmod(number, len(dataset.urls))
+            num_items = len(dataset.urls) // math.gcd(len(dataset.urls), lane.count)
         if epoch and not self.leaf.cyclic:
             return None
         seed = self.leaf.seed + _SEED_STEP * epoch + 64 * lane.rank + lane.worker
         samples = mix_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
-        return samples, self._labels(seed, epoch), 0, len(own)
+        return url, samples, self._labels(seed, epoch), 0, num_items
 
 
 def split_urls(num_urls: int, lane: Lane) -> list[int]:
