@@ -134,10 +134,12 @@ class YieldStream:
             yield from self._finish(orphans[number], number)
             self._progress = {"orphans": number + 1}
         source, ended = iter(self._source), False
+        untold: Entries = {}
         while not ended:
             start = self._progress.get("start")
             skip = self._progress.get("outputs", 0)
-            feed = _Feed(source, self._length)
+            # What was read after the last output of a segment is told with the next output.
+            feed = _Feed(source, self._length, changed=untold)
             if start is None:
                 start = self._source.entries()
             for number, output in enumerate(self._run(feed), 1):
@@ -152,7 +154,7 @@ class YieldStream:
                 changed, feed.changed = feed.changed, {}
                 changed[self._key] = self._progress
                 yield output, changed
-            ended = feed.ended
+            ended, untold = feed.ended, feed.changed
             if not feed.num_read and not ended:
                 raise SourceError(
                     "a customized_yield_fn must read samples until its source ends, "
