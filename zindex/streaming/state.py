@@ -339,11 +339,31 @@ def _find_orphans(
                 del left[-1]["orphans"]
         if left:
             orphans[path] = left
-    used = {orphan["origin"] for left in orphans.values() for orphan in left}
-    older = {name: origin for name, origin in old.older.items() if name in used}
-    if old.id in used:
-        older[old.id] = old.to_json()
-    return orphans, older
+    known = {**old.older, old.id: old.to_json()}
+    return orphans, _find_older(orphans, known)
+
+
+def _find_older(
+    orphans: Mapping[str, list[dict[str, Any]]], known: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the origins of segments, each with what their source streams need of it alone.
+
+    Whole origins would hold those before them, and these the ones before them.
+    """
+    paths: dict[str, set[str]] = {}
+    for path, left in orphans.items():
+        for orphan in left:
+            paths.setdefault(orphan["origin"], set()).add(path)
+    older = {}
+    for name, outer in paths.items():
+        within = {
+            path: left
+            for path, left in known[name]["orphans"].items()
+            if any(path != one and path.startswith(one) for one in outer)
+        }
+        needed = {**known[name], "orphans": within, "ancestors": []}
+        older[name] = {**needed, "older": _find_older(within, known[name]["older"])}
+    return older
 
 
 def digest(values: Any) -> str:
