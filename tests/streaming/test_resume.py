@@ -1,0 +1,462 @@
+"""Whatever the ranks and loader workers: after every cut, what comes is one epoch exactly."""
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from tests.conftest import numbers
+from tests.streaming.simulated_ranks import Run
+from tests.streaming.tiny_sources import (
+    Items,
+    Parts,
+    drop_all,
+    drop_and_double,
+    ids_of,
+    late_pairs,
+    pack_bins,
+    pack_tokens,
+    pairs,
+    split_in_two,
+)
+from zindex.streaming import MergedDataset, merge_states, to_state
+
+Make = Callable[[], MergedDataset]
+SIZES = [(ranks, workers) for ranks in (1, 2, 3, 4) for workers in (0, 1, 2, 3)]
+FEW_SIZES = [(1, 0), (1, 2), (2, 3), (3, 1), (4, 0)]
+
+
+def mixed(**settings: Any) -> MergedDataset:
+    """Items, parts of which some give nothing, and packed text."""
+    children = [
+        Items("items", 11, 0.5),
+        Parts("parts", [4, 1, 0, 5], 0.3),
+        Parts("text", [5, 3, 4], 0.2, process_fn=pack_tokens, tokens_per_sample=5),
+    ]
+    return MergedDataset(children, **{"cyclic": False, "seed": 5, **settings})
+
+
+def nested(**settings: Any) -> MergedDataset:
+    """A mixture within a mixture within a mixture."""
+    inmost = MergedDataset([Items("a", 5, 1), Parts("b", [3, 2], 2)], cyclic=False, seed=1)
+    inmost.percent = 0.4
+    inner = MergedDataset([inmost, Parts("c", [1, 1, 1, 1], 0.6)], cyclic=False, seed=2)
+    inner.percent = 3
+    return MergedDataset([Items("d", 6, 1), inner], **{"cyclic": False, **settings})
+
+
+def nested_yields() -> MergedDataset:
+    """Outputs with look-ahead, of which an outer mixture holds some back again."""
+    inner = mixed(customized_yield_fn=late_pairs, yield_segment=7)
+    inner.percent = 2
+    return MergedDataset(
+        [inner, Items("more", 7, 1)],
+        cyclic=False,
+        customized_yield_fn=pack_bins,
+        yield_segment=6,
+    )
+
+
+def inner_yields() -> MergedDataset:
+    """Outputs of an inner mixture beside plain samples."""
+    inner = nested(customized_yield_fn=pack_bins, yield_segment=5)
+    inner.percent = 2
+    return MergedDataset([Items("more", 7, 1), inner], cyclic=False)
+
+
+def filtered() -> MergedDataset:
+    """Sources that drop and repeat samples, one that is empty, and one that drops them all."""
+    children = [
+        Parts("some", [7, 1, 4], 1, process_fn=drop_and_double),
+        Parts("none", [3, 2], 1, process_fn=drop_all),
+        Parts("hollow", [0, 0, 0], 1),
+        Items("nothing", 0, 1, items=()),
+        Items("one", 1, 5),
+        Parts("sole", [1], 0.01),
+    ]
+    return MergedDataset(children, cyclic=False)
+
+
+def few_parts() -> MergedDataset:
+    """One part for up to twelve lanes."""
+    return MergedDataset([Parts("sole", [25], 1, shuffle_buffer=8)], cyclic=False)
+
+
+def ordered() -> MergedDataset:
+    """Nothing is shuffled."""
+    return mixed(shuffle_unstreaming_subsets=False, shuffle_streaming_subsets=False)
+
+
+def yielding(function: Any, segment: int) -> Make:
+    return functools.partial(mixed, customized_yield_fn=function, yield_segment=segment)
+
+
+KINDS: dict[str, Make] = {
+    "mixed": mixed,
+    "nested": nested,
+    "ordered": ordered,
+    "filtered": filtered,
+    "few-parts": few_parts,
+    "pairs": yielding(pairs, 6),
+    "late-pairs": yielding(late_pairs, 6),
+    "bins": yielding(pack_bins, 1024),
+    "two-of-each": yielding(split_in_two, 4),
+    "inner-yields": inner_yields,
+    "nested-yields": nested_yields,
+}
+PLAIN_KINDS = ["mixed", "nested", "ordered", "filtered", "few-parts"]
+
+
+@functools.cache
+def one_epoch(kind: str) -> Counter[str]:
+    """Return the ids of one epoch, as a single rank without loader workers delivers them."""
+    ids = Run(KINDS[kind], 1, 0).drain().ids()
+    assert ids
+    assert set(ids.values()) == {1}
+    return ids
+
+
+def test_an_epoch_is_all_samples() -> None:
+    expected = {f"items:{number}" for number in range(11)}
+    expected |= {
+        f"parts:{part}:{number}" for part, size in enumerate([4, 1, 0, 5]) for number in range(size)
+    }
+    expected |= {
+        f"text:{part}:{number}:{token}"
+        for part, size in enumerate([5, 3, 4])
+        for number in range(size)
+        for token in range(1 + (number * 5 + part) % 5)
+    }
+    assert one_epoch("mixed") == Counter(expected)
+    assert one_epoch("pairs") == one_epoch("late-pairs") == one_epoch("bins") == one_epoch("mixed")
+    assert len(one_epoch("filtered")) == 5 + 2 + 1 + 1 + 3 + 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_size_delivers_one_epoch(kind: str, size: tuple[int, int]) -> None:
+    assert Run(KINDS[kind], *size).drain().ids() == one_epoch(kind)
+
+
+def check_every_cut(kind: str, size: tuple[int, int], others: list[tuple[int, int]]) -> None:
+    """Stop a run after each sample, and go on at one of the other sizes."""
+    run = Run(KINDS[kind], *size)
+    cut = 0
+    while True:
+        other = others[cut % len(others)]
+        rest = Run(KINDS[kind], *other, run.merged_states()).drain()
+        assert run.ids() + rest.ids() == one_epoch(kind), f"cut {cut}, {size} -> {other}"
+        if not run.advance(1):
+            return
+        cut += 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_cut_goes_on_at_another_size(size: tuple[int, int]) -> None:
+    start = SIZES.index(size)
+    check_every_cut("mixed", size, SIZES[start:] + SIZES[:start])
+
+
+@pytest.mark.parametrize("size", FEW_SIZES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixed"])
+def test_every_cut_of_other_mixtures_goes_on_at_another_size(
+    kind: str, size: tuple[int, int]
+) -> None:
+    check_every_cut(kind, size, [(2, 1), (3, 2), (1, 0), (4, 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", SIZES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_cut_goes_on_at_every_size(
+    kind: str, size: tuple[int, int], other: tuple[int, int]
+) -> None:
+    check_every_cut(kind, size, [other])
+
+
+def check_same_order(make: Make, size: tuple[int, int], batch_size: int) -> None:
+    """Stop a run after each round of batches: the same size goes on in the same order."""
+    whole = Run(make, *size, batch_size=batch_size).drain().orders()
+    run = Run(make, *size, batch_size=batch_size)
+    for _ in range(200):
+        for states in (run.own_states(), run.merged_states()):
+            rest = Run(make, *size, states, batch_size=batch_size).drain()
+            assert [a + b for a, b in zip(run.orders(), rest.orders(), strict=True)] == whole
+        if not sum([rank.step() for rank in run.ranks]):
+            return
+    pytest.fail("the run does not end")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_same_size_keeps_the_order(size: tuple[int, int]) -> None:
+    check_same_order(mixed, size, 1)
+
+
+@pytest.mark.parametrize("size", FEW_SIZES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixed"])
+def test_the_same_size_keeps_the_order_of_other_mixtures(kind: str, size: tuple[int, int]) -> None:
+    check_same_order(KINDS[kind], size, 2)
+
+
+def test_one_seed_has_one_order_and_another_seed_another() -> None:
+    orders = [Run(functools.partial(mixed, seed=seed), 2, 2).drain().orders() for seed in (5, 5, 6)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_rank_may_be_iterated_from_its_states_directly() -> None:
+    whole = [ids_of(sample) for sample in mixed()]
+    states: dict[str, Any] = {}
+    for cut, sample in enumerate(mixed(), 1):
+        states.update(to_state(sample))
+        assert [ids_of(rest) for rest in mixed().__iter_from__(states)] == whole[cut:]
+
+
+def test_a_yield_function_can_be_left_out() -> None:
+    dataset = mixed(customized_yield_fn=pairs)
+    samples = list(dataset.__iter_from__({}, ignore_customized_yield_fn=True))
+    assert [ids_of(sample) for sample in samples] == [ids_of(sample) for sample in mixed()]
+
+
+@pytest.mark.parametrize("case", numbers(12, 300))
+def test_many_resumes_in_a_row_with_ranks_at_different_places(case: int) -> None:
+    rng = random.Random(case)
+    kind = rng.choice(list(KINDS))
+    delivered: Counter[str] = Counter()
+    states: Any = None
+    for _ in range(50):
+        run = Run(
+            KINDS[kind],
+            *rng.choice(SIZES),
+            states,
+            batch_size=rng.randint(1, 3),
+            ahead=rng.randint(0, 3),
+        )
+        favourite = rng.random()
+        turns = lambda _, ranks, f=favourite: int(ranks * rng.random() ** (4 * f))  # noqa: E731
+        count = run.advance(rng.randint(0, 9), turns)
+        delivered += run.ids()
+        states = run.merged_states()
+        if delivered.total() >= one_epoch(kind).total() and not count:
+            break
+    delivered += Run(KINDS[kind], 1, 0, states).drain().ids()
+    assert delivered == one_epoch(kind)
+
+
+def cycling(kind: str) -> Make:
+    """Return a maker of an endless mixture of map-style, parted and packed sources."""
+
+    def make() -> MergedDataset:
+        children = [
+            Items("items", 7, 0.4),
+            Parts("parts", [3, 0, 2, 1], 0.3),
+            Parts("text", [3, 2], 0.3, process_fn=pack_tokens, tokens_per_sample=3),
+        ]
+        if kind == "nested":
+            inner = MergedDataset(children[1:], seed=3)
+            inner.percent = 0.6
+            return MergedDataset([children[0], inner])
+        if kind == "late-pairs":
+            return MergedDataset(children, customized_yield_fn=late_pairs, yield_segment=9)
+        return MergedDataset(children, seed=2)
+
+    return make
+
+
+LEAF_IDS = {
+    "items": [f"items:{number}" for number in range(7)],
+    "parts": [f"parts:{part}:{n}" for part, size in enumerate([3, 0, 2, 1]) for n in range(size)],
+    "text": [
+        f"text:{part}:{number}:{token}"
+        for part, size in enumerate([3, 2])
+        for number in range(size)
+        for token in range(1 + (number * 5 + part) % 3)
+    ],
+}
+
+
+def check_epochs(samples: list[dict[str, Any]], num_epochs: int) -> None:
+    """Each of the first epochs of each source is complete, and no later one has a sample twice."""
+    counts: dict[tuple[str, int], Counter[str]] = {}
+    for sample in samples:
+        place = sample["__datasetname__"], sample["__epoch__"]
+        counts.setdefault(place, Counter()).update(ids_of(sample))
+    for (name, epoch), ids in counts.items():
+        assert set(ids.values()) == {1}, f"epoch {epoch} of {name}"
+        if epoch < num_epochs:
+            assert sorted(ids) == sorted(LEAF_IDS[name])
+    assert all((name, epoch) in counts for name in LEAF_IDS for epoch in range(num_epochs))
+
+
+@pytest.mark.parametrize("case", numbers(10, 200))
+@pytest.mark.parametrize("kind", ["flat", "nested"])
+def test_epochs_stay_whole_over_resumes(kind: str, case: int) -> None:
+    rng = random.Random(case)
+    make = cycling(kind)
+    samples: list[dict[str, Any]] = []
+    states: Any = None
+    for _ in range(8):
+        run = Run(make, *rng.choice(SIZES), states, batch_size=rng.randint(1, 2))
+        run.advance(rng.randint(0, 30))
+        samples += run.samples()
+        states = run.merged_states()
+    # Long enough that every lane is beyond the third epoch of each source.
+    last = Run(make, *rng.choice(SIZES), states)
+    last.advance(500)
+    check_epochs(samples + last.samples(), 3)
+
+
+@pytest.mark.parametrize("size", FEW_SIZES)
+def test_the_order_is_kept_over_the_end_of_epochs(size: tuple[int, int]) -> None:
+    for kind in ("flat", "nested", "late-pairs"):
+        make = cycling(kind)
+        whole = Run(make, *size)
+        whole.advance(80)
+        for cut in range(0, 80, 7 * size[0]):
+            run = Run(make, *size)
+            run.advance(cut)
+            for states in (run.own_states(), run.merged_states()):
+                rest = Run(make, *size, states)
+                rest.advance(80 - cut)
+                orders = zip(run.orders(), rest.orders(), strict=True)
+                assert sorted(map(len, whole.orders())) == sorted(map(len, whole.orders()))
+                for own, together in zip(whole.orders(), (a + b for a, b in orders), strict=True):
+                    assert together[: len(own)] == own[: len(together)]
+
+
+def test_states_do_not_grow() -> None:
+    run = Run(cycling("flat"), 3, 2)
+    run.advance(60)
+    early = len(str(run.merged_states()))
+    run.advance(600)
+    assert len(str(run.merged_states())) < early + 200
+
+
+def test_states_of_many_resumes_do_not_grow() -> None:
+    lengths = []
+    states: Any = None
+    for number in range(24):
+        run = Run(cycling("late-pairs"), 1 + number % 3, number % 2, states)
+        run.advance(17)
+        states = run.merged_states()
+        lengths.append(len(str(states)))
+    assert max(lengths[12:]) < 2 * max(lengths[:12])
+
+
+# Reading again from the start of files
+
+
+@pytest.mark.parametrize("kind", ["mixed", "nested", "filtered"])
+@pytest.mark.parametrize(("size", "other"), [((1, 0), (2, 1)), ((2, 2), (2, 2)), ((4, 1), (3, 0))])
+def test_from_url_level_nothing_is_missing(
+    kind: str, size: tuple[int, int], other: tuple[int, int]
+) -> None:
+    run = Run(KINDS[kind], *size)
+    for _ in range(100):
+        rest = Run(KINDS[kind], *other, run.merged_states(), reload_from_url_level=True).drain()
+        again = run.ids() + rest.ids()
+        assert set(again) == set(one_epoch(kind))
+        # Only what a lane was in the middle of comes again.
+        urls = Counter(
+            (sample["__datasetname__"], sample.get("__url__"))
+            for sample in rest.samples()
+            if any(again[name] > 1 for name in ids_of(sample))
+        )
+        assert len(urls) <= size[0] * max(size[1], 1) * 3
+        assert max(again.values()) <= 2
+        if not run.advance(1):
+            break
+
+
+def test_from_url_level_the_text_may_be_cut_otherwise() -> None:
+    states: dict[str, Any] = {}
+    delivered: Counter[str] = Counter()
+    for sample in islice(mixed(), 15):
+        states.update(to_state(sample))
+        delivered.update(ids_of(sample))
+    dataset = mixed()
+    dataset.leaves()[2].dataset.process_fn = functools.partial(cut_texts, length=3)
+    for sample in dataset.__iter_from__(states, reload_from_url_level=True):
+        delivered.update(ids_of(sample))
+    assert {name for name in delivered if name.startswith("text")} == {
+        name for name in one_epoch("mixed") if name.startswith("text")
+    }
+
+
+def cut_texts(samples: Any, length: int) -> Any:
+    """Give each text alone, a few tokens at a time."""
+    for sample in samples:
+        for start in range(0, len(sample["tokens"]), length):
+            key = f"{sample['__key__']}@{start}"
+            ids = sample["tokens"][start : start + length]
+            yield {"__url__": sample["__url__"], "__key__": key, "ids": ids}
+
+
+# DataLoaders
+
+
+def loader_of(make: Make, ranks: int, rank: int, states: Any, **settings: Any) -> DataLoader[Any]:
+    dataset = make()
+    dataset.set_data_parallel(ranks, rank)
+    if states is not None:
+        dataset.set_dataloader_states(states)
+    return DataLoader(dataset, collate_fn=list, **settings)
+
+
+@pytest.mark.parametrize(
+    ("start_method", "make", "num_batches"),
+    [
+        pytest.param("fork", mixed, 4, id="fork"),
+        pytest.param("fork", nested_yields, 3, id="fork-nested-yields"),
+        pytest.param("spawn", mixed, 3, id="spawn"),
+    ],
+)
+def test_loaders_go_on_at_another_size(start_method: str, make: Make, num_batches: int) -> None:
+    settings: dict[str, Any] = {
+        "num_workers": 2,
+        "batch_size": 3,
+        "prefetch_factor": 3,
+        "multiprocessing_context": start_method,
+    }
+    whole = Run(make, 1, 0).drain().ids()
+    delivered: Counter[str] = Counter()
+    own_states: list[dict[str, Any]] = []
+    for rank in range(2 if start_method == "fork" else 1):
+        states: dict[str, Any] = {}
+        iterator = iter(loader_of(make, 2 if start_method == "fork" else 1, rank, None, **settings))
+        for _ in range(num_batches):
+            batch = next(iterator)
+            states.update(to_state(batch))
+            delivered.update(name for sample in batch for name in ids_of(sample))
+        own_states.append(states)
+        iterator._shutdown_workers()
+    merged = merge_states(own_states)
+    for rank in range(3):
+        for batch in loader_of(make, 3, rank, merged, num_workers=0, batch_size=2):
+            delivered.update(name for sample in batch for name in ids_of(sample))
+    assert delivered == whole
+
+
+def test_loaders_of_the_same_size_keep_the_order_after_an_odd_batch() -> None:
+    def batches(states: Any) -> list[list[str]]:
+        loader = loader_of(mixed, 1, 0, states, num_workers=2, batch_size=2)
+        return [[name for sample in batch for name in ids_of(sample)] for batch in loader]
+
+    whole = batches(None)
+    run = Run(mixed, 1, 2, batch_size=2)
+    for count in range(1, 4):
+        run.ranks[0].step()
+        if count != 2:
+            assert whole[count:] == batches(run.own_states()[0])
+
+
+def test_simulated_ranks_are_as_loaders() -> None:
+    for workers, batch_size in ((0, 3), (1, 1), (2, 2)):
+        loader = loader_of(mixed, 2, 1, None, num_workers=workers, batch_size=batch_size)
+        ids = [name for batch in loader for sample in batch for name in ids_of(sample)]
+        assert ids == Run(mixed, 2, workers, batch_size=batch_size).drain().orders()[1]
