@@ -152,7 +152,7 @@ class UrlStream(_ReadStream):
             num_items = len(dataset.urls) // math.gcd(len(dataset.urls), lane.count)
         if epoch and not self.leaf.cyclic:
             return None
-        seed = self.leaf.seed + _SEED_STEP * epoch + 64 * lane.rank + lane.worker
+        seed = self.leaf.seed + _SEED_STEP * epoch + 64 * lane.rank + lane.slot
         samples = mix_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
         return url, samples, self._labels(seed, epoch), 0, num_items
 
