@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zindex.building.edits.verify_journal import verify_journal as verify_journal
     from zindex.building.export import export as export
     from zindex.building.export import export_cache as export_cache
+    from zindex.building.records.import_records import import_records as import_records
     from zindex.building.repairs.repair import repair as repair
     from zindex.building.run import build as build
     from zindex.config import RunConfig as RunConfig
@@ -31,6 +32,7 @@ _HOMES = {
     "edit": "zindex.building.edits.edit",
     "export": "zindex.building.export",
     "export_cache": "zindex.building.export",
+    "import_records": "zindex.building.records.import_records",
     "load_config": "zindex.config",
     "loader": "zindex.loading.loader",
     "open_run": "zindex.datasets.run_datasets",
@@ -47,6 +49,7 @@ __all__ = [
     "edit",
     "export",
     "export_cache",
+    "import_records",
     "load_config",
     "loader",
     "open_run",

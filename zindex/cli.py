@@ -19,6 +19,7 @@ from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
 from zindex.cli_edit import edit
 from zindex.cli_measure import bench
 from zindex.cli_options import json_option
+from zindex.cli_records import import_command
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -409,9 +410,8 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-main.add_command(cluster)
-main.add_command(edit)
-main.add_command(bench)
+for _command in (bench, cluster, edit, import_command):
+    main.add_command(_command)
 
 
 def _print_json(value: Any) -> None:

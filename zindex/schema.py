@@ -1,6 +1,6 @@
 """Every array that zindex stores, once: name, dimensions, unit and meaning."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,11 @@ class ArraySpec:
     description: str
     #: Columns of a 2-D array; 1 for a 1-D array.
     num_columns: int = 1
+
+    def of(self, name: str) -> "ArraySpec":
+        """Return the array of this kind that belongs to a name."""
+        dims = tuple(dim.replace("{}", name) for dim in self.dims)
+        return replace(self, name=self.name.replace("{}", name), dims=dims)
 
 
 TOKENS = ArraySpec("tokens", ("token",), "token id", "All tokens, sequence after sequence.")
@@ -103,4 +108,45 @@ UNUSED_COUNT = ArraySpec(
     ("block",),
     "samples",
     "Unused samples of its source before each block of 64 words.",
+)
+
+# Of each field of a record store; a name takes the place of the braces.
+FIELD_VALUE = ArraySpec(
+    "{}_value", ("{}_item",), "value", "Values of one field, record after record."
+)
+FIELD_OFFSET = ArraySpec(
+    "{}_offset",
+    ("record_bound",),
+    "values",
+    "Place at which the values of each record start; the last entry is the number of values.",
+)
+FIELD_FORM = ArraySpec(
+    "{}_form",
+    ("record",),
+    "form",
+    "What each record holds: 0 nothing, 1 bytes, 2 text in UTF-8, 3 JSON in UTF-8, 4 numbers.",
+)
+KEY_TEXT = ArraySpec(
+    "key_text", ("key_byte",), "byte", "Keys of all records in UTF-8, record after record."
+)
+KEY_TEXT_BOUND = ArraySpec(
+    "key_text_bound",
+    ("record_bound",),
+    "bytes",
+    "Place at which the key of each record starts; the last entry is the number of bytes.",
+)
+URL_TEXT = ArraySpec(
+    "url_text", ("url_byte",), "byte", "Names of the files that the records are from, in UTF-8."
+)
+URL_TEXT_BOUND = ArraySpec(
+    "url_text_bound",
+    ("url_bound",),
+    "bytes",
+    "Place at which the name of each file starts; the last entry is the number of bytes.",
+)
+URL_RECORD_BOUND = ArraySpec(
+    "url_record_bound",
+    ("url_bound",),
+    "records",
+    "Record at which each file starts; the last entry is the number of records.",
 )

@@ -1,0 +1,333 @@
+"""Tar and jsonl files to a ragged Zarr store, in which any record is found at once.
+
+The first stage parses each part of the source once and leaves its values beside the store; sums
+over what it found say where everything goes; the second stage writes each shard from the values
+that cover it. Both skip what is done already, so an import that died goes on where it was.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.building.executor import Executor, open_executor, run_builds, run_together
+from zindex.building.progress import Progress, open_progress
+from zindex.building.records.gathering import Gathered, Kind, store_gathered_shard
+from zindex.building.records.reading import Portion, PortionResult, Settings, read_portion
+from zindex.building.records.record_files import (
+    ExactJsonlFiles,
+    LineRange,
+    count_lines,
+    join_counts,
+    line_ranges,
+    open_files,
+)
+from zindex.errors import (
+    FingerprintMismatchError,
+    NotReadyError,
+    StoreNotFoundError,
+)
+from zindex.sources.jsonl_files import JsonlFiles
+from zindex.sources.sample_files import SampleFiles
+from zindex.store.commit import StorePlan, begin_store, commit_store
+from zindex.store.identity import fingerprint
+from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.objects import Place, PlaceLike, place_of
+from zindex.store.open import Store, open_store
+from zindex.store.records import BYTE_GRID, KIND, check_dtypes, plan_array, record_layouts
+from zindex.store.scratch import begin_import, end_import
+from zindex.store.shard_files import ShardResult, store_all_shards
+
+# Stored bytes of the source that one task reads: small files are read together.
+_PORTION_NBYTES = 1 << 26
+_MAX_PARTS = 4096
+# Parts whose lines one task counts.
+_MAX_RANGES = 16
+
+
+def import_records(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | SampleFiles,
+    target: PlaceLike,
+    *,
+    kind: Literal["jsonl", "tar"] | None = None,
+    fields: Sequence[str] | None = None,
+    dtypes: Mapping[str, npt.DTypeLike] | None = None,
+    meta_names: Sequence[str] = (),
+    include_dirs: str | None = None,
+    part_nbytes: int | None = None,
+    on_damage: Literal["error", "skip"] = "error",
+    grid: ChunkGrid = BYTE_GRID,
+    client: Any = None,
+    progress: bool = False,
+) -> Store:
+    """Import the records of tar or jsonl files into a ragged Zarr store, in the source's order.
+
+    Parameters
+    ----------
+    source
+        Files, folders or brace patterns with commas between, here or in an object store, or a list
+        of them; or files that are open already, whose own settings then hold.
+    target
+        Place of the store.
+    kind
+        What the files are; None tells it from their names.
+    fields
+        Fields to keep, in this order; None keeps all, in the order in which they come up.
+    dtypes
+        Dtype of fields that are flat lists of numbers, such as token ids: they come back as arrays.
+        Floats are rounded to it.
+    meta_names
+        Fields of the sidecars of tar files to join; see ``TarFiles``.
+    include_dirs
+        Folders to read besides; see ``TarFiles``.
+    part_nbytes
+        Bytes of a file that are read in one go; the store is the same for any.
+    on_damage
+        ``"error"`` stops at the first damage; ``"skip"`` leaves damaged records out and counts them
+        in the attribute ``num_skipped``.
+    grid
+        Bytes per chunk and shard of every array, and the codec; the default is 64 KiB and 64 MiB,
+        uncompressed.
+    client
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere.
+
+    Returns
+    -------
+    store
+        The opened store; ``zindex.datasets.record_dataset.RecordDataset`` is the torch dataset.
+
+    Raises
+    ------
+    ConfigError
+        If a setting does not fit the files, or there are more than 64 fields.
+    SourceError
+        If a file is damaged, or a field that was asked for is in no record.
+    StoreNotFoundError
+        If a file is missing.
+    FingerprintMismatchError
+        If the place holds something else.
+
+    Notes
+    -----
+    Law: record i of the store equals record i of the source. Cost: the source is read once, and
+    written twice, the first time to ``_zindex/scratch`` in the store, which goes with the commit.
+    Memory: about 64 MiB per thread, and the largest record.
+    """
+    settings = Settings(
+        None if fields is None else tuple(dict.fromkeys(fields)),
+        tuple(sorted(check_dtypes(dtypes or {}).items())),
+        on_damage == "skip",
+    )
+    opened, identity = open_files(
+        source,
+        kind,
+        meta_names=meta_names,
+        include_dirs=include_dirs,
+        part_nbytes=part_nbytes,
+        on_damage=on_damage,
+    )
+    root = place_of(target)
+    work = _Import(opened, root, settings, {"source": identity} | settings.to_json(), grid)
+    with open_executor(client) as executor, open_progress(progress) as shown:
+        return run_builds(work.run(executor, shown))
+
+
+class _Import:
+    """One import.
+
+    Parameters
+    ----------
+    source
+        The files.
+    root
+        Place of the store.
+    settings
+        How they are read.
+    identity
+        Everything that decides the records.
+    grid
+        How the arrays are cut.
+    """
+
+    def __init__(
+        self,
+        source: SampleFiles,
+        root: Place,
+        settings: Settings,
+        identity: dict[str, Any],
+        grid: ChunkGrid,
+    ) -> None:
+        self.source = source
+        self.root = root
+        self.settings = settings
+        self.identity = identity
+        self.grid = grid
+
+    async def run(self, executor: Executor, shown: Progress) -> Store:
+        """Return the store, finished."""
+        found = await asyncio.to_thread(self._find)
+        if found is not None:
+            return found
+        await asyncio.to_thread(begin_import, self.root, self.identity)
+        try:
+            await self._make(executor, shown)
+        except StoreNotFoundError:
+            # Whoever imports the same at the same time has removed the scratch after the commit.
+            found = await asyncio.to_thread(self._find)
+            if found is None:
+                raise
+        await asyncio.to_thread(end_import, self.root)
+        return open_store(self.root, kind=KIND)
+
+    def _find(self) -> Store | None:
+        """Return the store if it is finished, or None; another one is an error."""
+        try:
+            store = open_store(self.root, kind=KIND)
+        except (NotReadyError, StoreNotFoundError):
+            return None
+        if store.spec.get("import") != self.identity:
+            raise FingerprintMismatchError(
+                f"{self.root} holds records of another source, or imported with other settings; "
+                "choose another place or remove the store"
+            )
+        end_import(self.root)
+        return store
+
+    async def _make(self, executor: Executor, shown: Progress) -> None:
+        """Read the source, write all shards, and commit."""
+        name = self.root.name
+        portions = list(self._portions())
+        source = await _count_lines(self.source, executor, name)
+        held = await executor.hold(_return, source, key=f"import-{name[:28]}-files")
+        with shown.step(f"{name}: read", len(portions)) as advance:
+
+            async def read(portion: Portion) -> PortionResult:
+                key = f"import-{portion.name}"
+                result = await executor.run(
+                    read_portion, held, self.root, portion, self.settings, key=key
+                )
+                advance(1)
+                return result
+
+            results = await run_together(map(read, portions))
+        gathered = Gathered(results, self.settings)
+        prefix, urls = _split_prefix(self.source.urls)
+        own = _url_arrays(urls, gathered.count_of_urls(len(urls)))
+        plan = await asyncio.to_thread(begin_store, self._plan(gathered, own))
+        layouts = {layout.name: layout for layout in plan.layouts}
+        wanted: list[tuple[Any, Kind, ArrayLayout]] = []
+        for field in gathered.fields:
+            wanted += [
+                (field, "value", layouts[field.value.name]),
+                (field, "offset", layouts[field.offset.name]),
+            ]
+            if field.has_forms:
+                wanted.append((field, "form", layouts[field.form_array.name]))
+        with shown.step(f"{name}: write", plan.num_shards) as advance:
+
+            async def write(field: Any, kind: Kind, layout: ArrayLayout, shard: int) -> ShardResult:
+                pieces = tuple(gathered.pieces(field, kind, *layout.shard_bounds(shard)))
+                key = f"gather-{name[:28]}-{layout.name}-{shard}"
+                result = await executor.run(
+                    store_gathered_shard, self.root, layout, shard, kind, pieces, key=key
+                )
+                advance(1)
+                return result
+
+            stored = await run_together(
+                write(field, kind, layout, shard)
+                for field, kind, layout in wanted
+                for shard in range(layout.num_shards)
+            )
+            for array, values in own.items():
+                stored += await asyncio.to_thread(
+                    store_all_shards, self.root, layouts[array], values
+                )
+                advance(layouts[array].num_shards)
+        receipts = [result.receipt for result in stored]
+        facts = {"num_skipped": gathered.num_skipped, "url_prefix": prefix}
+        await asyncio.to_thread(commit_store, plan, receipts, facts)
+
+    def _plan(self, gathered: Gathered, own: Mapping[str, npt.NDArray[Any]]) -> StorePlan:
+        """Return the plan of the store."""
+        layouts = record_layouts(gathered.fields, gathered.num_records, self.grid)
+        specs = (schema.URL_TEXT, schema.URL_TEXT_BOUND, schema.URL_RECORD_BOUND)
+        for array in specs:
+            values = own[array.name]
+            layouts.append(plan_array(array, len(values), values.dtype.name, self.grid))
+        spec = {
+            "num_records": gathered.num_records,
+            "num_urls": len(own[schema.URL_RECORD_BOUND.name]) - 1,
+            "url_digest": hashlib.sha256(own[schema.URL_TEXT.name].tobytes()).hexdigest(),
+            "fields": [field.to_json() for field in gathered.fields],
+            "import": self.identity,
+        }
+        return StorePlan(self.root, KIND, spec, tuple(layouts))
+
+    def _portions(self) -> Iterator[Portion]:
+        """Yield runs of parts that are read together."""
+        source = self.source
+        tag = fingerprint({"parts": source.fingerprint()} | self.identity)[:12]
+        start, nbytes, urls = 0, 0, list[int]()
+        for number in range(len(source.urls)):
+            for part in source.url_parts(number):
+                urls.append(number)
+                known = source.part_nbytes(part)
+                nbytes += _PORTION_NBYTES if known is None else known
+                if nbytes >= _PORTION_NBYTES or len(urls) >= _MAX_PARTS:
+                    yield Portion(f"{tag}-{start:09d}", start, tuple(urls))
+                    start, nbytes, urls = part + 1, 0, []
+        if urls:
+            yield Portion(f"{tag}-{start:09d}", start, tuple(urls))
+
+
+def _return(value: Any) -> Any:
+    """Task: leave a value with the workers, where every later task finds it."""
+    return value
+
+
+async def _count_lines(source: SampleFiles, executor: Executor, name: str) -> SampleFiles:
+    """Return jsonl files with the lines before each part counted; others as they are."""
+    if not isinstance(source, JsonlFiles):
+        return source
+    found = []
+    for number, ranges in line_ranges(source).items():
+        batches = [ranges[i : i + _MAX_RANGES] for i in range(0, len(ranges), _MAX_RANGES)]
+        found += [(number, i, batch) for i, batch in enumerate(batches)]
+
+    async def count(number: int, i: int, batch: list[LineRange]) -> tuple[int, list[int]]:
+        key = f"lines-{name[:28]}-{number}-{i}"
+        return number, await executor.run(count_lines, batch, key=key)
+
+    counts: dict[int, list[int]] = {}
+    for number, lines in await run_together(count(*item) for item in found):
+        counts.setdefault(number, []).extend(lines)
+    return ExactJsonlFiles(source, join_counts(counts))
+
+
+def _split_prefix(urls: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the folder that all files are in, and their names below it."""
+    first, last = min(urls), max(urls)
+    pairs = enumerate(zip(first, last, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), min(len(first), len(last)))
+    prefix = first[: first.rfind("/", 0, same) + 1]
+    return prefix, [url[len(prefix) :] for url in urls]
+
+
+def _url_arrays(urls: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that say which file each record is from."""
+    names = [url.encode("utf-8", "surrogateescape") for url in urls]
+    bounds = list(accumulate(map(len, names), initial=0))
+    return {
+        schema.URL_TEXT.name: np.frombuffer(b"".join(names), np.uint8),
+        schema.URL_TEXT_BOUND.name: np.array(bounds, np.int64),
+        schema.URL_RECORD_BOUND.name: np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+    }

@@ -1,0 +1,230 @@
+"""The files of an import, from what a user names: of which kind they are, and what they are."""
+
+import copy
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.formats.damage import Damage
+from zindex.formats.json_lines import cut_lines, decode_with_json
+from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.file_list import list_files
+from zindex.sources.jsonl_files import JsonlFiles
+from zindex.sources.sample_files import SampleFiles
+from zindex.sources.tar_files import TarFiles
+from zindex.store import files
+
+FilesKind = Literal["jsonl", "tar"]
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+#: Bytes of a part by default: of plain local files, which may be cut. Whoever reads a later part
+#: of a tar walks over the headers before it, so those are cut only where they are very large.
+JSONL_PART_NBYTES, TAR_PART_NBYTES = 1 << 26, 1 << 30
+# A part that holds any file: what is in the files does not depend on how they are cut.
+_WHOLE = 1 << 62
+_JSONL = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$")
+_TAR = re.compile(r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$")
+_READ_NBYTES = 1 << 22
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def open_files(
+    source: Paths | SampleFiles,
+    kind: FilesKind | None,
+    *,
+    meta_names: Sequence[str] = (),
+    include_dirs: str | None = None,
+    part_nbytes: int | None = None,
+    on_damage: OnDamage = "error",
+) -> tuple[SampleFiles, str]:
+    """Return the files of an import, and the SHA-256 of what they are, however they are cut.
+
+    Parameters
+    ----------
+    source, kind, meta_names, include_dirs, part_nbytes, on_damage
+        As of `zindex.building.records.import_records.import_records`.
+
+    Raises
+    ------
+    ConfigError
+        If a setting does not fit the kind of files, or there is no such kind.
+    """
+    if not isinstance(source, str | os.PathLike | Sequence):
+        return source, source.fingerprint()
+    if kind is None:
+        kind = find_kind(source, include_dirs)
+    if kind == "tar":
+        size = TAR_PART_NBYTES if part_nbytes is None else part_nbytes
+
+        def open_tar(nbytes: int) -> SampleFiles:
+            return TarFiles(
+                source,
+                meta_names=tuple(meta_names),
+                include_dirs=include_dirs,
+                part_nbytes=nbytes,
+                on_damage=on_damage,
+            )
+
+        return open_tar(size), open_tar(_WHOLE).fingerprint()
+    if kind not in get_args(FilesKind):
+        raise ConfigError(f"kind must be 'jsonl' or 'tar', got {kind!r}")
+    if meta_names or include_dirs:
+        raise ConfigError(
+            "meta_names and include_dirs must come with tar files, got them for jsonl files; leave "
+            "them out"
+        )
+    size = JSONL_PART_NBYTES if part_nbytes is None else part_nbytes
+    opened = JsonlFiles(source, part_nbytes=size, on_damage=on_damage)
+    return opened, JsonlFiles(source, part_nbytes=_WHOLE, on_damage=on_damage).fingerprint()
+
+
+def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
+    """Return the kind of files that are named: by their endings, or by what a folder holds.
+
+    Raises
+    ------
+    ConfigError
+        If neither tells it.
+    """
+    if include_dirs:
+        return "tar"
+    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    for path in given:
+        text = os.fspath(path)
+        if _JSONL.search(text):
+            return "jsonl"
+        if _TAR.search(text):
+            return "tar"
+    for kind, endings in (("tar", ["tar"]), ("jsonl", [".jsonl"])):
+        try:
+            list_files(source, endings)
+        except (SourceError, StoreNotFoundError):
+            continue
+        return "tar" if kind == "tar" else "jsonl"
+    raise ConfigError(
+        f"a source must name tar or jsonl files, or a folder of them, got {source!r}; name files "
+        "that are there, and say their kind if their names do not"
+    )
+
+
+def own_copy(source: SampleFiles) -> SampleFiles:
+    """Return the same files with counts of their own of damage, and of what else they keep.
+
+    The threads of a worker share what they are given.
+    """
+    own = copy.copy(source)
+    for name, value in vars(source).items():
+        if isinstance(value, DamageLog):
+            setattr(own, name, copy.copy(value))
+        elif isinstance(value, dict):
+            setattr(own, name, {key: copy.copy(kept) for key, kept in value.items()})
+    return own
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """Bytes of a file whose line breaks a task counts."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+class ExactJsonlFiles(JsonlFiles):
+    """Jsonl files as an import reads them: by one parser, and with their lines counted before.
+
+    What is stored must not depend on which parser is installed, and whole numbers keep all their
+    digits. By themselves jsonl files count the lines before a part in every process that reads one,
+    which for many parts takes longer than all the rest.
+
+    Parameters
+    ----------
+    source
+        The files.
+    counts
+        Of each file that is cut, the line breaks before each part: of part k those before byte
+        ``k * part_nbytes - 1``.
+    """
+
+    def __init__(self, source: JsonlFiles, counts: Mapping[int, Sequence[int]]) -> None:
+        vars(self).update(vars(source))
+        self.counts = counts
+
+    def _count_breaks(self, number: int, inner: int) -> int:
+        return self.counts[number][inner] if inner else 0
+
+    def _read_lines(
+        self, url: str, chunks: Iterator[bytes], offset: int, stop: int | None, line: int
+    ) -> Iterator[dict[str, Any]]:
+        for first, lines in cut_lines(chunks, offset, stop):
+            at = first
+            for number, text in enumerate(lines, line):
+                is_first = number == 0 and text.startswith(_BYTE_ORDER_MARK)
+                try:
+                    record = _parse_exactly(text[len(_BYTE_ORDER_MARK) :] if is_first else text)
+                except SourceError as error:
+                    damage = Damage(f"(line {number:,}) {error}", at)
+                    self.damage.report(url, damage, "such lines")
+                else:
+                    yield record | {"__url__": url, "__key__": str(number)}
+                at += len(text) + 1
+            line += len(lines)
+
+
+def _parse_exactly(line: bytes) -> dict[str, Any]:
+    """Return the object of a line, in which a null is an empty text, as for the streams."""
+    if not line.strip():
+        raise SourceError("there is a blank line")
+    try:
+        record = decode_with_json(line)
+    except RecursionError:
+        raise SourceError("there is JSON that is nested too deeply") from None
+    except ValueError as error:
+        raise SourceError(f"there is no JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise SourceError(f"there must be a JSON object, it is of type {type(record).__name__}")
+    if b"null" in line:
+        return {name: "" if value is None else value for name, value in record.items()}
+    return record
+
+
+def line_ranges(source: JsonlFiles) -> dict[int, list[LineRange]]:
+    """Return of each file of several parts the ranges before, between and behind their starts."""
+    ranges = {}
+    for number in range(len(source.urls)):
+        parts = source.url_parts(number)
+        if len(parts) > 1:
+            path = source._grid.files[number].place
+            assert isinstance(path, Path)  # others are not cut
+            nbytes = source._grid.part_nbytes
+            edges = [0, *(inner * nbytes - 1 for inner in range(1, len(parts)))]
+            ranges[number] = [LineRange(path, start, stop) for start, stop in pairwise(edges)]
+    return ranges
+
+
+def count_lines(ranges: Sequence[LineRange]) -> list[int]:
+    """Task: the line breaks in each of some ranges."""
+    return [sum(_count_breaks(item)) for item in ranges]
+
+
+def _count_breaks(item: LineRange) -> Iterator[int]:
+    """Yield the line breaks of one range, piece by piece."""
+    for start in range(item.start, item.stop, _READ_NBYTES):
+        stop = min(start + _READ_NBYTES, item.stop)
+        yield bytes(files.read_range(item.path, start, stop)).count(b"\n")
+
+
+def join_counts(counts: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """Return the line breaks before each part of files from those of their ranges."""
+    joined = {}
+    for number, found in counts.items():
+        before = [0]
+        for count in found:
+            before.append(before[-1] + count)
+        joined[number] = before
+    return joined

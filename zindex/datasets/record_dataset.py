@@ -1,0 +1,117 @@
+"""The records of an imported store as a torch dataset."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from zindex.store.objects import PlaceLike
+from zindex.store.open import Store, open_store
+from zindex.store.record_reader import RecordReader
+from zindex.store.records import KIND
+
+
+class RecordDataset(torch.utils.data.Dataset[Any]):
+    """Records of tar or jsonl files by number, from the store that ``zindex import`` made of them.
+
+    Opening reads one small file; every other read opens what it needs, in the process that reads.
+    It pickles as its path and the store's description, and is safe after ``fork``.
+
+    Parameters
+    ----------
+    path
+        Place of the store.
+    fields
+        Fields to read; None: all. What is not asked for is not read.
+    process_fn
+        What makes an item of a record; None: items are the records.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If nothing is there, or it is not committed.
+    StoreError
+        If it is no store of records.
+    ConfigError
+        If the store has no such field.
+
+    Examples
+    --------
+    >>> dataset = RecordDataset("captions.zarr")  # doctest: +SKIP
+    >>> dataset[-1]  # doctest: +SKIP
+    {'jpg': b'...', 'txt': 'A red car.', '__key__': '000941', '__url__': 'shards/07.tar'}
+    """
+
+    def __init__(
+        self,
+        path: PlaceLike,
+        *,
+        fields: Sequence[str] | None = None,
+        process_fn: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.store: Store = open_store(path, kind=KIND)
+        self.process_fn = process_fn
+        self._reader = RecordReader(self.store, fields)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that are read, as far as a record has them; keys and files come along."""
+        return self._reader.fields
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of what decides the records."""
+        return self.store.fingerprint
+
+    def __len__(self) -> int:
+        return self._reader.num_records
+
+    def __getitem__(self, index: int) -> Any:
+        """Return one record, or what ``process_fn`` makes of it.
+
+        Parameters
+        ----------
+        index
+            Its number, from the end if negative.
+
+        Returns
+        -------
+        record
+            The fields that it has: bytes, text, JSON values, or arrays of numbers; its key as
+            ``__key__`` and the name of its file as ``__url__``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such record.
+        VerificationError
+            If its bytes fail their checksum.
+        """
+        record = self._reader.read(self._number(index))
+        return record if self.process_fn is None else self.process_fn(record)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return several records, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        indices
+            Numbers, as of single records, in any order.
+        """
+        records = self._reader.read_many([self._number(index) for index in indices])
+        return records if self.process_fn is None else [*map(self.process_fn, records)]
+
+    def _number(self, index: int) -> int:
+        """Return the number of a record, counted from the start."""
+        number = operator.index(index)
+        length = self._reader.num_records
+        if number < 0:
+            number += length
+        if not 0 <= number < length:
+            raise IndexError(
+                f"a record must lie within [{-length}, {length}), but {index} was asked of "
+                f"{self.store.root}; take it modulo the length of the dataset"
+            )
+        return number

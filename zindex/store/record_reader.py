@@ -1,0 +1,153 @@
+"""Records of a store by number: two short reads for each field, or two rounds for many records."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.errors import ConfigError
+from zindex.store.open import Store
+from zindex.store.reader import Spans, read_many
+from zindex.store.records import KEY, URL, Form, RecordField, decode_value
+from zindex.store.rows import RowReader
+
+Int64Array = npt.NDArray[np.int64]
+_NOTHING = np.empty(0, np.uint8)
+
+
+class _Column(NamedTuple):
+    """What is read of one field."""
+
+    name: str
+    values: RowReader
+    offsets: RowReader
+    forms: RowReader | None
+    form: int
+    empty: npt.NDArray[Any]
+
+
+class RecordReader:
+    """The records of a store; nothing is read before it is asked for.
+
+    Parameters
+    ----------
+    store
+        A store of records.
+    fields
+        Fields to read; None: all. Keys and the names of files always come along.
+
+    Raises
+    ------
+    ConfigError
+        If the store has no such field.
+    """
+
+    def __init__(self, store: Store, fields: Sequence[str] | None = None) -> None:
+        self.store = store
+        self.num_records = int(store.spec["num_records"])
+        found = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
+        names = [name for name in found if name != KEY]
+        for name in fields or ():
+            if name not in names:
+                raise ConfigError(
+                    f"fields must be among those of {store.root}, got {name!r}; it has {names}"
+                )
+        self.fields = tuple(names if fields is None else fields)
+        wanted = [*self.fields, *(name for name in (KEY,) if name in found)]
+        self._columns = [_open_column(store, found[name]) for name in wanted]
+        self._has_urls = schema.URL_TEXT.name in store
+        self._url_bounds: list[int] | None = None
+        self._urls: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    def read(self, record: int) -> dict[str, Any]:
+        """Return one record.
+
+        Parameters
+        ----------
+        record
+            Its number, which must be one of the store's.
+
+        Returns
+        -------
+        values
+            The fields that it has: bytes, text, JSON values, or arrays of numbers; its key as
+            ``__key__`` and the name of its file as ``__url__``.
+        """
+        values: dict[str, Any] = {}
+        for name, reader, offsets, forms, form, empty in self._columns:
+            if forms is not None:
+                form = int(forms.read(record, record + 1)[0])
+                if form == Form.NONE:
+                    continue
+            start, stop = offsets.read(record, record + 2).tolist()
+            values[name] = decode_value(form, reader.read(start, stop) if start < stop else empty)
+        if self._has_urls:
+            values[URL] = self._url_of(record)
+        return values
+
+    def read_many(self, records: Sequence[int] | Int64Array) -> list[dict[str, Any]]:
+        """Return several records, in two rounds: of their offsets, then of their values."""
+        rows = np.asarray(records, np.int64).reshape(-1)
+        first: list[Spans] = []
+        for column in self._columns:
+            first.append(Spans(column.offsets, rows, rows + 2))
+            if column.forms is not None:
+                first.append(Spans(column.forms, rows, rows + 1))
+        answers = iter(read_many(first))
+        second: list[Spans] = []
+        forms: list[list[int]] = []
+        for column in self._columns:
+            bounds = next(answers).reshape(-1, 2)
+            second.append(Spans(column.values, bounds[:, 0].copy(), bounds[:, 1].copy()))
+            given = next(answers).tolist() if column.forms is not None else None
+            forms.append(given or [column.form] * len(rows))
+        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        for column, spans, given, values in zip(
+            self._columns, second, forms, read_many(second), strict=True
+        ):
+            ends = np.cumsum(spans.stops - spans.starts).tolist()
+            start = 0
+            for record, form, stop in zip(found, given, ends, strict=True):
+                if form != Form.NONE:
+                    part = values[start:stop]
+                    # An array that is a view would keep the values of all other records alive.
+                    record[column.name] = (
+                        part.copy() if form == Form.NUMBERS else decode_value(form, part)
+                    )
+                start = stop
+        if self._has_urls:
+            for record, row in zip(found, rows.tolist(), strict=True):
+                record[URL] = self._url_of(row)
+        return found
+
+    def _url_of(self, record: int) -> str:
+        """Return the name of the file that a record is from."""
+        if self._url_bounds is None:
+            self._url_bounds = self.store[schema.URL_RECORD_BOUND.name][:].tolist()
+        number = bisect_right(self._url_bounds, record) - 1
+        url = self._urls.get(number)
+        if url is None:
+            start, stop = self.store[schema.URL_TEXT_BOUND.name].read(number, number + 2).tolist()
+            text = self.store[schema.URL_TEXT.name].read(start, stop)
+            prefix = self.store.attributes.get("url_prefix", "")
+            url = self._urls[number] = prefix + str(text.data, "utf-8", "surrogateescape")
+        return url
+
+
+def _open_column(store: Store, field: RecordField) -> _Column:
+    """Return the readers of a field."""
+    forms = store[field.form_array.name] if field.has_forms else None
+    return _Column(
+        field.name,
+        store[field.value.name],
+        store[field.offset.name],
+        forms,
+        Form.NONE if field.form is None else field.form,
+        np.empty(0, field.dtype) if field.dtype != "uint8" else _NOTHING,
+    )

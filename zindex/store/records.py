@@ -1,0 +1,248 @@
+"""Ragged records in a store: what their fields are, and which arrays hold them.
+
+A record is a dict of fields. Of each field there is one flat array of values, record after record,
+and one of the places where records start, so that any record is found by two short reads. What
+values mean is here; how they are read is in `zindex.store.record_reader`.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.errors import ConfigError, SourceError
+from zindex.schema import ArraySpec
+from zindex.store.layout import ArrayLayout, ChunkGrid
+
+#: What a store of records is of, as `open_store` takes it.
+KIND = "records"
+#: Fields that a record carries beside its own.
+KEY, URL = "__key__", "__url__"
+#: Each field has arrays of its own, and each array is a folder.
+MAX_FIELDS = 64
+
+#: Default grid, in bytes: 64 KiB are checked and, from an object store, fetched at once.
+BYTE_GRID = ChunkGrid(chunk_length=1 << 16, shard_length=1 << 26)
+
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_.\-]|^[._]")
+_MAX_NAME_LENGTH = 80
+_NUMBER_KINDS = "iuf"
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Form(IntEnum):
+    """What a record holds of a field."""
+
+    NONE = 0
+    BYTES = 1
+    TEXT = 2
+    JSON = 3
+    NUMBERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RecordField:
+    """One field of the records of a store."""
+
+    #: As in the records.
+    name: str
+    #: Values of all records together: bytes, or numbers.
+    num_values: int
+    #: What the records hold, if it is the same in all of them that have the field; else None.
+    form: int | None
+    #: Whether the form of each record is stored: some lack the field, or hold another form.
+    has_forms: bool = False
+    #: Numpy dtype name of the values.
+    dtype: str = "uint8"
+
+    @property
+    def value(self) -> ArraySpec:
+        """The array of the values."""
+        return schema.KEY_TEXT if self.name == KEY else schema.FIELD_VALUE.of(array_name(self.name))
+
+    @property
+    def offset(self) -> ArraySpec:
+        """The array of the places where records start."""
+        if self.name == KEY:
+            return schema.KEY_TEXT_BOUND
+        return schema.FIELD_OFFSET.of(array_name(self.name))
+
+    @property
+    def form_array(self) -> ArraySpec:
+        """The array of the records' forms."""
+        return schema.FIELD_FORM.of(array_name(self.name))
+
+    def layouts(self, num_records: int, grid: ChunkGrid) -> list[ArrayLayout]:
+        """Return the arrays of this field for so many records; see `plan_array`."""
+        layouts = [
+            plan_array(self.value, self.num_values, self.dtype, grid),
+            plan_array(self.offset, num_records + 1, "int64", grid),
+        ]
+        if self.has_forms:
+            layouts.append(plan_array(self.form_array, num_records, "uint8", grid))
+        return layouts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+
+def plan_array(spec: ArraySpec, length: int, dtype: str, grid: ChunkGrid) -> ArrayLayout:
+    """Return the layout of one array of a store of records.
+
+    Parameters
+    ----------
+    spec, length, dtype
+        The array.
+    grid
+        Bytes per chunk and shard: wider values have fewer elements there, for a reader fetches
+        whole chunks.
+    """
+    chunk_length = max(1, grid.chunk_length // np.dtype(dtype).itemsize)
+    shard_length = chunk_length * (grid.shard_length // grid.chunk_length)
+    return ArrayLayout.plan(spec, length, dtype, ChunkGrid(chunk_length, shard_length, grid.codec))
+
+
+def array_name(field: str) -> str:
+    """Return what the arrays of a field are called: another name for every field.
+
+    Letters, digits, ``_``, ``-`` and ``.`` stay as they are, other bytes are written ``=XX``.
+
+    Examples
+    --------
+    >>> array_name("seg.png"), array_name("a/b")
+    ('seg.png', 'a=2Fb')
+    """
+    encoded = field.encode("utf-8", "surrogatepass")
+    name = _UNSAFE.sub(lambda found: b"=%02X" % found.group()[0], encoded).decode()
+    if len(name) > _MAX_NAME_LENGTH:
+        # Two signs in a row are in no other name.
+        return f"{name[:40]}=={hashlib.sha256(encoded).hexdigest()[:32]}"
+    return name or "="
+
+
+def record_layouts(
+    fields: Sequence[RecordField], num_records: int, grid: ChunkGrid
+) -> list[ArrayLayout]:
+    """Return the arrays of the fields of a store of records.
+
+    Parameters
+    ----------
+    fields
+        What the records have; for keys a field of the name ``KEY``.
+    num_records
+        Records of the store.
+    grid
+        Bytes per chunk and shard, and the codec.
+
+    Raises
+    ------
+    ConfigError
+        If there are more than ``MAX_FIELDS`` fields beside the key.
+    """
+    own = [field.name for field in fields if field.name != KEY]
+    check_fields(own)
+    return [layout for field in fields for layout in field.layouts(num_records, grid)]
+
+
+def check_fields(names: Sequence[str]) -> None:
+    """Refuse more fields than a store can have; see `record_layouts`."""
+    if len(names) > MAX_FIELDS:
+        shown = ", ".join(map(repr, names[:3]))
+        raise ConfigError(
+            f"records must have at most {MAX_FIELDS} fields together, got {len(names)} or more "
+            f"({shown}, ...): their names may be data; name the fields to keep"
+        )
+
+
+def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtype names of fields of numbers.
+
+    Raises
+    ------
+    ConfigError
+        If one is not a dtype of whole numbers or floats that Zarr has too.
+    """
+    names = {}
+    for field, given in dtypes.items():
+        try:
+            dtype = np.dtype(given)
+        except TypeError:
+            dtype = np.dtype(object)
+        if dtype.kind not in _NUMBER_KINDS or dtype.itemsize > 8:
+            raise ConfigError(
+                f"the numbers of field {field!r} must have a dtype such as int32 or float64, got "
+                f"{given!r}"
+            )
+        names[field] = dtype.name
+    return names
+
+
+def encode_value(value: Any) -> tuple[Form, bytes]:
+    """Return the form and the bytes of a value that is no array of numbers.
+
+    Raises
+    ------
+    SourceError
+        If it is neither bytes nor text nor a JSON value.
+    """
+    if isinstance(value, str):
+        # JSON may hold halves of surrogate pairs, which come back as they are.
+        return Form.TEXT, value.encode("utf-8", "surrogatepass")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Form.BYTES, bytes(value)
+    try:
+        text = _to_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SourceError(
+            f"a value must be bytes, text or JSON, got {type(value).__name__}: {error}"
+        ) from error
+    return Form.JSON, text.encode("utf-8", "surrogatepass")
+
+
+def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """Return the bytes of a flat list of numbers.
+
+    Raises
+    ------
+    SourceError
+        If it is another value, or a number does not fit the dtype.
+    """
+    if isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1:
+        return value.tobytes()
+    kinds = (int, float) if dtype.kind == "f" else (int,)
+    if not isinstance(value, list) or not all(type(item) in kinds for item in value):
+        nouns = "numbers" if dtype.kind == "f" else "whole numbers"
+        raise SourceError(f"a value must be a list of {nouns}, got {_shorten(value)}")
+    if dtype.kind != "f":
+        limits = np.iinfo(dtype)
+        fits = not value or (min(value) >= limits.min and max(value) <= limits.max)
+    else:
+        largest = float(np.finfo(dtype).max)
+        fits = all(abs(item) <= largest or abs(item) == math.inf for item in value if item == item)
+    if not fits:
+        raise SourceError(f"the numbers must fit {dtype.name}, got {_shorten(value)}")
+    return np.array(value, dtype).tobytes()
+
+
+def _shorten(value: Any) -> str:
+    """Return a value for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def decode_value(form: int, values: npt.NDArray[Any]) -> Any:
+    """Return the value of a record from its form, not ``NONE``, and what the array holds."""
+    if form == Form.TEXT:
+        return values.tobytes().decode("utf-8", "surrogatepass")
+    if form == Form.JSON:
+        return json.loads(values.tobytes().decode("utf-8", "surrogatepass"))
+    return values.tobytes() if form == Form.BYTES else values
