@@ -9,23 +9,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zindex.streaming.collate import PadCollate as PadCollate
     from zindex.streaming.collate import mixed_collate as mixed_collate
+    from zindex.streaming.collate import stack_collate as stack_collate
     from zindex.streaming.from_yaml import instantiate_from_yaml as instantiate_from_yaml
+    from zindex.streaming.image_samples import (
+        ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder,
+    )
+    from zindex.streaming.image_samples import ImageRecords as ImageRecords
+    from zindex.streaming.image_samples import (
+        ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
+    )
+    from zindex.streaming.image_samples import ImageTextPairs as ImageTextPairs
     from zindex.streaming.jsonl_dataset import JsonlIterableDataset as JsonlIterableDataset
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
+    from zindex.streaming.registry import register as register
+    from zindex.streaming.run_split import open_run_split as open_run_split
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
+    from zindex.streaming.text_packing import TextJonslProcessFnBuilder as TextJonslProcessFnBuilder
+    from zindex.streaming.text_packing import TextPacking as TextPacking
     from zindex.streaming.web_dataset import MetaDistributedWebDataset as MetaDistributedWebDataset
+    from zindex.streaming.web_dataset import (
+        SimpleDistributedWebDataset as SimpleDistributedWebDataset,
+    )
+    from zindex.streaming.zarr_text import ZarrText as ZarrText
 
 _HOMES = {
+    "ImageJsonlProcessFnBuilder": "zindex.streaming.image_samples",
+    "ImageRecords": "zindex.streaming.image_samples",
+    "ImageTextPairProcessFnBuilder": "zindex.streaming.image_samples",
+    "ImageTextPairs": "zindex.streaming.image_samples",
     "JsonlIterableDataset": "zindex.streaming.jsonl_dataset",
     "MergedDataset": "zindex.streaming.merged_dataset",
     "MetaDistributedWebDataset": "zindex.streaming.web_dataset",
+    "PadCollate": "zindex.streaming.collate",
+    "SimpleDistributedWebDataset": "zindex.streaming.web_dataset",
+    "TextJonslProcessFnBuilder": "zindex.streaming.text_packing",
+    "TextPacking": "zindex.streaming.text_packing",
+    "ZarrText": "zindex.streaming.zarr_text",
     "gather_states": "zindex.streaming.state",
     "instantiate_from_yaml": "zindex.streaming.from_yaml",
     "merge_states": "zindex.streaming.state",
     "mixed_collate": "zindex.streaming.collate",
+    "open_run_split": "zindex.streaming.run_split",
+    "register": "zindex.streaming.registry",
+    "stack_collate": "zindex.streaming.collate",
     "to_state": "zindex.streaming.state",
 }
 

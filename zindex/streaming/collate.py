@@ -1,0 +1,210 @@
+"""Batches of samples that may be of several kinds, as a list, stacked, or filled up."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from zindex.errors import ConfigError, PlanError
+
+Sample = dict[str, Any]
+#: Where a field is filled up.
+Side = Literal["right", "left"]
+
+
+def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None = None) -> Any:
+    """Return the samples as they are, a list of dicts.
+
+    Parameters
+    ----------
+    batch
+        Samples.
+    possible_keys
+        Keys that every sample shall have: None is put where one is missing.
+
+    Raises
+    ------
+    ConfigError
+        If a sample is no dict.
+    """
+    for sample in batch:
+        if not isinstance(sample, dict):
+            raise ConfigError(
+                f"samples of a mixed batch must be dicts, got {type(sample).__name__}; let the "
+                "dataset or its process_fn yield dicts"
+            )
+        for key in possible_keys or ():
+            sample.setdefault(key, None)
+    return batch
+
+
+def stack_collate(batch: Sequence[Sample]) -> dict[str, Any]:
+    """Return one dict of the batch: tensors stacked, numbers as one tensor, the rest as lists.
+
+    What is named ``__like_this__`` becomes a list with None where a sample has none, so that
+    ``to_state`` takes the batch as it takes a list of samples.
+
+    Raises
+    ------
+    PlanError
+        If samples differ in their other keys, or tensors of one key in shape or dtype.
+    ConfigError
+        If a sample is no dict.
+    """
+    return _collate(mixed_collate(batch), {})
+
+
+class PadCollate:
+    """Collates as `stack_collate` does, after filling up fields that are not of one length.
+
+    Parameters
+    ----------
+    keys
+        Fields that are filled up along their first dimension; each gets a mask (bool, True for
+        what is real) under its name and ``_mask``, of shape (samples, longest).
+    side
+        ``"right"`` puts the filling behind, ``"left"`` before; by key, or for all.
+    pad_value
+        What is filled in; by key, or for all.
+    multiple_of
+        The length is the least multiple of this that holds the longest one.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> collate = PadCollate(["tokens"], side="left")
+    >>> batch = collate([{"tokens": torch.tensor([1, 2])}, {"tokens": torch.tensor([3])}])
+    >>> batch["tokens"].tolist(), batch["tokens_mask"].tolist()
+    ([[1, 2], [0, 3]], [[True, True], [False, True]])
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        *,
+        side: Side | Mapping[str, Side] = "right",
+        pad_value: float | Mapping[str, float] = 0,
+        multiple_of: int = 1,
+    ) -> None:
+        if isinstance(keys, str):
+            raise ConfigError(f"keys must be a list of names, got the text {keys!r}; put it in one")
+        self.keys = tuple(keys)
+        self.sides = _by_key(side, self.keys, "side", "right")
+        self.pad_values = _by_key(pad_value, self.keys, "pad_value", 0)
+        self.multiple_of = multiple_of
+        for key, where in self.sides.items():
+            if where not in get_args(Side):
+                raise ConfigError(f"side of {key!r} must be 'right' or 'left', got {where!r}")
+        if multiple_of < 1:
+            raise ConfigError(f"multiple_of must be from 1 on, got {multiple_of}")
+
+    def __call__(self, batch: Sequence[Sample]) -> dict[str, Any]:
+        """Return one dict of the batch; PlanError where samples do not fit together."""
+        mixed_collate(batch)
+        filled: dict[str, Any] = {}
+        for key in self.keys:
+            if not any(key in sample for sample in batch):
+                continue
+            values = [_as_tensor(sample.get(key), key) for sample in batch]
+            filled[key], filled[f"{key}_mask"] = self._fill(key, values)
+        return _collate(batch, filled)
+
+    def _fill(self, key: str, values: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return tensors as one, and which of its places are real."""
+        kinds = {(tuple(value.shape[1:]), value.dtype) for value in values}
+        if len(kinds) > 1:
+            raise _unlike(key, [(tuple(value.shape), value.dtype) for value in values])
+        [(shape, dtype)] = kinds
+        longest = max(len(value) for value in values)
+        length = -(-longest // self.multiple_of) * self.multiple_of
+        tensor = torch.full((len(values), length, *shape), self.pad_values[key], dtype=dtype)
+        mask = torch.zeros(len(values), length, dtype=torch.bool)
+        for row, value in enumerate(values):
+            first = length - len(value) if self.sides[key] == "left" else 0
+            tensor[row, first : first + len(value)] = value
+            mask[row, first : first + len(value)] = True
+        return tensor, mask
+
+
+def _by_key(given: Any, keys: tuple[str, ...], what: str, default: Any) -> dict[str, Any]:
+    """Return a setting of each key."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(keys, given)
+    unknown = sorted(given.keys() - set(keys))
+    if unknown:
+        raise ConfigError(f"{what} must be of keys {list(keys)}, got {unknown}; add them to keys")
+    return dict.fromkeys(keys, default) | dict(given)
+
+
+def _as_tensor(value: Any, key: str) -> torch.Tensor:
+    """Return a value that shall be filled up."""
+    if isinstance(value, list | tuple):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.from_numpy(value)
+    if not isinstance(value, torch.Tensor) or value.dim() < 1:
+        raise PlanError(
+            f"every sample of the batch must have a tensor under {key!r} to fill up, one has "
+            f"{type(value).__name__}; leave the key out, or use mixed_collate"
+        )
+    return value
+
+
+def _is_about(key: str) -> bool:
+    """Whether a key is about a sample rather than of it."""
+    return key.startswith("__") and key.endswith("__")
+
+
+def _collate(batch: Sequence[Sample], done: dict[str, Any]) -> dict[str, Any]:
+    """Return one dict of samples, of which some keys are done."""
+    keys = dict.fromkeys(key for sample in batch for key in sample)
+    collated: dict[str, Any] = {}
+    if "__states__" in keys:  # of a customized_yield_fn: one flat list for the whole batch
+        keys.pop("__state__", None)
+        marks = [sample.get("__states__", [sample.get("__state__")]) for sample in batch]
+        collated["__states__"] = [mark for part in marks for mark in part]
+        keys.pop("__states__")
+    for key in keys:
+        if key in done:
+            collated[key] = done[key]
+            continue
+        if _is_about(key):
+            collated[key] = [sample.get(key) for sample in batch]
+            continue
+        lacking = sum(key not in sample for sample in batch)
+        if lacking:
+            raise PlanError(
+                f"samples of a stacked batch must have the same keys, {lacking} of {len(batch)} "
+                f"lack {key!r}; use mixed_collate for samples of several kinds"
+            )
+        collated[key] = _join(key, [sample[key] for sample in batch])
+    return collated | done
+
+
+def _join(key: str, values: list[Any]) -> Any:
+    """Return the values of a key: one tensor where that can be, or their list."""
+    kinds = {type(value) for value in values}
+    if kinds == {np.ndarray} and all(value.dtype.kind in "biuf" for value in values):
+        values = [torch.from_numpy(value) for value in values]
+    elif kinds <= {bool, int, float} or all(isinstance(value, np.number) for value in values):
+        return torch.tensor(values)
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return values
+    if len({(value.shape, value.dtype) for value in values}) > 1:
+        raise _unlike(key, [(tuple(value.shape), value.dtype) for value in values])
+    # In a loader worker it stacks straight into shared memory.
+    return torch.utils.data.default_collate(values)
+
+
+def _unlike(key: str, forms: list[tuple[tuple[int, ...], torch.dtype]]) -> PlanError:
+    """Return the error of tensors that cannot be one."""
+    found = ", ".join(f"{shape} {dtype}" for shape, dtype in dict.fromkeys(forms))
+    return PlanError(
+        f"tensors under {key!r} must be of one shape and dtype to be stacked, got {found}; fill "
+        "them up by PadCollate, or use mixed_collate"
+    )

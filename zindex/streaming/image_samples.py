@@ -1,0 +1,320 @@
+"""Images of samples as tensors, with the tokens of their captions."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from zindex.errors import ConfigError, SourceError
+from zindex.streaming.text_encoder import TextEncoder, TokenizerLike
+
+Sample = dict[str, Any]
+#: What becomes of a sample whose image or text is damaged.
+OnDamage = Literal["error", "skip"]
+#: Pixels of both sides, or (height, width).
+ImageSize = int | tuple[int, int] | list[int]
+
+_FIELDS = ("jpg", "jpeg", "png", "webp")
+# Nothing else is tried: some readers of Pillow start other programs.
+_FORMATS = ("JPEG", "PNG", "WEBP")
+#: Pixels above which an image is refused; Pillow's own limit.
+MAX_PIXELS = 89_478_485
+
+
+class ImageReader:
+    """Makes tensors of images.
+
+    Parameters
+    ----------
+    size
+        ``(height, width)``; or one number: of both sides, or of the shorter one if
+        ``keep_aspect``.
+    keep_aspect
+        Whether one number keeps the aspect.
+    smooth
+        Whether to interpolate bicubically rather than bilinearly.
+    max_pixels
+        Pixels that an image may have; a small file can stand for gigabytes.
+
+    Raises
+    ------
+    ConfigError
+        If the size or the limit is none, or Pillow is missing.
+    """
+
+    def __init__(
+        self, size: ImageSize, *, keep_aspect: bool, smooth: bool, max_pixels: int = MAX_PIXELS
+    ) -> None:
+        sides = [size] if isinstance(size, int) else list(size)
+        if len(sides) not in (1, 2) or not all(
+            isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides
+        ):
+            raise ConfigError(
+                f"img_size must be one number of pixels or (height, width), got {size!r}"
+            )
+        if max_pixels < 1:
+            raise ConfigError(f"max_pixels must be from 1 on, got {max_pixels}")
+        try:
+            import PIL.Image  # noqa: F401
+        except ImportError as error:
+            raise ConfigError("reading images needs Pillow; install pillow") from error
+        self.sides = tuple(sides)
+        self.keep_aspect = keep_aspect
+        self.smooth = smooth
+        self.max_pixels = max_pixels
+
+    def read(self, content: Any) -> torch.Tensor:
+        """Return an image as float32 of shape (3, height, width), from 0 to 1.
+
+        Parameters
+        ----------
+        content
+            Bytes of a JPEG, PNG or WebP file, the path of one, or an open image of Pillow.
+
+        Raises
+        ------
+        ValueError
+            If it is none of these, is damaged, or has too many pixels.
+        """
+        from PIL import Image
+
+        image: Image.Image
+        if isinstance(content, bytes | bytearray | memoryview):
+            with Image.open(BytesIO(content), formats=_FORMATS) as image:
+                return self._convert(image)
+        if isinstance(content, str | os.PathLike):
+            with Image.open(content, formats=_FORMATS) as image:
+                return self._convert(image)
+        if isinstance(content, Image.Image):
+            return self._convert(content)
+        raise ValueError(f"an image must be bytes, a path or an image of Pillow, got {content!r}")
+
+    def _convert(self, image: Any) -> torch.Tensor:
+        """Return an open image as a tensor."""
+        from PIL import Image
+
+        width, height = image.size
+        if width * height > self.max_pixels:
+            raise ValueError(
+                f"an image may have {self.max_pixels:,} pixels at most, it has {width} x {height}"
+            )
+        how = Image.Resampling.BICUBIC if self.smooth else Image.Resampling.BILINEAR
+        pixels = np.array(image.convert("RGB").resize(self._target(width, height), how))
+        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous().float().div_(255)
+
+    def _target(self, width: int, height: int) -> tuple[int, int]:
+        """Return the (width, height) that an image gets."""
+        if len(self.sides) == 2:
+            return self.sides[1], self.sides[0]
+        [side] = self.sides
+        if not self.keep_aspect:
+            return side, side
+        longer = int(side * max(width, height) / min(width, height))
+        if longer * side > self.max_pixels:
+            raise ValueError(f"an image of {width} x {height} is too long to keep its aspect")
+        return (side, longer) if width <= height else (longer, side)
+
+
+class _Forgiving:
+    """What the process functions here do with damaged samples."""
+
+    def __init__(self, on_damage: OnDamage) -> None:
+        if on_damage not in get_args(OnDamage):
+            raise ConfigError(f"on_damage must be 'error' or 'skip', got {on_damage!r}")
+        self.on_damage = on_damage
+        #: Samples that were left out in this process so far.
+        self.num_skipped = 0
+
+    def make(self, sample: Mapping[str, Any]) -> Sample:
+        """Return what becomes of a sample."""
+        raise NotImplementedError
+
+    def make_stream(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
+        """Yield what becomes of samples; of damaged ones an error or nothing."""
+        for sample in source:
+            try:
+                made = self.make(sample)
+            except Exception as error:  # Pillow raises errors of a dozen kinds
+                if isinstance(error, ConfigError):
+                    raise
+                if self.on_damage == "error":
+                    raise SourceError(
+                        f"sample {sample.get('__key__')!r} of {sample.get('__url__')} must have a "
+                        f"readable image and text: {error}; restore it, or leave it out with "
+                        "on_damage='skip'"
+                    ) from error
+                self.num_skipped += 1
+                continue
+            yield made
+
+
+class ImageTextPairs(_Forgiving):
+    """Samples of tar files with an image and its text, as tensors; a process function.
+
+    Parameters
+    ----------
+    img_size
+        Pixels of both sides, or (height, width).
+    max_text_len
+        Tokens of a text: longer ones are cut, shorter ones filled up.
+    tokenizer
+        See `zindex.streaming.text_encoder.TextEncoder`.
+    text_fields
+        Names of the text, the first one that a sample has is taken.
+    image_fields
+        Names of the image likewise.
+    pad_id
+        Id to fill up with; None leaves texts as short as they are.
+    on_damage
+        ``"skip"`` leaves out samples whose image or text is missing or damaged, and counts them
+        in ``num_skipped``; ``"error"`` stops there.
+    max_pixels
+        Pixels that an image may have.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or the tokenizer is none.
+
+    Notes
+    -----
+    Samples have ``img`` (float32, shape (3, height, width), 0 to 1), ``txt`` (int64, shape
+    (max_text_len,)), ``txt_mask`` (bool, True for tokens of the text), and all else of the raw
+    sample but its image.
+    """
+
+    def __init__(
+        self,
+        img_size: ImageSize,
+        max_text_len: int,
+        tokenizer: TokenizerLike,
+        *,
+        text_fields: Sequence[str] = ("txt", "caption", "text"),
+        image_fields: Sequence[str] = _FIELDS,
+        pad_id: int | None = 0,
+        on_damage: OnDamage = "error",
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        super().__init__(on_damage)
+        if isinstance(max_text_len, bool) or not isinstance(max_text_len, int) or max_text_len < 1:
+            raise ConfigError(
+                f"max_text_len must be a whole number from 1 on, got {max_text_len!r}"
+            )
+        self.reader = ImageReader(img_size, keep_aspect=False, smooth=True, max_pixels=max_pixels)
+        self.max_text_len = max_text_len
+        self.encoder = TextEncoder(tokenizer)
+        self.text_fields = tuple(text_fields)
+        self.image_fields = tuple(image_fields)
+        self.pad_id = pad_id
+
+    def __call__(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
+        """Yield image and text of samples as tensors; SourceError for a damaged one."""
+        return self.make_stream(source)
+
+    def make(self, sample: Mapping[str, Any]) -> Sample:
+        """Return image and text of a sample as tensors."""
+        image = _find(sample, self.image_fields, "an image")
+        text = _find(sample, self.text_fields, "a text")
+        text = text.decode() if isinstance(text, bytes) else text
+        if not isinstance(text, str):
+            raise ValueError(f"a text must be text, got {type(text).__name__}")
+        [ids] = self.encoder.encode([text])
+        ids = ids[: self.max_text_len]
+        size = len(ids) if self.pad_id is None else self.max_text_len
+        tokens = torch.full((size,), self.pad_id or 0)
+        tokens[: len(ids)] = torch.from_numpy(ids)
+        rest = {key: value for key, value in sample.items() if key not in self.image_fields}
+        mask = torch.arange(size) < len(ids)
+        return rest | {"img": self.reader.read(image), "txt": tokens, "txt_mask": mask}
+
+
+class ImageRecords(_Forgiving):
+    """The image of records as a tensor under ``image``; for one record, or a process function.
+
+    Parameters
+    ----------
+    img_size
+        Pixels of the shorter side, or (height, width).
+    image_fields
+        Names of the image, the first one that a record has is taken: an open image, bytes, or the
+        path of a file.
+    on_damage, max_pixels
+        As for `ImageTextPairs`, of streams.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        img_size: ImageSize,
+        *,
+        image_fields: Sequence[str] = ("image", *_FIELDS, "imagepath"),
+        on_damage: OnDamage = "error",
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        super().__init__(on_damage)
+        self.reader = ImageReader(img_size, keep_aspect=True, smooth=False, max_pixels=max_pixels)
+        self.image_fields = tuple(image_fields)
+
+    def __call__(self, source: Any) -> Any:
+        """Return a record with its tensor, or None for an image that is None; a stream of others.
+
+        Raises
+        ------
+        SourceError
+            If the image of a record of a stream is missing or damaged.
+        ValueError, OSError
+            If that of a single record is.
+        """
+        if not isinstance(source, Mapping):
+            return self.make_stream(source)
+        if "image" in source and source["image"] is None:
+            return dict(source)
+        return self.make(source)
+
+    def make(self, sample: Mapping[str, Any]) -> Sample:
+        """Return a record with its image as a tensor."""
+        image = _find(sample, self.image_fields, "an image")
+        dropped = {*self.image_fields} - {"imagepath"}
+        rest = {key: value for key, value in sample.items() if key not in dropped}
+        return rest | {"image": self.reader.read(image)}
+
+
+class ImageTextPairProcessFnBuilder(ImageTextPairs):
+    """`ImageTextPairs` under upstream's name and arguments.
+
+    Parameters
+    ----------
+    img_size, max_text_len, tokenizer_name
+        ``img_size``, ``max_text_len`` and ``tokenizer`` of `ImageTextPairs`; the name is a path.
+    settings
+        Further arguments of `ImageTextPairs`.
+    """
+
+    def __init__(
+        self,
+        img_size: ImageSize,
+        max_text_len: int,
+        tokenizer_name: TokenizerLike,
+        **settings: Any,
+    ) -> None:
+        super().__init__(img_size, max_text_len, tokenizer_name, **settings)
+
+
+class ImageJsonlProcessFnBuilder(ImageRecords):
+    """`ImageRecords` under upstream's name."""
+
+
+def _find(sample: Mapping[str, Any], fields: Sequence[str], what: str) -> Any:
+    """Return the first field that a sample has."""
+    for field in fields:
+        if sample.get(field) is not None:
+            return sample[field]
+    names = sorted(key for key in map(str, sample) if not key.startswith("__"))
+    raise ValueError(f"{what} must be under one of {list(fields)}, it has {names}")

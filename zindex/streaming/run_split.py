@@ -1,0 +1,75 @@
+"""A split of a run, as its settings file describes it, for mixing with other datasets."""
+
+import os
+from collections import OrderedDict
+from typing import Any
+
+from zindex.errors import ConfigError
+
+
+def open_run_split(
+    config: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    tokenizer: Any = None,
+    eod: int | None = None,
+    vocab_size: int | None = None,
+    **settings: Any,
+) -> Any:
+    """Return the dataset of one split of a run; what is not built yet is built.
+
+    Parameters
+    ----------
+    config
+        Path of the run's settings, see `zindex.open_run`.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+    tokenizer
+        The tokenizer of the run; None takes the two numbers instead.
+    eod, vocab_size
+        Id that ends a document, and the number of ids.
+    settings
+        Further arguments of `zindex.open_run`.
+
+    Raises
+    ------
+    ConfigError
+        If the run has no such split, or several datasets for it and no blend; or neither a
+        tokenizer nor both numbers are given.
+    ZindexError
+        If data are missing or damaged.
+    """
+    # The building of indices is a large part of the package; files seldom ask for it.
+    from zindex.datasets.run_datasets import open_run
+
+    if tokenizer is None:
+        if eod is None or vocab_size is None:
+            raise ConfigError(
+                "a run needs its tokenizer, or both eod and vocab_size, got "
+                f"eod={eod} and vocab_size={vocab_size}; give them"
+            )
+        tokenizer = _Numbers(eod, vocab_size)
+    datasets = open_run(config, tokenizer, **settings)
+    found = datasets.get(split)
+    if not found:
+        raise ConfigError(
+            f"the split of a run must be one that it has ({', '.join(datasets)}), {config} has no "
+            f"{split!r}; name another, or give it samples"
+        )
+    if not isinstance(found, list):
+        return found
+    if len(found) > 1:
+        raise ConfigError(
+            f"a split must be one dataset to be mixed, {split!r} of {config} has {len(found)}; "
+            "give the run a blend, or mix its datasets by ZarrText"
+        )
+    return found[0]
+
+
+class _Numbers:
+    """What datasets ask of a tokenizer."""
+
+    def __init__(self, eod: int, vocab_size: int) -> None:
+        self.eod = eod
+        self.vocab_size = vocab_size
+        self.unique_identifiers = OrderedDict(eod=eod, vocab_size=vocab_size)

@@ -1,0 +1,151 @@
+"""Text to token ids, by a tokenizer of any kind; none is downloaded and no code of one is run."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError
+
+Int64Array = npt.NDArray[np.int64]
+
+#: A path, something with ``encode_batch`` or ``encode``, or a function from text to ids.
+TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
+
+_TOKENIZER_FILE = "tokenizer.json"
+# Attributes under which tokenizers keep the id of the end of a document.
+_END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
+
+
+class TextEncoder:
+    """Makes token ids of texts; pickles a tokenizer of a file by its path.
+
+    Parameters
+    ----------
+    tokenizer
+        The path of a ``tokenizer.json`` of the `tokenizers` library, or of a folder that holds
+        one; an object with ``encode_batch`` or ``encode``; or a function from a text to its ids.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of these, or the file is missing or damaged.
+    """
+
+    def __init__(self, tokenizer: TokenizerLike) -> None:
+        self.path: Path | None = None
+        if isinstance(tokenizer, str | os.PathLike):
+            self.path = _find_file(Path(tokenizer))
+            tokenizer = _load_file(self.path)
+        elif not callable(tokenizer) and not hasattr(tokenizer, "encode"):
+            raise ConfigError(
+                "a tokenizer must be the path of a tokenizer.json, an object with encode, or a "
+                f"function from text to ids, got {type(tokenizer).__name__}; pass one of these"
+            )
+        self.tokenizer: Any = tokenizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "tokenizer": None if self.path else self.tokenizer}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.path is not None:
+            self.tokenizer = _load_file(self.path)
+
+    def encode(self, texts: Sequence[str]) -> list[Int64Array]:
+        """Return the ids of each text.
+
+        Raises
+        ------
+        ConfigError
+            If the tokenizer gives other things than whole numbers.
+        """
+        tokenizer = self.tokenizer
+        if hasattr(tokenizer, "encode_batch_fast"):  # the same ids, without their places
+            found: Any = tokenizer.encode_batch_fast(texts)
+        elif hasattr(tokenizer, "encode_batch"):
+            found = tokenizer.encode_batch(texts)
+        else:
+            encode = getattr(tokenizer, "encode", tokenizer)
+            found = [encode(text) for text in texts]
+        return [self._take_ids(ids) for ids in found]
+
+    def _take_ids(self, ids: Any) -> Int64Array:
+        """Return ids as an array."""
+        array = np.asarray(getattr(ids, "ids", ids))
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ConfigError(
+                "a tokenizer must give a list of whole numbers for a text, "
+                f"{type(self.tokenizer).__name__} gives {type(ids).__name__} of {array.dtype} and "
+                f"shape {array.shape}; wrap it in a function that returns ids"
+            )
+        return array.astype(np.int64, copy=False)
+
+    def find_id(self, token: bool | int | str, what: str) -> int | None:
+        """Return the id of a special token.
+
+        Parameters
+        ----------
+        token
+            Its id, its text, True for the tokenizer's own end of a document, or False for none.
+        what
+            The argument that asks for it, for the message.
+
+        Raises
+        ------
+        ConfigError
+            If the tokenizer has no such token.
+        """
+        if token is False:
+            return None
+        if not isinstance(token, bool | str):
+            return int(token)
+        found = None
+        if token is True:
+            ids = (getattr(self.tokenizer, name, None) for name in _END_NAMES)
+            found = next((number for number in ids if isinstance(number, int)), None)
+        else:
+            for name in ("token_to_id", "convert_tokens_to_ids"):
+                if found is None and hasattr(self.tokenizer, name):
+                    found = getattr(self.tokenizer, name)(token)
+        if found is None:
+            sought = "an end of documents" if token is True else f"the token {token!r}"
+            raise ConfigError(
+                f"{what} needs {sought}, which {type(self.tokenizer).__name__} does not have; give "
+                "the id itself"
+            )
+        return int(found)
+
+
+def _find_file(path: Path) -> Path:
+    """Return the file of a tokenizer."""
+    file = path / _TOKENIZER_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(
+            f"a tokenizer must be a {_TOKENIZER_FILE}, or a folder with one, there is none at "
+            f"{path}; nothing is downloaded: save it there first"
+        )
+    return file.absolute()
+
+
+def _load_file(file: Path) -> Any:
+    """Return the tokenizer of a file; texts are neither cut nor filled up by it."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ConfigError(
+            f"reading {file} needs the tokenizers library; install tokenizers, or pass a function "
+            "from text to ids"
+        ) from error
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(
+            f"{file} must be a file of the tokenizers library: {error}; save the tokenizer again"
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
