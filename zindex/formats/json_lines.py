@@ -7,21 +7,28 @@ object repeats a name, the last value wins.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from zindex.errors import SourceError
 from zindex.formats.damage import Damage
 
+
+def decode_with_json(line: bytes) -> Any:
+    """Return the value of a line as the standard library reads text, never other encodings."""
+    return json.loads(line.decode())
+
+
+loads: Callable[[bytes], Any]
 try:
     from orjson import loads
 except ImportError:  # pragma: no cover
-    from json import loads  # type: ignore[assignment]
+    loads = decode_with_json
 
 #: Bytes of the longest line that is read.
 MAX_LINE_NBYTES = 1 << 28
 
-__all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_object"]
+__all__ = ["MAX_LINE_NBYTES", "cut_lines", "decode_with_json", "loads", "parse_object"]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -34,7 +41,7 @@ def parse_object(line: bytes) -> dict[str, Any]:
     """
     try:
         value = loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = _parse_slowly(line)
     if not isinstance(value, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(value).__name__}")
@@ -46,7 +53,7 @@ def _parse_slowly(line: bytes) -> Any:
     if not line.strip():
         raise SourceError("there is a blank line")
     try:
-        return json.loads(line.decode())
+        return decode_with_json(line)
     except RecursionError:
         raise SourceError("there is JSON that is nested too deeply") from None
     except ValueError as error:

@@ -17,7 +17,7 @@ class DamageLog:
     Parameters
     ----------
     what
-        What each file must be, for messages.
+        What each file must be, for messages, unless one is said to be something else.
     on_damage
         ``"error"`` raises; ``"skip"`` counts, and logs once per file.
 
@@ -36,7 +36,7 @@ class DamageLog:
         self.num_skipped = 0
         self._logged: set[str] = set()
 
-    def report(self, url: str, damage: Damage, left_out: str) -> None:
+    def report(self, url: str, damage: Damage, left_out: str, *, what: str | None = None) -> None:
         """Raise for damage, or count it.
 
         Parameters
@@ -47,13 +47,15 @@ class DamageLog:
             What is wrong in it.
         left_out
             What goes with it.
+        what
+            What this file must be.
 
         Raises
         ------
         SourceError
             Unless damage is to be skipped.
         """
-        place = f"{url} must be {self.what}, but at byte {damage.offset:,} {damage.reason}"
+        place = f"{url} must be {what or self.what}, but at byte {damage.offset:,} {damage.reason}"
         if self.on_damage == "error":
             raise SourceError(
                 f"{place}; restore the file, or leave out {left_out} with on_damage='skip'"

@@ -57,7 +57,7 @@ class JsonlFiles:
         part_nbytes: int = 8 << 20,
         on_damage: OnDamage = "error",
     ) -> None:
-        self._damage = DamageLog("lines of JSON objects", on_damage)
+        self.damage = DamageLog("lines of JSON objects", on_damage)
         self._grid = PartGrid(list_files(path, [".jsonl"]), part_nbytes)
         self.urls: Sequence[str] = [file.url for file in self._grid.files]
         # Of each file, the line breaks before its first parts, as far as they were counted.
@@ -71,7 +71,7 @@ class JsonlFiles:
     @property
     def num_skipped(self) -> int:
         """Lines, or rests of files, left out so far in this process."""
-        return self._damage.num_skipped
+        return self.damage.num_skipped
 
     def part_url(self, part: int) -> str:
         """Return the file that a part belongs to."""
@@ -115,7 +115,7 @@ class JsonlFiles:
             with closing(local_chunks(file, first)) as chunks:
                 yield from self._read_lines(file.url, chunks, first, stop, line)
         except Damage as damage:
-            self._damage.report(file.url, damage, "the rest of this part")
+            self.damage.report(file.url, damage, "the rest of this part")
 
     def _read_lines(
         self, url: str, chunks: Iterator[bytes], offset: int, stop: int | None, line: int
@@ -128,14 +128,14 @@ class JsonlFiles:
                 try:
                     sample = loads(text)
                     sample["__url__"] = url  # a TypeError if this is no object
-                except (ValueError, TypeError):
+                except (ValueError, TypeError, RecursionError):
                     try:
                         sample = parse_object(text)
                     except SourceError as error:
                         # Each line before it ends in one more byte.
                         at = first + sum(map(len, lines[: number - line])) + number - line
                         damage = Damage(f"(line {number:,}) {error}", at)
-                        self._damage.report(url, damage, "such lines")
+                        self.damage.report(url, damage, "such lines")
                         continue
                     sample["__url__"] = url
                 sample["__key__"] = str(number)

@@ -15,6 +15,7 @@ from zindex.store.files import file_nbytes
 
 #: Key of a sample -> the values of its metadata, in the order of their names.
 Metadata = dict[str, tuple[Any, ...]]
+_WHAT = "metadata of samples, a JSON object with a key on each line"
 
 
 def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
@@ -82,12 +83,12 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
             try:
                 key, wanted = _parse(line, names)
             except SourceError as error:
-                damage.report(sidecar.url, Damage(str(error), offset), "such lines")
+                damage.report(sidecar.url, Damage(str(error), offset), "such lines", what=_WHAT)
             else:
                 # Several lines of one sample are one; the later wins.
                 found.setdefault(key, {}).update(wanted)
     except Damage as error:
-        damage.report(sidecar.url, error, "the rest of it")
+        damage.report(sidecar.url, error, "the rest of it", what=_WHAT)
     return {key: tuple(map(fields.get, names)) for key, fields in found.items()}
 
 

@@ -22,6 +22,7 @@ from zindex.sources.tar_members import (
     FileWindow,
     Refusal,
     Window,
+    check_rest,
     iterate_members,
 )
 
@@ -77,8 +78,7 @@ class TarFiles:
         part_nbytes: int = 64 << 20,
         on_damage: OnDamage = "error",
     ) -> None:
-        self._damage = DamageLog("a whole tar archive of samples", on_damage)
-        self._sidecar_damage = DamageLog("metadata of samples, a JSON object a line", on_damage)
+        self.damage = DamageLog("a whole tar archive of samples", on_damage)
         self._fields = check_meta_names(meta_names)
         self._grid = PartGrid(list_files(path, ["tar"], include_dirs=include_dirs), part_nbytes)
         self.urls: Sequence[str] = [file.url for file in self._grid.files]
@@ -94,7 +94,7 @@ class TarFiles:
     @property
     def num_skipped(self) -> int:
         """Samples, rests of archives and lines of metadata left out so far in this process."""
-        return self._damage.num_skipped + self._sidecar_damage.num_skipped
+        return self.damage.num_skipped
 
     def part_url(self, part: int) -> str:
         """Return the file that a part belongs to."""
@@ -139,7 +139,7 @@ class TarFiles:
                     window = FileWindow(file, descriptor, STEP_NBYTES)
                     yield from self._read_samples(number, window, start, stop, metadata)
         except Damage as damage:
-            self._damage.report(file.url, damage, "the sample there and all behind it")
+            self.damage.report(file.url, damage, "the sample there and all behind it")
 
     def _read_samples(
         self,
@@ -160,7 +160,7 @@ class TarFiles:
             dot = name.find(".", base)
             if (dot <= base or name[0] == "_") and key_of(name) is None:
                 if isinstance(content, Refusal):
-                    self._damage.report(url, Damage(content.reason, start), "that member")
+                    self.damage.report(url, Damage(content.reason, start), "that member")
                 continue
             key = name[:dot]
             if key != current:
@@ -187,11 +187,12 @@ class TarFiles:
                     sample.update(zip(fields, metadata.get(key, nothing), strict=True))
                     continue
                 reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
-            self._damage.report(url, Damage(reason, start), "the sample")
+            self.damage.report(url, Damage(reason, start), "the sample")
             is_whole = False
         if is_whole:
             yield sample
         self._note_start(number, None)
+        check_rest(window)
 
     def _note_start(self, number: int, start: int | None) -> None:
         """Remember where a sample begins that is the first of one part or more; None: no more."""
@@ -227,7 +228,7 @@ class TarFiles:
         """Return the metadata of a file's samples; those of the last file are kept."""
         if self._metadata is None or self._metadata[0] != number:
             file = self._grid.files[number]
-            found = read_sidecar(file, list(self._fields), self._sidecar_damage)
+            found = read_sidecar(file, list(self._fields), self.damage)
             self._metadata = (number, found)
         return self._metadata[1]
 

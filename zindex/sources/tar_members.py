@@ -51,6 +51,8 @@ class Window(Protocol):
     buffer: bytes
     #: Where the buffer begins in the archive.
     base: int
+    #: Where the archive's end is marked, once that was found.
+    end: int | None
 
     def cover(self, start: int, nbytes: int) -> None:
         """Make the buffer begin at a byte and hold so many; Damage if the archive ends before."""
@@ -80,6 +82,7 @@ class FileWindow:
         self.step_nbytes = step_nbytes
         self.nbytes = file.nbytes or 0
         self.buffer, self.base = b"", 0
+        self.end: int | None = None
 
     def cover(self, start: int, nbytes: int) -> None:
         """Read the buffer; see `Window`."""
@@ -114,6 +117,7 @@ class ChunkWindow:
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self.chunks = chunks
         self.buffer, self.base = b"", 0
+        self.end: int | None = None
 
     def cover(self, start: int, nbytes: int) -> None:
         """Take chunks until the buffer holds what is wanted; see `Window`."""
@@ -174,7 +178,7 @@ def iterate_members(window: Window, position: int, *, with_content: bool) -> Ite
         except SourceError as error:
             raise Damage(str(error), position) from None
         if header is None:
-            _check_rest(window, position)
+            window.end = position
             return
         raw, nbytes, kind = header
         if kind in REGULAR:
@@ -251,9 +255,12 @@ def _take_extension(
         raise Damage(str(error), position - BLOCK_NBYTES) from None
 
 
-def _check_rest(window: Window, position: int) -> None:
-    """Raise Damage unless only zeros follow the end of an archive."""
-    start = position
+def check_rest(window: Window) -> None:
+    """Read on behind the end of an archive; Damage unless only zeros follow.
+
+    Streams are checked as they are read, so that their compression is sound is known only then.
+    """
+    start = position = window.end or 0
     while chunk := window.more(position):
         if chunk.count(0) != len(chunk):
             raise Damage("there are bytes behind the archive's end; is it several in one?", start)

@@ -61,6 +61,7 @@ class JsonlIterableDataset(IterableDataset[Sample]):
     ) -> None:
         check_leaf(process_fn, shuffle_buffer)
         self.files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage=on_damage)
+        self.damage = self.files.damage
         self.process_fn = process_fn
         self.shuffle_buffer = shuffle_buffer
         self.urls = list(self.files.urls)
@@ -69,7 +70,7 @@ class JsonlIterableDataset(IterableDataset[Sample]):
     @property
     def num_skipped(self) -> int:
         """Lines, or rests of files, left out so far in this process."""
-        return self.files.num_skipped
+        return self.damage.num_skipped
 
     def read_part(self, part: int) -> Iterator[Sample]:
         """Return the samples of a part; errors as of `JsonlFiles.read_part`."""

@@ -74,6 +74,7 @@ class MetaDistributedWebDataset(IterableDataset[Sample]):
             part_nbytes=part_nbytes,
             on_damage=on_damage,
         )
+        self.damage = self.files.damage
         self.process_fn = process_fn
         self.shuffle_buffer = shuffle_buffer
         self.urls = list(self.files.urls)
@@ -82,7 +83,7 @@ class MetaDistributedWebDataset(IterableDataset[Sample]):
     @property
     def num_skipped(self) -> int:
         """Samples, rests of archives and lines of metadata left out so far in this process."""
-        return self.files.num_skipped
+        return self.damage.num_skipped
 
     def read_part(self, part: int) -> Iterator[Sample]:
         """Return the samples of a part; errors as of `TarFiles.read_part`."""

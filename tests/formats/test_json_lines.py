@@ -1,0 +1,114 @@
+"""Lines of JSON objects: what is one, and where one ends."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zindex.errors import SourceError
+from zindex.formats import json_lines
+from zindex.formats.damage import Damage
+from zindex.formats.json_lines import cut_lines, decode_with_json, parse_object
+
+
+@pytest.fixture(params=["orjson", "json"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both parsers accept and refuse the same."""
+    if request.param == "orjson":
+        pytest.importorskip("orjson", reason="needs the extra 'streaming'")
+    else:
+        monkeypatch.setattr(json_lines, "loads", decode_with_json)
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (b"{}", {}),
+        (b' {"a": [1, -2.5, true, null]} \r', {"a": [1, -2.5, True, None]}),
+        ('{"ü": "日本"}'.encode(), {"ü": "日本"}),
+        (b'{"a": 1, "a": 2}', {"a": 2}),
+        (b'{"a": 9223372036854775807}', {"a": 2**63 - 1}),
+        (b'{"a": Infinity}', {"a": math.inf}),
+        (b'{"a": "\\ud800"}', {"a": "\ud800"}),
+    ],
+)
+def test_objects(line: bytes, value: dict[str, Any]) -> None:
+    assert parse_object(line) == value
+
+
+@pytest.mark.usefixtures("parser")
+def test_nan_is_read() -> None:
+    assert math.isnan(parse_object(b'{"a": NaN}')["a"])
+
+
+def test_whole_numbers_beyond_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The one way in which the parsers differ.
+    monkeypatch.setattr(json_lines, "loads", decode_with_json)
+    assert parse_object(b'{"a": 18446744073709551616}') == {"a": 2**64}
+    orjson = pytest.importorskip("orjson", reason="needs the extra 'streaming'")
+    monkeypatch.setattr(json_lines, "loads", orjson.loads)
+    value = parse_object(b'{"a": 18446744073709551616}')["a"]
+    assert type(value) is float
+    assert value == 2.0**64
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"", "there is a blank line"),
+        (b" \t\r", "there is a blank line"),
+        (b'{"a": 1', "there is no JSON: Expecting ',' delimiter"),
+        (b"{'a': 1}", "there is no JSON: Expecting property name"),
+        (b'{"a": 1}{"b": 2}', "there is no JSON: Extra data"),
+        (b'{"a": "\xff"}', "there is no JSON: 'utf-8' codec can't decode"),
+        (b'{"a": "\xed\xa0\x80"}', "there is no JSON: 'utf-8' codec can't decode"),
+        (b"\xef\xbb\xbf{}", "there is no JSON: Unexpected UTF-8 BOM"),
+        (b'{"a": "\x01"}', "there is no JSON: Invalid control character"),
+        (b"[" * 100_000, "there is JSON that is nested too deeply"),
+        (b"[1]", "there must be a JSON object, it is of type list"),
+        (b"null", "there must be a JSON object, it is of type NoneType"),
+        (b'"text"', "there must be a JSON object, it is of type str"),
+    ],
+)
+def test_bad_lines(line: bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        parse_object(line)
+
+
+def in_chunks(content: bytes, size: int) -> Iterator[bytes]:
+    return (content[at : at + size] for at in range(0, len(content), size))
+
+
+@given(st.binary(max_size=40).map(lambda text: text.replace(b"x", b"\n")), st.integers(1, 45))
+def test_lines_and_offsets_do_not_depend_on_chunks(content: bytes, size: int) -> None:
+    expected = content.split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    found = []
+    for offset, lines in cut_lines(in_chunks(content, size)):
+        for line in lines:
+            assert content[offset : offset + len(line)] == line
+            found.append(line)
+            offset += len(line) + 1
+    assert found == expected
+
+
+@given(st.text("ab\n", max_size=40).map(str.encode), st.integers(1, 45), st.integers(1, 45))
+def test_a_line_belongs_to_where_it_begins(content: bytes, size: int, stop: int) -> None:
+    whole = [line for _, lines in cut_lines([content]) for line in lines] if content else []
+    starts = [0, *(at + 1 for at, letter in enumerate(content) if letter == 10)]
+    own = [line for line, start in zip(whole, starts, strict=False) if start < stop]
+    found = [line for _, lines in cut_lines(in_chunks(content, size), 0, stop) for line in lines]
+    assert found == own
+
+
+def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "MAX_LINE_NBYTES", 100)
+    with pytest.raises(Damage, match="a line begins that has more than 100 bytes") as caught:
+        list(cut_lines([b"{}\n", *[b" " * 30] * 9]))
+    assert caught.value.offset == 3

@@ -1,0 +1,107 @@
+"""Tar archives written byte by byte, so that each can be wrong in one known way."""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+END = bytes(1024)
+
+
+def header(
+    name: bytes = b"a.txt",
+    *,
+    size: int | bytes = 0,
+    kind: bytes = b"0",
+    prefix: bytes = b"",
+    magic: bytes = b"ustar\00000",
+    checksum: int | None = None,
+) -> bytes:
+    """Return the 512 bytes of a header; a size in bytes is put there as it is."""
+    field = size if isinstance(size, bytes) else b"%011o\0" % size
+    block = (
+        name.ljust(100, b"\0")
+        + b"0000644\0"
+        + b"0000000\0" * 2
+        + field.ljust(12, b"\0")
+        + b"00000000000\0"
+        + b" " * 8
+        + kind
+        + bytes(100)
+        + magic
+        + bytes(80)
+        + prefix
+    ).ljust(512, b"\0")
+    total = sum(block) if checksum is None else checksum
+    return block[:148] + b"%06o\0 " % total + block[156:]
+
+
+def member(name: bytes, content: bytes = b"", **fields: Any) -> bytes:
+    """Return a header and its content, padded."""
+    size = fields.pop("size", len(content))
+    return header(name, size=size, **fields) + content + bytes(-len(content) % 512)
+
+
+def pax(fields: Mapping[str, str | bytes], kind: bytes = b"x") -> bytes:
+    """Return a pax header with its fields."""
+    content = b""
+    for key, value in fields.items():
+        text = value.encode() if isinstance(value, str) else value
+        record = b" " + key.encode() + b"=" + text + b"\n"
+        length = len(record)
+        while length != len(b"%d" % length) + len(record):
+            length = len(b"%d" % length) + len(record)
+        content += b"%d" % length + record
+    return member(b"PaxHeaders/x", content, kind=kind)
+
+
+def write_members(path: Path, *members: bytes, end: bytes = END) -> Path:
+    """Write an archive of given pieces."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(members) + end)
+    return path
+
+
+def write_tar(
+    path: Path,
+    members: Iterable[tuple[str, bytes]],
+    *,
+    form: int = tarfile.GNU_FORMAT,
+) -> Path:
+    """Write an archive with the standard library."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def numbered(count: int, *, size: int = 100) -> list[tuple[str, bytes]]:
+    """Return the members of samples 0000, 0001, ... with a txt, a png and an empty id."""
+    members: list[tuple[str, bytes]] = []
+    for number in range(count):
+        members.append((f"{number:04d}.txt", f"text {number}".encode()))
+        members.append((f"{number:04d}.png", bytes([number % 256]) * (size + number)))
+        members.append((f"{number:04d}.id", b""))
+    return members
+
+
+def write_lines(path: Path, objects: Sequence[object]) -> Path:
+    """Write a jsonl file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(value) + "\n" for value in objects))
+    return path
+
+
+def read_all(files: Any) -> list[dict[str, Any]]:
+    """Return the samples of all parts, in order."""
+    return [sample for part in range(files.num_parts) for sample in files.read_part(part)]
+
+
+def plain(samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return samples without the name of their file."""
+    return [{key: value for key, value in sample.items() if key != "__url__"} for sample in samples]

@@ -1,0 +1,130 @@
+"""The jsonl of metadata beside a tar: which sample gets what, and what is an error."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sources.archives import read_all, write_lines, write_tar
+from zindex.errors import ConfigError, SourceError
+from zindex.sources.tar_files import TarFiles
+
+MEMBERS = [
+    ("0.txt", b"with id"),
+    ("0.id", b"the bytes in it are not looked at"),
+    ("1.txt", b"without id"),
+    ("2.id", b""),
+    ("2.txt", b"id without a line"),
+    ("sub/0.id", b""),
+    ("sub/0.txt", b"in a folder"),
+]
+LINES = [
+    {"key": "0", "Caption": "zero", "width": 10, "unused": 1},
+    {"key": "1", "Caption": "one"},
+    {"key": "sub/0", "Caption": None},
+    {"key": "0", "width": 20},
+]
+
+
+def metadata(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    hidden = {"txt", "id", "__url__"}
+    return [{key: sample[key] for key in sample if key not in hidden} for sample in samples]
+
+
+def write(folder: Path, lines: list[Any] | None = LINES, name: str = "a") -> Path:
+    if lines is not None:
+        write_lines(folder / f"{name.partition('.')[0]}.meta.jsonl", lines)
+    return write_tar(folder / f"{name}.tar", MEMBERS)
+
+
+@pytest.mark.parametrize("part_nbytes", [512, 64 << 20])
+@pytest.mark.parametrize("name", ["a", "a.b", "a.tar.0"])
+def test_the_join(tmp_path: Path, part_nbytes: int, name: str) -> None:
+    path = write(tmp_path, name=name)
+    files = TarFiles(path, meta_names=["Caption", "width"], part_nbytes=part_nbytes)
+    assert metadata(read_all(files)) == [
+        {"__key__": "0", "caption": "zero", "width": 20},
+        {"__key__": "1"},
+        {"__key__": "2", "caption": None, "width": None},
+        {"__key__": "sub/0", "caption": None, "width": None},
+    ]
+
+
+def test_no_names_no_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path, [{"no": "key"}])
+    assert metadata(read_all(TarFiles(path)))[0] == {"__key__": "0"}
+
+
+def test_no_sidecar(tmp_path: Path) -> None:
+    samples = read_all(TarFiles(write(tmp_path, None), meta_names=["width"]))
+    assert metadata(samples)[:2] == [{"__key__": "0", "width": None}, {"__key__": "1"}]
+
+
+def test_each_archive_has_its_own(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path, [{"key": "0", "of": name}], name=name)
+    files = TarFiles(tmp_path, meta_names=["of"])
+    assert [sample["of"] for sample in read_all(files) if sample["__key__"] == "0"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["txt", "TXT", "id"])
+def test_a_member_of_the_name_of_metadata(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path)
+    with pytest.raises(ValueError, match=rf"a .*{name.lower()}' .*'0'"):
+        read_all(TarFiles(path, meta_names=[name]))
+    files = TarFiles(path, meta_names=[name], on_damage="skip")
+    assert [sample["__key__"] for sample in read_all(files)] == ["1"]
+    assert files.num_skipped == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"caption": "x"}', "there must be an object with a key, a text, the key is None"),
+        ('{"key": 7, "caption": "x"}', "there must be an object with a key, a text, the key is 7"),
+        ('{"key": "0", "caption"', "there is no JSON"),
+        ('["key"]', "there must be a JSON object, it is of type list"),
+        ("", "there is a blank line"),
+    ],
+)
+def test_bad_lines(tmp_path: Path, line: str, message: str) -> None:
+    path = write(tmp_path)
+    (tmp_path / "a.meta.jsonl").write_text(f'{{"key": "2", "caption": "x"}}\n{line}\n')
+    with pytest.raises(
+        SourceError, match=rf"a\.meta\.jsonl must be metadata .* at byte 29 {message}"
+    ):
+        read_all(TarFiles(path, meta_names=["caption"]))
+    files = TarFiles(path, meta_names=["caption"], on_damage="skip")
+    assert [sample.get("caption", "none") for sample in read_all(files)] == [
+        None,
+        "none",
+        "x",
+        None,
+    ]
+    assert files.num_skipped == 1
+
+
+def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zindex.formats.json_lines.MAX_LINE_NBYTES", 1000)
+    monkeypatch.setattr("zindex.sources.chunks.LOCAL_NBYTES", 64)
+    path = write(tmp_path)
+    with open(tmp_path / "a.meta.jsonl", "a") as stream:
+        stream.write(" " * 5000)
+    files = TarFiles(path, meta_names=["caption"], on_damage="skip")
+    assert len(read_all(files)) == 4
+    assert files.num_skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("caption", "meta_names must be a list of names, got the text 'caption'"),
+        (["a", "A"], "each name of metadata must be given once, got 'A' again"),
+        (["__key__"], "a name of metadata must not begin with __, got '__key__'"),
+        ([""], "meta_names must be names of fields, got ''"),
+        ([1], "meta_names must be names of fields, got 1"),
+    ],
+)
+def test_names_that_are_refused(tmp_path: Path, names: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TarFiles(write(tmp_path), meta_names=names)
