@@ -36,11 +36,12 @@ class LeafStream:
     def __init__(self, leaf: Leaf, lane: Lane, pool: Pool, entries: Entries) -> None:
         self.leaf, self.lane, self.pool = leaf, lane, pool
         finished, delivered, skipped = entries.get(leaf.key, (0, 0, 0))
-        self.cursor: tuple[int, int, int] = (finished, delivered, skipped)
+        self._begin: tuple[int, int, int] = (finished, delivered, skipped)
+        self.changed: Entries = {leaf.key: self._begin}
 
     def entries(self) -> Entries:
         """Return where the lane is."""
-        return {self.leaf.key: self.cursor}
+        return {self.leaf.key: self.changed[self.leaf.key]}
 
     def _labels(self, seed: int, epoch: int) -> Sample:
         """Return what all samples of an epoch carry."""
@@ -52,36 +53,33 @@ class LeafStream:
             "__epoch__": epoch,
         }
 
-    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
+    def __iter__(self) -> Iterator[Sample]:
         raise NotImplementedError
 
 
 class _ReadStream(LeafStream):
     """A lane of a source that is read in order, part by part or file by file."""
 
-    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
-        key, empty = self.leaf.key, set[int]()
-        while True:
-            finished, start, skipped = self.cursor
-            place = self._place(finished)
-            if place is None:
-                return
+    def __iter__(self) -> Iterator[Sample]:
+        key, dataset, empty = self.leaf.key, self.leaf.dataset, set[int]()
+        finished, start, skipped = self._begin
+        while (place := self._place(finished)) is not None:
             item, samples, labels, begun, num_items = place
             start, delivered = max(start, begun), 0
-            already = self.leaf.dataset.num_skipped
+            # What this process had left out before, elsewhere.
+            other = dataset.num_skipped - skipped
             for sample in samples:
                 delivered += 1
                 if delivered <= start:
                     # Up to here losses were counted when it was read the first time.
-                    already = self.leaf.dataset.num_skipped
+                    other = dataset.num_skipped - skipped
                     continue
-                if "__url__" not in sample or "__key__" not in sample:
-                    self._refuse(sample)
-                # A source may keep its samples, or give one twice.
-                sample = {**sample, **labels}
-                self.cursor = finished, delivered, skipped + self._skipped_since(already)
-                yield sample, {key: self.cursor}
-            self.cursor = finished + 1, 0, skipped + self._skipped_since(already)
+                if delivered == 1:
+                    self._check(sample)
+                sample.update(labels)
+                self.changed = {key: (finished, delivered, dataset.num_skipped - other)}
+                yield sample
+            finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
                 empty.clear()
             else:
@@ -89,14 +87,13 @@ class _ReadStream(LeafStream):
             if self.leaf.cyclic and len(empty) >= num_items:
                 self._refuse_empty(len(empty))
 
-    def _skipped_since(self, already: int) -> int:
-        return int(self.leaf.dataset.num_skipped) - already
-
-    def _refuse(self, sample: Sample) -> None:
-        raise SourceError(
-            f"samples of {self.leaf.name!r} must have __url__ and __key__, got {sorted(sample)}; "
-            "let its process_fn copy both from the sample that it was given"
-        )
+    def _check(self, sample: Sample) -> None:
+        """Check what a source gives, by the first sample of a part."""
+        if "__url__" not in sample or "__key__" not in sample:
+            raise SourceError(
+                f"samples of {self.leaf.name!r} must have __url__ and __key__, got "
+                f"{sorted(sample)}; let its process_fn copy both from the sample that it was given"
+            )
 
     def _refuse_empty(self, num_empty: int) -> None:
         raise SourceError(
@@ -178,9 +175,9 @@ def split_urls(num_urls: int, lane: Lane) -> list[int]:
 class ItemStream(LeafStream):
     """Items of a map-style set, in an order that is known without reading."""
 
-    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
+    def __iter__(self) -> Iterator[Sample]:
         key, by_position = self.leaf.key, self.leaf.order == "cogdata_block2m"
-        finished, _, skipped = self.cursor
+        finished, _, skipped = self._begin
         for epoch, positions, indices in self._blocks(finished):
             seed = self.leaf.seed + (_SEED_STEP * epoch if by_position else 0)
             labels = self._labels(seed, epoch)
@@ -190,8 +187,8 @@ class ItemStream(LeafStream):
                 sample = {**item, **labels} if isinstance(item, dict) else {"data": item, **labels}
                 sample["__index__"] = index
                 finished += 1
-                self.cursor = finished, 0, skipped
-                yield sample, {key: self.cursor}
+                self.changed = {key: (finished, 0, skipped)}
+                yield sample
 
     def _blocks(self, start: int) -> Iterator[tuple[int, list[int], list[int]]]:
         """Yield epochs, with positions and indices of the lane's next items in them."""

@@ -21,13 +21,16 @@ class Mixing(Protocol):
 
 
 class Stream(Protocol):
-    """Samples of one lane, each with the entries that changed since the one before."""
+    """Samples of one lane."""
+
+    #: The entries that changed when the last sample was taken. Whoever took it may add to them.
+    changed: Entries
 
     def entries(self) -> Entries:
         """Return where the lane is, after the last sample that was taken."""
         ...
 
-    def __iter__(self) -> Iterator[tuple[Sample, Entries]]: ...
+    def __iter__(self) -> Iterator[Sample]: ...
 
 
 class MixedStream:
@@ -50,6 +53,7 @@ class MixedStream:
         self._streams, self._mixing, self._lane = streams, mixing, lane
         self._stop_on_first = stop_on_first
         self._num_picks: int = entries.get(self._key, 0)
+        self.changed: Entries = {}
 
     def entries(self) -> Entries:
         """Return where the lane is."""
@@ -58,40 +62,42 @@ class MixedStream:
             found |= stream.entries()
         return found
 
-    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
-        iterators: list[Iterator[tuple[Sample, Entries]] | None] = [*map(iter, self._streams)]
-        num_left, key = len(iterators), self._key
-        for pick in self._mixing.picks(self._lane, self._num_picks):
+    def __iter__(self) -> Iterator[Sample]:
+        streams, key, num_picks = self._streams, self._key, self._num_picks
+        iterators: list[Iterator[Sample] | None] = [*map(iter, streams)]
+        num_left = len(iterators)
+        for pick in self._mixing.picks(self._lane, num_picks):
+            num_picks += 1
             iterator = iterators[pick]
-            if iterator is not None:
-                found = next(iterator, None)
-                if found is None:
-                    iterators[pick] = None
-                    num_left -= 1
-                    if not num_left or self._stop_on_first:
-                        return
-            else:
-                found = None
-            self._num_picks += 1
-            if found is not None:
-                found[1][key] = self._num_picks
-                yield found
+            if iterator is None:
+                continue
+            sample = next(iterator, None)
+            if sample is None:
+                iterators[pick] = None
+                num_left -= 1
+                if not num_left or self._stop_on_first:
+                    return
+                continue
+            self.changed = changed = streams[pick].changed
+            self._num_picks = changed[key] = num_picks
+            yield sample
 
 
 @dataclass
 class _Feed:
     """The source samples of one segment, as a yield function reads them."""
 
-    source: Iterator[tuple[Sample, Entries]]
+    stream: Stream
+    samples: Iterator[Sample]
     length: int
     num_read: int = 0
     ended: bool = False
     changed: Entries = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Sample]:
-        for sample, changed in islice(self.source, self.length):
+        for sample in islice(self.samples, self.length):
             self.num_read += 1
-            self.changed |= changed
+            self.changed |= self.stream.changed
             yield sample
         self.ended = self.num_read < self.length
 
@@ -123,23 +129,24 @@ class YieldStream:
         self._progress: dict[str, Any] = entries.get(self._key) or {"orphans": 0}
         at_start = self._progress.get("start")
         self._source = open_source(lane, origin, entries if at_start is None else at_start)
+        self.changed: Entries = {}
 
     def entries(self) -> Entries:
         """Return where the lane is."""
         return self._source.entries() | {self._key: self._progress}
 
-    def __iter__(self) -> Iterator[tuple[Sample, Entries]]:
+    def __iter__(self) -> Iterator[Sample]:
         orphans = self._origin.orphans.get(self._path, [])[self._lane.index :: self._lane.count]
         for number in range(self._progress["orphans"], len(orphans)):
             yield from self._finish(orphans[number], number)
             self._progress = {"orphans": number + 1}
-        source, ended = iter(self._source), False
+        samples, ended = iter(self._source), False
         untold: Entries = {}
         while not ended:
             start = self._progress.get("start")
             skip = self._progress.get("outputs", 0)
             # What was read after the last output of a segment is told with the next output.
-            feed = _Feed(source, self._length, changed=untold)
+            feed = _Feed(self._source, samples, self._length, changed=untold)
             if start is None:
                 start = self._source.entries()
             for number, output in enumerate(self._run(feed), 1):
@@ -151,9 +158,9 @@ class YieldStream:
                     "outputs": number,
                     "inputs": feed.num_read,
                 }
-                changed, feed.changed = feed.changed, {}
-                changed[self._key] = self._progress
-                yield output, changed
+                self.changed = feed.changed | {self._key: self._progress}
+                feed.changed = {}
+                yield output
             ended, untold = feed.ended, feed.changed
             if not feed.num_read and not ended:
                 raise SourceError(
@@ -162,16 +169,17 @@ class YieldStream:
                 )
             self._progress = {"orphans": len(orphans)}
 
-    def _finish(self, orphan: dict[str, Any], number: int) -> Iterator[tuple[Sample, Entries]]:
+    def _finish(self, orphan: dict[str, Any], number: int) -> Iterator[Sample]:
         """Yield what is left of a segment of an older origin."""
         origin = Origin.from_json(self._origin.older[orphan["origin"]])
         source = self._open_source(Lane(**orphan["lane"]), origin, orphan["start"])
-        feed = _Feed(iter(source), orphan["inputs"])
+        feed = _Feed(source, iter(source), orphan["inputs"])
         delivered = max(orphan["outputs"], self._progress.get("outputs", 0))
         for count, output in enumerate(self._run(feed), 1):
             if count > delivered:
                 self._progress = {"orphans": number, "outputs": count}
-                yield output, {self._key: self._progress}
+                self.changed = {self._key: self._progress}
+                yield output
 
     def _run(self, feed: _Feed) -> Iterator[Sample]:
         """Yield what the function makes of a segment."""

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import count, islice
+from itertools import islice
 
 from zindex.plan.largest_remainder import largest_remainder
 
 # Weights that no small integers express are rounded to this many parts of the whole.
-_MAX_PERIOD = 1 << 20
+_MAX_PERIOD = 1 << 16
 _GOLDEN = (math.sqrt(5) - 1) / 2
+_BLOCK = 4096  # picks found at once
 
 
 def integer_weights(percents: Sequence[float]) -> list[int]:
@@ -29,7 +30,7 @@ def integer_weights(percents: Sequence[float]) -> list[int]:
     -------
     weights
         Each >= 1. Ratios of short decimals are exact; others are rounded so that the sum is about
-        a million.
+        65,536.
 
     Examples
     --------
@@ -92,16 +93,21 @@ class ExactMixing:
         weights = integer_weights(percents)
         self._period = sum(weights)
         self._order = exact_order(weights)
+        if self._period < _BLOCK:
+            # A block is many periods.
+            self._order = iter(list(self._order) * (_BLOCK // self._period))
+            self._period *= _BLOCK // self._period
         self._known: list[int] = []
 
     def picks(self, lane: int, start: int) -> Iterator[int]:
         """Yield the picks of a lane from its pick ``start`` on."""
-        first = int(lane * _GOLDEN % 1.0 * self._period)
-        for slot in count(first + start):
-            place = slot % self._period
-            while place >= len(self._known):
-                self._known += islice(self._order, max(1024, place + 1 - len(self._known)))
-            yield self._known[place]
+        slot = (int(lane * _GOLDEN % 1.0 * self._period) + start) % self._period
+        while True:
+            if slot >= len(self._known):
+                self._known += islice(self._order, slot + _BLOCK - len(self._known))
+            picks = self._known[slot : slot + _BLOCK]
+            yield from picks
+            slot = (slot + len(picks)) % self._period
 
 
 class CogdataMixing:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -118,11 +119,9 @@ def mix_samples(samples: Iterable[T], size: int, *, key: tuple[int, str, int, in
     seed, name, epoch, part = key
     words = stream_key(seed, Stage.STREAM_BUFFER, name, epoch, part, num_words=2)
     draw = random.Random(int(words[0]) << 64 | int(words[1])).random
-    buffer: list[T] = []
-    for sample in samples:
-        if len(buffer) < size:
-            buffer.append(sample)
-            continue
+    rest = iter(samples)
+    buffer = list(islice(rest, size))
+    for sample in rest:
         place = int(draw() * size)
         drawn = buffer[place]
         buffer[place] = sample

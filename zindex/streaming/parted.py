@@ -11,7 +11,8 @@ class PartedDataset(Protocol):
     """A source whose samples come in parts, each of them read in one go by one loader worker.
 
     Parts never depend on ranks or loader workers: a part gives the same samples in the same order
-    wherever and whenever it is read. That is all that exact resuming asks of a source.
+    wherever and whenever it is read. That is all that exact resuming asks of a source. The samples
+    become the reader's, which labels them: a source that keeps its own yields copies.
     """
 
     #: Parts of one epoch.

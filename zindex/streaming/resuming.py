@@ -86,8 +86,8 @@ def mark_samples(
     head = (origin_id, lane.rank, lane.num_ranks, lane.slot, lane.num_slots)
     told: State | None = begin
     many = label == "__states__"
-    for sample, changed in stream:
-        mark: Any = (head, changed, told)
+    for sample in stream:
+        mark: Any = (head, stream.changed, told)
         sample[label] = [mark] if many else mark
         told = None
         yield sample
