@@ -99,9 +99,10 @@ def import_command(
     if as_json:
         click.echo(json.dumps(facts | {"seconds": time.monotonic() - start}, indent=2))
         return
-    skipped = facts["num_skipped"]
+    skipped, num_files = facts["num_skipped"], facts["num_files"]
     click.echo(
-        f"{facts['store']}: {facts['num_records']:,} records of {facts['num_files']:,} files, "
+        f"{facts['store']}: {facts['num_records']:,} records of "
+        f"{num_files:,} {'file' if num_files == 1 else 'files'}, "
         f"{facts['nbytes']:,} bytes, fields {', '.join(names) or 'none'}"
         + (f"; {skipped:,} damaged records or files were left out" if skipped else "")
     )

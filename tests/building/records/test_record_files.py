@@ -1,0 +1,158 @@
+"""Which files a user names, and how an import reads lines."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.building.records.sources import ListFiles, write_jsonl, write_tar
+from zindex.building.records import record_files
+from zindex.building.records.record_files import (
+    ExactJsonlFiles,
+    count_lines,
+    find_kind,
+    join_counts,
+    line_ranges,
+    open_files,
+    own_copy,
+)
+from zindex.errors import ConfigError, SourceError
+from zindex.sources.jsonl_files import JsonlFiles
+from zindex.sources.tar_files import TarFiles
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("a.jsonl", "jsonl"),
+        ("s3://b/x.jsonl.zst", "jsonl"),
+        ("x.ndjson.gz", "jsonl"),
+        ("part-{00..10}.tar", "tar"),
+        ("x.tgz", "tar"),
+        (["x.tar.gz", "y"], "tar"),
+        (Path("x.jsonl"), "jsonl"),
+    ],
+)
+def test_names_tell_the_kind(source: Any, kind: str) -> None:
+    assert find_kind(source) == kind
+
+
+def test_folders_tell_the_kind(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "lines/a.jsonl", [{}])
+    write_jsonl(tmp_path / "tars/a.meta.jsonl", [{"key": "k"}])
+    write_tar(tmp_path / "tars/a.tar", [("k.txt", b"")])
+    assert find_kind(tmp_path / "lines") == "jsonl"
+    assert find_kind([str(tmp_path / "tars")]) == "tar"
+    assert find_kind("", include_dirs="anything") == "tar"
+    assert find_kind(tmp_path) == "tar"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="a source must name tar or jsonl files, or a folder of"):
+        find_kind(tmp_path / "empty")
+
+
+def test_settings_must_fit_the_kind(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{}])
+    with pytest.raises(ConfigError, match="kind must be 'jsonl' or 'tar', got 'csv'"):
+        open_files(path, "csv")  # type: ignore[arg-type]
+    for given_too in ({"meta_names": ["x"]}, {"include_dirs": "d"}):
+        with pytest.raises(ConfigError, match="meta_names and include_dirs must come with tar"):
+            open_files(path, "jsonl", **given_too)  # type: ignore[arg-type]
+
+
+def test_what_files_are_does_not_depend_on_how_they_are_cut(tmp_path: Path) -> None:
+    lines = write_jsonl(tmp_path / "a.jsonl", [{"x": i} for i in range(100)])
+    tar = write_tar(tmp_path / "a.tar", [("k.txt", b"")])
+    for path, cls in ((lines, JsonlFiles), (tar, TarFiles)):
+        opened, identity = zip(
+            *(open_files(path, None, part_nbytes=size) for size in (10, 100, None)), strict=True
+        )
+        assert len(set(identity)) == 1
+        assert {type(files) for files in opened} == {cls}
+    assert open_files(tar, None)[1] != open_files(tar, None, meta_names=["x"])[1]
+    own = ListFiles({"a": [[{}]]})
+    assert open_files(own, None) == (own, own.fingerprint())
+
+
+def exact(path: Path, part_nbytes: int, **settings: Any) -> ExactJsonlFiles:
+    """The files of a path, with their lines counted."""
+    files = JsonlFiles(path, part_nbytes=part_nbytes, **settings)
+    counts = {number: count_lines(ranges) for number, ranges in line_ranges(files).items()}
+    return ExactJsonlFiles(files, join_counts(counts))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.text("ab\n\u00e9", max_size=12), min_size=1, max_size=12),
+    st.integers(1, 90),
+    st.integers(1, 40),
+)
+def test_lines_are_numbered_in_every_part(
+    tmp_path: Path, texts: list[str], part_nbytes: int, read_nbytes: int
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"x": text} for text in texts])
+    before = record_files._READ_NBYTES
+    record_files._READ_NBYTES = read_nbytes
+    try:
+        files = exact(path, part_nbytes)
+    finally:
+        record_files._READ_NBYTES = before
+    found = [record for part in range(files.num_parts) for record in files.read_part(part)]
+    url = str(path)
+    assert found == [{"x": text, "__url__": url, "__key__": str(i)} for i, text in enumerate(texts)]
+
+
+def test_numbers_keep_all_their_digits(tmp_path: Path) -> None:
+    row = {"a": 2**64, "b": [-(10**40)], "c": 0.1, "d": float("inf"), "e": None, "f": [None]}
+    path = write_jsonl(tmp_path / "a.jsonl", [row])
+    [found] = exact(path, 1 << 20).read_part(0)
+    assert found == row | {"e": "", "__url__": str(path), "__key__": "0"}
+    assert type(found["a"]) is int
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "there is a blank line"),
+        ("[1]", "there must be a JSON object, it is of type list"),
+        ('{"x": ', "there is no JSON: Expecting value"),
+        ('{"x": ' + "1" * 5000 + "}", "there is no JSON: Exceeds the limit"),
+        ('{"x": ' + "[" * 200_000, "there is JSON that is nested too deeply"),
+    ],
+    ids=["blank", "list", "cut", "digits", "deep"],
+)
+def test_damaged_lines_are_errors_or_left_out(
+    tmp_path: Path, line: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n' + line + '\n{"x": 2}\n')
+    problem = rf"a\.jsonl must be lines of JSON objects, but at byte 9 \(line 1\) {reason}"
+    with pytest.raises(SourceError, match=problem):
+        list(exact(path, 1 << 30).read_part(0))
+    files = exact(path, 1 << 30, on_damage="skip")
+    with caplog.at_level(logging.WARNING):
+        found = list(files.read_part(0))
+    assert [(record["__key__"], record["x"]) for record in found] == [("0", 1), ("2", 2)]
+    assert files.num_skipped == 1
+
+
+def test_a_byte_order_mark_is_passed_by(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"x": "y"}).encode())
+    [record] = exact(path, 1 << 20).read_part(0)
+    assert record["x"] == "y"
+
+
+def test_a_copy_counts_for_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{\n{}\n")
+    files = JsonlFiles(path, part_nbytes=1, on_damage="skip")
+    own = own_copy(files)
+    for part in range(own.num_parts):
+        list(own.read_part(part))
+    assert (own.num_skipped, files.num_skipped) == (1, 0)
+    own = own_copy(TarFiles(write_tar(tmp_path / "a.tar", [("k.txt", b"")])))
+    assert own.num_skipped == 0

@@ -1,0 +1,98 @@
+"""The command ``zindex import``: what it does, what it prints, and how it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.building.records.sources import write_jsonl, write_tar
+from zindex.cli import main
+from zindex.store.open import open_store
+from zindex.store.record_reader import RecordReader
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["import", *map(str, arguments)])
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Path:
+    rows = [{"text": f"t{i}", "ids": list(range(i))} for i in range(5)]
+    return write_jsonl(tmp_path / "in/a.jsonl", rows)
+
+
+def test_import_and_its_summary(jsonl: Path, tmp_path: Path) -> None:
+    result = invoke(jsonl, tmp_path / "s")
+    assert result.exit_code == 0, result.output
+    last = result.output.splitlines()[-1]
+    assert last == f"{tmp_path}/s: 5 records of 1 file, 224 bytes, fields text, ids"
+    again = invoke(jsonl, tmp_path / "s", "--json")
+    facts = json.loads(again.stdout)
+    assert facts.pop("seconds") >= 0
+    assert len(facts.pop("fingerprint")) == 64
+    assert facts == {
+        "store": f"{tmp_path}/s",
+        "num_records": 5,
+        "num_files": 1,
+        "num_skipped": 0,
+        "nbytes": 224,
+        "fields": ["text", "ids"],
+    }
+
+
+def test_every_option_arrives(jsonl: Path, tmp_path: Path) -> None:
+    second = write_jsonl(tmp_path / "in/b.txt", [{"text": "é", "ids": [7]}])
+    with second.open("a") as stream:
+        stream.write("{\n")
+    options = ("--kind", "jsonl", "--field", "ids", "--dtype", "ids=int16", "--part-nbytes", "40")
+    cut = ("--codec", "zstd", "--chunk-nbytes", "16", "--shard-nbytes", "64")
+    result = invoke(jsonl, second, tmp_path / "s", *options, *cut, "--on-damage", "skip", "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert (facts["num_records"], facts["num_files"], facts["num_skipped"]) == (6, 2, 1)
+    assert facts["fields"] == ["ids"]
+    store = open_store(tmp_path / "s")
+    layout = store.layouts["ids_value"]
+    assert (layout.dtype, layout.chunk_length, layout.codec) == ("int16", 8, "zstd")
+    assert RecordReader(store).read(5)["ids"].tolist() == [7]
+    text = invoke(jsonl, second, tmp_path / "s", *options, *cut, "--on-damage", "skip").output
+    assert text.splitlines()[-1].endswith("; 1 damaged records or files were left out")
+
+
+def test_tar_files_with_metadata(tmp_path: Path) -> None:
+    write_tar(tmp_path / "in/a.tar", [("k.id", b""), ("k.txt", b"hi")])
+    write_jsonl(tmp_path / "in/a.meta.jsonl", [{"key": "k", "caption": "c", "score": 1}])
+    for i, named in enumerate([(tmp_path / "in",), ("", "--include-dirs", tmp_path / "in")]):
+        result = invoke(named[0], tmp_path / str(i), *named[1:], "--meta", "caption", "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["fields"] == ["id", "caption", "txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["{in}", "{out}", "--dtype", "ids"], "--dtype must be NAME=DTYPE, such as input_ids=int"),
+        (["{in}", "{out}", "--dtype", "ids=text"], "the numbers of field 'ids' must have a dtype"),
+        (["{in}", "{out}", "--meta", "x"], "meta_names and include_dirs must come with tar files"),
+        (["{in}", "{out}", "--chunk-nbytes", "7"], "shard_length must be a multiple of chunk_len"),
+        (["{in}.gone.jsonl", "{out}"], "no file"),
+        (["{out}", "{out}"], "a source must name tar or jsonl files, or a folder of them, got"),
+        (["s4://x/a.jsonl", "{out}"], "got 's4://' in 's4://x/a.jsonl'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    jsonl: Path, tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    filled = [text.format(**{"in": jsonl, "out": tmp_path / "out"}) for text in arguments]
+    result = invoke(*filled)
+    assert result.exit_code == 1
+    assert problem in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_names_what_there_is() -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert "SOURCE... TARGET" in result.output
+    assert "import" in CliRunner().invoke(main, ["--help"]).output
