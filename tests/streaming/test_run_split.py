@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+import zindex
 from tests.conftest import WriteCorpus
-from zindex.errors import ConfigError
+from zindex.building.executor import SerialExecutor
+from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.streaming.from_yaml import instantiate_from_yaml
 from zindex.streaming.run_split import open_run_split
 
@@ -32,6 +34,11 @@ name: run
 params: {{config: {tmp_path}/run.yaml, split: valid, eod: 0, vocab_size: 100}}
 """
     (tmp_path / "a.yaml").write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreNotFoundError, match=r"lacks corpus-4 train, .*; run `zindex build`"):
+        instantiate_from_yaml(tmp_path / "a.yaml")
+    assert sorted(tmp_path.rglob("*")) == before
+    zindex.build(tmp_path / "run.yaml", SerialExecutor())
     dataset = instantiate_from_yaml(tmp_path / "a.yaml")
     assert dataset.name == "run"
     assert dataset[0]["tokens"].shape == (4,)
@@ -44,6 +51,7 @@ def test_one_dataset_without_a_blend(
     tmp_path: Path, write_corpus: WriteCorpus, tokenizer: Any
 ) -> None:
     path = write_run(tmp_path, [f"{{path: {write_corpus([5, 7, 9] * 4)}, samples: {{train: 5}}}}"])
+    zindex.build(path, SerialExecutor())
     assert len(open_run_split(path, tokenizer=tokenizer)) >= 5
     with pytest.raises(ConfigError, match=r"it has \(train, valid\), .* has no 'test'; name"):
         open_run_split(path, "test", tokenizer=tokenizer)
@@ -57,6 +65,7 @@ def test_several_datasets_without_a_blend(
         for n in (4, 8)
     ]
     path = write_run(tmp_path, members)
+    zindex.build(path, SerialExecutor())
     with pytest.raises(ConfigError, match=r"'train' of .* has 2; give the run a blend, or mix its"):
         open_run_split(path, tokenizer=tokenizer)
 

@@ -18,6 +18,7 @@ OnDamage = Literal["error", "skip"]
 ImageSize = int | tuple[int, int] | list[int]
 
 _FIELDS = ("jpg", "jpeg", "png", "webp")
+_TEXT_FIELDS = ("txt", "caption", "text")
 # Nothing else is tried: some readers of Pillow start other programs.
 _FORMATS = ("JPEG", "PNG", "WEBP")
 #: Pixels above which an image is refused; Pillow's own limit.
@@ -192,7 +193,7 @@ class ImageTextPairs(_Forgiving):
         max_text_len: int,
         tokenizer: TokenizerLike,
         *,
-        text_fields: Sequence[str] = ("txt", "caption", "text"),
+        text_fields: Sequence[str] = _TEXT_FIELDS,
         image_fields: Sequence[str] = _FIELDS,
         pad_id: int | None = 0,
         on_damage: OnDamage = "error",
@@ -293,8 +294,8 @@ class ImageTextPairProcessFnBuilder(ImageTextPairs):
     ----------
     img_size, max_text_len, tokenizer_name
         ``img_size``, ``max_text_len`` and ``tokenizer`` of `ImageTextPairs`; the name is a path.
-    settings
-        Further arguments of `ImageTextPairs`.
+    text_fields, image_fields, pad_id, on_damage, max_pixels
+        As there.
     """
 
     def __init__(
@@ -302,9 +303,23 @@ class ImageTextPairProcessFnBuilder(ImageTextPairs):
         img_size: ImageSize,
         max_text_len: int,
         tokenizer_name: TokenizerLike,
-        **settings: Any,
+        *,
+        text_fields: Sequence[str] = _TEXT_FIELDS,
+        image_fields: Sequence[str] = _FIELDS,
+        pad_id: int | None = 0,
+        on_damage: OnDamage = "error",
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
-        super().__init__(img_size, max_text_len, tokenizer_name, **settings)
+        super().__init__(
+            img_size,
+            max_text_len,
+            tokenizer_name,
+            text_fields=text_fields,
+            image_fields=image_fields,
+            pad_id=pad_id,
+            on_damage=on_damage,
+            max_pixels=max_pixels,
+        )
 
 
 class ImageJsonlProcessFnBuilder(ImageRecords):

@@ -4,7 +4,7 @@ import os
 from collections import OrderedDict
 from typing import Any
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, StoreNotFoundError
 
 
 def open_run_split(
@@ -14,9 +14,8 @@ def open_run_split(
     tokenizer: Any = None,
     eod: int | None = None,
     vocab_size: int | None = None,
-    **settings: Any,
 ) -> Any:
-    """Return the dataset of one split of a run; what is not built yet is built.
+    """Return the dataset of one split of a run that was built; nothing is built here.
 
     Parameters
     ----------
@@ -28,18 +27,19 @@ def open_run_split(
         The tokenizer of the run; None takes the two numbers instead.
     eod, vocab_size
         Id that ends a document, and the number of ids.
-    settings
-        Further arguments of `zindex.open_run`.
 
     Raises
     ------
     ConfigError
         If the run has no such split, or several datasets for it and no blend; or neither a
         tokenizer nor both numbers are given.
-    ZindexError
-        If data are missing or damaged.
+    StoreNotFoundError
+        If the run is not built.
     """
-    # The building of indices is a large part of the package; files seldom ask for it.
+    # The planning of runs is a large part of the package; files seldom ask for it.
+    from zindex.building.index_store import find_index
+    from zindex.building.planning import plan_run
+    from zindex.config import as_config
     from zindex.datasets.run_datasets import open_run
 
     if tokenizer is None:
@@ -49,7 +49,15 @@ def open_run_split(
                 f"eod={eod} and vocab_size={vocab_size}; give them"
             )
         tokenizer = _Numbers(eod, vocab_size)
-    datasets = open_run(config, tokenizer, **settings)
+    run = as_config(config)
+    plans = plan_run(run)
+    missing = [item.name for item in plans if find_index(item.store_plan(run.index)) is None]
+    if missing:  # a file of datasets must not write anywhere
+        raise StoreNotFoundError(
+            f"a run must be built to be mixed, {config} lacks {', '.join(missing)}; run "
+            "`zindex build` on it first"
+        )
+    datasets = open_run(run, tokenizer)
     found = datasets.get(split)
     if not found:
         raise ConfigError(

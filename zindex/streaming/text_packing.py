@@ -173,15 +173,33 @@ class TextJonslProcessFnBuilder(TextPacking):
     ----------
     max_sequence_length, tokenizer_name
         ``sequence_length`` and ``tokenizer`` of `TextPacking`; the name is a path.
-    settings
-        Further arguments of `TextPacking`.
+    field, append_eod, overlap, tail, pad_id, attention_mask, batch_size
+        As there.
     """
 
     def __init__(
-        self, max_sequence_length: int, tokenizer_name: TokenizerLike, **settings: Any
+        self,
+        max_sequence_length: int,
+        tokenizer_name: TokenizerLike,
+        *,
+        field: str = "text",
+        append_eod: bool | int | str = False,
+        overlap: Literal[0, 1] = 0,
+        tail: Tail = "pad",
+        pad_id: int = 0,
+        attention_mask: bool = True,
+        batch_size: int = 64,
     ) -> None:
         super().__init__(
-            max_sequence_length, tokenizer_name, **({"attention_mask": True} | settings)
+            max_sequence_length,
+            tokenizer_name,
+            field=field,
+            append_eod=append_eod,
+            overlap=overlap,
+            tail=tail,
+            pad_id=pad_id,
+            attention_mask=attention_mask,
+            batch_size=batch_size,
         )
 
 
