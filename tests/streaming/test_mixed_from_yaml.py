@@ -247,11 +247,11 @@ def test_hostile_paths(
 
 def test_mistakes_name_the_file_that_has_them(root: Path) -> None:
     (root / "sets/text.yaml").write_text(FILES["sets/text.yaml"].replace("append_eod", "apend_eod"))
-    message = f"{root}/sets/text.yaml, line 12, column 7: an argument must be one that"
+    message = f"{root}/sets/text.yaml, line 13, column 7: an argument must be one that"
     with pytest.raises(ConfigError, match=re.escape(message)):
         load(root, more=1)
     (root / "sets/text.yaml").write_text(FILES["sets/text.yaml"].replace(":max_text_len", ":max"))
     with pytest.raises(
-        ConfigError, match=r"sets/text\.yaml, line 10, column 28: .*\{variables:max"
+        ConfigError, match=r"sets/text\.yaml, line 11, column 28: .*\{variables:max"
     ):
         load(root)
