@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.sources.decompression import decompress
 from zindex.sources.file_list import SourceFile
-from zindex.store.files import file_nbytes, file_version, read_range
+from zindex.store.files import read_range
 from zindex.store.local import reading
 from zindex.store.objects import ObjectPath
 from zindex.store.request_threads import DaemonPool, wait_for
@@ -80,20 +80,21 @@ def local_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:
 
 def _remote_chunks(place: ObjectPath) -> Generator[bytes, None, None]:
     """Yield the content of an object, some requests ahead of who uses it."""
-    nbytes = file_nbytes(place)
-    if nbytes is None:
+    from zindex.store import object_client
+
+    found = object_client.head(place)
+    if found is None:
         raise StoreNotFoundError(f"no object {place}; check the URL")
-    version = file_version(place)
-    starts = range(0, nbytes, REMOTE_NBYTES)
+    nbytes = found.nbytes
 
     def read(start: int) -> bytes:
         return bytes(read_range(place, start, min(start + REMOTE_NBYTES, nbytes)))
 
     seen = 0
-    for chunk in read_ahead(read, starts):
+    for chunk in read_ahead(read, range(0, nbytes, REMOTE_NBYTES)):
         seen += len(chunk)
         yield chunk
-    if seen != nbytes or file_version(place) != version:
+    if seen != nbytes or object_client.head(place) != found:
         raise SourceError(f"{place} must stay as it is while it is read, it was written meanwhile")
 
 

@@ -1,0 +1,76 @@
+"""Datasets of jsonl files: parts through a process function, and iterated by themselves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from tests.sources.archives import write_lines
+from zindex.errors import ConfigError
+from zindex.streaming.jsonl_dataset import JsonlIterableDataset
+from zindex.streaming.parted import PartedDataset, UrlDataset
+
+Sample = dict[str, Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of ten lines."""
+    for name in "abc":
+        write_lines(tmp_path / f"{name}.jsonl", [{"id": f"{name}{i}"} for i in range(10)])
+    return tmp_path
+
+
+def only_even(samples: Iterator[Sample]) -> Iterator[Sample]:
+    return (sample for sample in samples if int(sample["__key__"]) % 2 == 0)
+
+
+def test_parts_and_files(folder: Path) -> None:
+    dataset = JsonlIterableDataset(f"{folder}/a.jsonl,{folder}/{{b,c}}.jsonl", part_nbytes=30)
+    assert isinstance(dataset, PartedDataset)
+    assert isinstance(dataset, UrlDataset)
+    everything = [f"{name}{i}" for name in "abc" for i in range(10)]
+    found = [sample["id"] for p in range(dataset.num_parts) for sample in dataset.read_part(p)]
+    assert found == everything
+    assert [[sample["id"] for sample in dataset.read_url(number)] for number in range(3)] == [
+        everything[:10],
+        everything[10:20],
+        everything[20:],
+    ]
+    assert dataset.fingerprint() == JsonlIterableDataset(folder, part_nbytes=30).fingerprint()
+
+
+def test_a_process_function(folder: Path) -> None:
+    dataset = JsonlIterableDataset(folder, only_even, shuffle_buffer=0)
+    assert [sample["id"] for sample in dataset] == [
+        f"{n}{i}" for n in "abc" for i in (0, 2, 4, 6, 8)
+    ]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_share_the_parts(folder: Path, num_workers: int) -> None:
+    loader: DataLoader[Sample] = DataLoader(
+        JsonlIterableDataset(folder, part_nbytes=50),
+        batch_size=None,
+        num_workers=num_workers,
+        multiprocessing_context="fork",
+    )
+    assert sorted(sample["id"] for sample in loader) == [
+        f"{n}{i}" for n in "abc" for i in range(10)
+    ]
+
+
+def test_damage_is_counted(folder: Path) -> None:
+    (folder / "b.jsonl").write_text("{}\n{\n\n")
+    dataset = JsonlIterableDataset(folder, on_damage="skip")
+    assert len(list(dataset)) == 21
+    assert dataset.num_skipped == 2
+
+
+def test_settings_that_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="process_fn must be a function from samples"):
+        JsonlIterableDataset(folder, 7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="shuffle_buffer must be a number of samples"):
+        JsonlIterableDataset(folder, shuffle_buffer=2.5)  # type: ignore[arg-type]

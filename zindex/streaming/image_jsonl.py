@@ -1,0 +1,175 @@
+"""Records of a jsonl file with the image that each names, as a map-style dataset."""
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from zindex.errors import ConfigError, SourceError
+from zindex.formats.damage import Damage
+from zindex.formats.json_lines import cut_lines, parse_object
+from zindex.sources.chunks import read_chunks
+from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.file_list import SourceFile, list_files
+
+# Nothing else is tried: some readers of Pillow start other programs.
+_FORMATS = ("JPEG", "PNG", "WEBP")
+#: Pixels above which an image is refused; a small file can stand for gigabytes.
+MAX_PIXELS = 89_478_485
+
+
+class ImageJsonlDataset(Dataset[dict[str, Any]]):
+    """Records of jsonl files; the image at ``imagepath`` is opened as ``image``.
+
+    Parameters
+    ----------
+    jsonl_path
+        Files, folders and brace patterns, with commas between, or a list; their lines are kept in
+        memory.
+    single_process_fn
+        Takes a record with its image and returns the sample; None: the record is the sample.
+    image_folder
+        Where paths of images begin that are not absolute; None: beside the jsonl file, which must
+        then be local.
+    on_damage
+        ``"error"``; or ``"skip"``: a bad line is left out, and an image that is missing or
+        damaged is None, both counted in ``num_skipped`` and logged once per file.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is refused, or Pillow is missing.
+    SourceError
+        If a line is no JSON object, unless such lines are skipped; or there is none.
+    StoreNotFoundError
+        If a jsonl file is not there.
+
+    Notes
+    -----
+    Images are JPEG, PNG or WebP files, given as images of Pillow. Each access makes a new record.
+    """
+
+    def __init__(
+        self,
+        jsonl_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        single_process_fn: Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        image_folder: str | os.PathLike[str] | None = None,
+        on_damage: OnDamage = "error",
+    ) -> None:
+        if single_process_fn is not None and not callable(single_process_fn):
+            raise ConfigError(
+                "single_process_fn must be a function of a record, or None, got "
+                f"{type(single_process_fn).__name__}"
+            )
+        try:
+            import PIL.Image  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                "reading images needs Pillow; run pip install 'zindex[streaming]'"
+            ) from error
+        self.single_process_fn = single_process_fn
+        self.damage = DamageLog("lines of JSON objects", on_damage)
+        lines: list[bytes] = []
+        folders: list[Path] = []
+        for file in list_files(jsonl_path, [".jsonl"]):
+            before = len(lines)
+            self._read(file, lines)
+            folder = _folder_of(file, image_folder)
+            folders += [folder] * (len(lines) - before)
+        if not lines:
+            raise SourceError(f"a dataset of images must have records, {jsonl_path!r} has none")
+        # One buffer: thousands of small objects would be copied page by page into forked workers.
+        self._content = b"".join(lines)
+        self._stops: npt.NDArray[np.int64] = np.cumsum([len(line) for line in lines])
+        names = sorted(set(folders))
+        numbers = {folder: number for number, folder in enumerate(names)}
+        self._folders = names
+        self._folder_of = np.array([numbers[folder] for folder in folders], np.int32)
+
+    def _read(self, file: SourceFile, lines: list[bytes]) -> None:
+        """Take the good lines of a file."""
+        try:
+            with closing(read_chunks(file)) as chunks:
+                for offset, block in cut_lines(chunks):
+                    at = offset
+                    for line in block:
+                        try:
+                            parse_object(line)
+                        except SourceError as error:
+                            self.damage.report(file.url, Damage(str(error), at), "such lines")
+                        else:
+                            lines.append(line)
+                        at += len(line) + 1
+        except Damage as damage:
+            self.damage.report(file.url, damage, "the rest of it")
+
+    @property
+    def num_skipped(self) -> int:
+        """Lines left out, and images that could not be read, so far in this process."""
+        return self.damage.num_skipped
+
+    def __len__(self) -> int:
+        return len(self._stops)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a record with its image, or what its process function makes of it.
+
+        Raises
+        ------
+        IndexError
+            If there is no such record.
+        SourceError
+            If its image is missing or damaged, unless such images are skipped.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"a record must be in [0, {len(self)}), got {index}")
+        start = int(self._stops[index - 1]) if index else 0
+        record = parse_object(self._content[start : int(self._stops[index])])
+        path = record.get("imagepath")
+        record["image"] = None
+        if not isinstance(path, str):
+            damage = Damage(f"the imagepath of record {index:,} is {path!r}, no path", 0)
+            self.damage.report("images", damage, "the image", what="named by imagepath")
+        else:
+            place = self._folders[self._folder_of[index]] / path
+            try:
+                record["image"] = _open_image(place)
+            except Exception as error:  # Pillow raises errors of a dozen kinds
+                damage = Damage(f"it cannot be read: {error}", 0)
+                self.damage.report(str(place), damage, "the image", what="an image")
+        return record if self.single_process_fn is None else self.single_process_fn(record)
+
+
+def _folder_of(file: SourceFile, image_folder: str | os.PathLike[str] | None) -> Path:
+    """Return where the images of a file's records are."""
+    if image_folder is not None:
+        return Path(image_folder).absolute()
+    if not isinstance(file.place, Path):
+        raise ConfigError(
+            f"image_folder must say where the images are whose records are in {file.url}"
+        )
+    return file.place.parent
+
+
+def _open_image(path: Path) -> Any:
+    """Return the image in a file, read whole."""
+    from PIL import Image
+
+    # A pipe would block for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        image = Image.open(stream, formats=_FORMATS)
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS:,}")
+        image.load()
+        return image
