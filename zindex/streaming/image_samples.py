@@ -103,8 +103,11 @@ class ImageReader:
                 f"an image may have {self.max_pixels:,} pixels at most, it has {width} x {height}"
             )
         how = Image.Resampling.BICUBIC if self.smooth else Image.Resampling.BILINEAR
-        pixels = np.array(image.convert("RGB").resize(self._target(width, height), how))
-        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous().float().div_(255)
+        pixels = np.asarray(image.convert("RGB").resize(self._target(width, height), how))
+        # By numpy: torch would start its threads in every loader worker.
+        values = np.empty((3, *pixels.shape[:2]), np.float32)
+        np.divide(pixels.transpose(2, 0, 1), np.float32(255), out=values)
+        return torch.from_numpy(values)
 
     def _target(self, width: int, height: int) -> tuple[int, int]:
         """Return the (width, height) that an image gets."""

@@ -160,7 +160,8 @@ class TextPacking:
             "position_ids": torch.arange(length),
         }
         if self.attention_mask:
-            sample["attention_mask"] = torch.ones(1, length, length, dtype=torch.bool).triu(1)
+            places = np.arange(length)
+            sample["attention_mask"] = torch.from_numpy(places[None, :, None] < places)
         url, key, number = place
         sample["__url__"], sample["__key__"] = url, f"{key}@{number}"
         return sample
