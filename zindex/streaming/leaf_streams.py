@@ -17,7 +17,7 @@ from zindex.streaming.pool import Pool
 
 Int64Array = npt.NDArray[np.int64]
 
-_SEED_STEP = 131  # cogdata adds it to the seed with each epoch
+SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 _BLOCK = 256  # positions of a map-style set that are looked up at once
 _BATCH = 16  # items that a map-style set with __getitems__ reads at once
 
@@ -61,6 +61,9 @@ class _ReadStream(LeafStream):
     """A lane of a source that is read in order, part by part or file by file."""
 
     def __iter__(self) -> Iterator[Sample]:
+        return self._read() if self.leaf.num_items else iter(())
+
+    def _read(self) -> Iterator[Sample]:
         key, dataset, empty = self.leaf.key, self.leaf.dataset, set[int]()
         finished, start, skipped = self._begin
         while (place := self._place(finished)) is not None:
@@ -149,7 +152,7 @@ class UrlStream(_ReadStream):
             num_items = len(dataset.urls) // math.gcd(len(dataset.urls), lane.count)
         if epoch and not self.leaf.cyclic:
             return None
-        seed = self.leaf.seed + _SEED_STEP * epoch + 64 * lane.rank + lane.slot
+        seed = self.leaf.seed + SEED_STEP * epoch + 64 * lane.rank + lane.slot
         samples = mix_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
         return url, samples, self._labels(seed, epoch), 0, num_items
 
@@ -179,7 +182,7 @@ class ItemStream(LeafStream):
         key, by_position = self.leaf.key, self.leaf.order == "cogdata_block2m"
         finished, _, skipped = self._begin
         for epoch, positions, indices in self._blocks(finished):
-            seed = self.leaf.seed + (_SEED_STEP * epoch if by_position else 0)
+            seed = self.leaf.seed + (SEED_STEP * epoch if by_position else 0)
             labels = self._labels(seed, epoch)
             shown = positions if by_position else indices
             for index, item in zip(shown, _read_items(self.leaf.dataset, indices), strict=True):
@@ -211,7 +214,7 @@ class ItemStream(LeafStream):
         if leaf.order == "keyed":
             return keyed_order(positions, size, seed=leaf.seed, name=leaf.name, epoch=epoch)
         if leaf.order == "cogdata_block2m":
-            return block_order(positions, size, seed=leaf.seed + _SEED_STEP * epoch)
+            return block_order(positions, size, seed=leaf.seed + SEED_STEP * epoch)
         return positions
 
 

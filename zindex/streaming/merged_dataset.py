@@ -9,6 +9,7 @@ import torch
 
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.loading.place import find_place
+from zindex.streaming.cogdata_states import is_of_cogdata, read_cogdata_state
 from zindex.streaming.lanes import Entries, Lane, Origin
 from zindex.streaming.leaf_streams import open_leaf
 from zindex.streaming.leaves import Leaf, describe, is_streaming, known_length
@@ -191,7 +192,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         dataloader_states
             What `to_state` of all delivered samples came to: of this rank alone if the number of
             ranks and loader workers is the same, or merged by `merge_states`. Empty or None begins
-            from the first sample.
+            from the first sample. A state in cogdata's own form is taken for cogdata's orders.
         reload_from_url_level
             Read the parts that were begun again from their first sample. Needed where the samples
             of a part have changed, as with another sequence length; what was delivered of them
@@ -202,7 +203,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         StateMismatchError
             If it is the state of other datasets.
         """
-        if dataloader_states:
+        if dataloader_states and not is_of_cogdata(dataloader_states):
             self._check_state(load_state(dataloader_states), reload_from_url_level)
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
@@ -270,10 +271,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         lane = Lane(rank, num_ranks, number, num_workers, worker=number)
         origin, entries = Origin("", self._identities()), Entries()
         begin: State = {}
-        if self._state is None:
-            origin = replace(origin, id=digest(origin.to_json()))
-        else:
-            loaded = load_state(self._state)
+        origin = replace(origin, id=digest(origin.to_json()))
+        if self._state is not None:
+            loaded = self._load(self._state, lane, origin)
             if self._from_url_level:
                 loaded = reread_parts(loaded, self._identities())
             lane, origin, entries, begin = go_on(loaded, lane)
@@ -283,6 +283,15 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         if self.customized_yield_fn is not None and not ignore_customized_yield_fn:
             label = "__states__"
         return mark_samples(stream, origin.id, lane, begin, label)
+
+    def _load(self, state: State, lane: Lane, origin: Origin) -> LoadedState:
+        """Return what a state of either form holds."""
+        if not is_of_cogdata(state):
+            return load_state(state)
+        slots = [replace(lane, slot=slot, worker=slot) for slot in range(lane.num_slots)]
+        lanes = {one.index: read_cogdata_state(state, self.leaves(), one) for one in slots}
+        own = (lane.rank, lane.num_ranks)
+        return LoadedState(origin, lanes, lane.num_ranks, lane.num_slots, {}, own)
 
     def _open(
         self, path: str, lane: Lane, origin: Origin, entries: Entries, ignore_yield: bool = False

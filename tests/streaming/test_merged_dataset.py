@@ -1,0 +1,251 @@
+"""What a MergedDataset takes and refuses."""
+
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from tests.streaming.simulated_ranks import acting_as
+from tests.streaming.tiny_sources import Items, Parts
+from zindex.errors import ConfigError, SourceError, StateMismatchError
+from zindex.streaming import MergedDataset, merge_states, mixed_collate, to_state
+
+Sample = dict[str, Any]
+
+
+def named(dataset: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(dataset, name, value)
+    return dataset
+
+
+class Endless(IterableDataset[Sample]):
+    """A stream that nobody can share."""
+
+    name, percent = "endless", 1.0
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(())
+
+
+@pytest.mark.parametrize("percent", [0, -1, None, "1", True, math.nan, math.inf])
+def test_percents_are_positive_numbers(percent: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"percent of dataset 0 \(Items\) must be a number > 0, got"
+    ):
+        MergedDataset([named(Items("a", 3), percent=percent)])
+
+
+@pytest.mark.parametrize("name", [None, "", 3, "a@b"])
+def test_names_are_texts(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"dataset 0 \(Items\) must have a name without '@', got"):
+        MergedDataset([named(Items("a", 3), name=name)])
+
+
+def test_names_differ_also_in_nested_datasets() -> None:
+    inner = named(MergedDataset([Items("a", 3), Items("b", 3)]), percent=0.5)
+    with pytest.raises(ConfigError, match="'a' came 2 times; states are kept by name"):
+        MergedDataset([Items("a", 4), inner])
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"mixing": "random"}, r"mixing must be one of \['cogdata_mix', 'exact'\], got 'random'"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"seed": 1.5}, "seed must be a whole number >= 0, got 1.5"),
+        ({"yield_segment": 0}, "yield_segment must be a whole number >= 1, got 0"),
+        (
+            {"shuffle_unstreaming_subsets": "cogdata_urlbuffer"},
+            "shuffle_unstreaming_subsets must be True, False or 'cogdata_block2m', got",
+        ),
+        (
+            {"shuffle_streaming_subsets": "yes"},
+            "shuffle_streaming_subsets must be True, False or 'cogdata_urlbuffer', got 'yes'",
+        ),
+    ],
+)
+def test_settings_are_checked(settings: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        MergedDataset([Items("a", 3)], **settings)
+
+
+def test_there_must_be_datasets() -> None:
+    with pytest.raises(ConfigError, match="must have datasets, got none"):
+        MergedDataset([])
+
+
+def test_a_stream_without_parts_is_refused() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"'endless' \(Endless\) must be map-style or parted .* it lacks num_parts",
+    ):
+        MergedDataset([Endless()])
+    with pytest.raises(ConfigError, match="must have urls and read_url"):
+        MergedDataset([Endless()], shuffle_streaming_subsets="cogdata_urlbuffer")
+    with pytest.raises(ConfigError, match=r"'thing' \(SimpleNamespace\) must have a length"):
+        MergedDataset([SimpleNamespace(name="thing", percent=1)])
+
+
+def test_an_empty_dataset_must_not_be_repeated() -> None:
+    for empty in (Items("a", 0), Parts("a", [])):
+        with pytest.raises(ConfigError, match="'a' must have samples, it is empty"):
+            MergedDataset([empty, Items("b", 2)])
+        merged = MergedDataset([empty, Items("b", 2)], cyclic=False)
+        assert sorted(sample["id"] for sample in merged) == ["b:0", "b:1"]
+
+
+def test_parts_that_are_all_empty_are_an_error_not_an_endless_loop() -> None:
+    merged = MergedDataset([Parts("a", [0, 0, 0]), Items("b", 2)])
+    with pytest.raises(
+        SourceError, match="'a' must give samples in every loader worker, all 3 parts"
+    ):
+        list(islice(merged, 10))
+
+
+def test_samples_must_say_where_they_are_from() -> None:
+    def forget(samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            yield {"id": sample["id"]}
+
+    merged = MergedDataset([Parts("a", [3], process_fn=forget)])
+    with pytest.raises(
+        SourceError, match=r"samples of 'a' must have __url__ and __key__, got \['id'\]"
+    ):
+        next(iter(merged))
+
+
+@pytest.mark.parametrize(("size", "rank"), [(2, 2), (2, -1), (0, 0)])
+def test_ranks_are_checked(size: int, rank: int) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"dp_rank must lie in \[0, dp_size\), got {rank} of {size}"
+    ):
+        MergedDataset([Items("a", 3)]).set_data_parallel(size, rank)
+
+
+def test_ranks_may_be_set_again() -> None:
+    merged = MergedDataset([Items("a", 8)], cyclic=False)
+    merged.set_data_parallel(4, 1)
+    merged.set_data_parallel(2, 1)
+    assert len(list(merged)) == 4
+
+
+def test_ranks_are_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    found = list(MergedDataset([Items("a", 8)], cyclic=False))
+    assert len(found) == 2
+    assert {sample["__dprank__"] for sample in found} == {1}
+
+
+def test_items_of_a_dataset_are_not_written_to() -> None:
+    items: list[Any] = [{"id": "x"}, {"id": "y"}, 7]
+    found = list(MergedDataset([Items("a", 3, items=items)], cyclic=False))
+    assert items == [{"id": "x"}, {"id": "y"}, 7]
+    assert [sample["data"] for sample in found if "data" in sample] == [7]
+
+
+def test_items_are_read_many_at_a_time_where_they_can_be() -> None:
+    class Batched(Items):
+        calls = 0
+
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            Batched.calls += 1
+            return [self[index] for index in indices]
+
+    found = [sample["id"] for sample in MergedDataset([Batched("a", 40)], cyclic=False)]
+    assert found == [sample["id"] for sample in MergedDataset([Items("a", 40)], cyclic=False)]
+    assert Batched.calls == 3
+
+
+def test_lengths_are_shares_of_what_is_required() -> None:
+    long = named(Items("long", 100), percent=3, length_multiplier=10, length_divisor=4)
+    parts = named(Parts("parts", [2, 2]), percent=1)
+    inner = named(MergedDataset([named(Items("in", 5), length=50)]), percent=4)
+    merged = MergedDataset([long, parts, inner])
+    assert merged.check_length(800) == [("long", 250, 300), ("parts", None, 100), [("in", 50, 400)]]
+
+
+def test_a_dataset_travels_to_workers_with_its_state() -> None:
+    merged = MergedDataset([Items("a", 9), Parts("b", [4, 4])], cyclic=False)
+    first = list(islice(merged, 5))
+    merged.set_dataloader_states(to_state(first))
+    again = pickle.loads(pickle.dumps(merged))
+    assert [s["id"] for s in again] == [s["id"] for s in merged]
+
+
+def test_states_of_other_datasets_are_refused() -> None:
+    state = to_state(next(iter(MergedDataset([Items("a", 9)]))))
+    with pytest.raises(StateMismatchError, match=r"of the datasets \['b'\], got one of \['a'\]"):
+        MergedDataset([Items("b", 9)]).set_dataloader_states(state)
+    with pytest.raises(
+        StateMismatchError, match="state of 'a' must be of the same files, seed and order"
+    ):
+        MergedDataset([Items("a", 9)], seed=1).set_dataloader_states(state)
+    with pytest.raises(StateMismatchError, match="they have changed"):
+        MergedDataset([Items("a", 8)]).set_dataloader_states(state)
+
+
+def test_an_empty_state_begins_anew() -> None:
+    merged = MergedDataset([Items("a", 9)])
+    merged.set_dataloader_states(to_state(list(islice(merged, 5))))
+    merged.set_dataloader_states({})
+    assert next(iter(merged))["id"] == next(iter(MergedDataset([Items("a", 9)])))["id"]
+
+
+def make_pairs() -> MergedDataset:
+    return MergedDataset([Items("a", 40), Parts("b", [7, 9, 4])], cyclic=False)
+
+
+def test_loader_workers_share_the_samples_and_the_state() -> None:
+    merged = make_pairs()
+    loader = DataLoader(merged, batch_size=3, num_workers=2, collate_fn=mixed_collate)
+    seen, state = [], {}
+    for number, batch in enumerate(loader):
+        seen += [sample["id"] for sample in batch]
+        state.update(to_state(batch))
+        if number == 6:
+            break
+    state = json.loads(json.dumps(state))
+    rest = make_pairs()
+    rest.set_dataloader_states(merge_states([state]))
+    seen += [sample["id"] for sample in rest]
+    assert sorted(seen) == sorted(sample["id"] for sample in make_pairs())
+
+
+def test_damage_is_counted_in_the_state() -> None:
+    class Damaged(Parts):
+        num_skipped = 0
+
+        def read_part(self, part: int) -> Iterator[Sample]:
+            for number, sample in enumerate(super().read_part(part)):
+                if number % 3 == 1:
+                    self.num_skipped += 1
+                else:
+                    yield sample
+
+    def make() -> MergedDataset:
+        return MergedDataset([Damaged("a", [6, 9], shuffle_buffer=1)], cyclic=False)
+
+    samples, state = list(make()), {}
+    for cut, sample in enumerate(samples):
+        state.update(to_state(sample))
+        rest = dict(state)
+        for later in make().__iter_from__(state):
+            rest.update(to_state(later))
+        assert rest["leaf a @0/1"][1][2] == 5, cut
+
+
+def test_other_workers_of_a_rank_have_other_samples() -> None:
+    merged = MergedDataset([Items("a", 12)], cyclic=False)
+    found = []
+    for worker in range(3):
+        with acting_as(worker, 3, merged):
+            found.append({sample["id"] for sample in merged})
+    assert len(set.union(*found)) == 12 == sum(map(len, found))
