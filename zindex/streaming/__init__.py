@@ -9,10 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zindex.datasets.record_dataset import RecordDataset as RecordDataset
     from zindex.streaming.collate import PadCollate as PadCollate
     from zindex.streaming.collate import mixed_collate as mixed_collate
     from zindex.streaming.collate import stack_collate as stack_collate
     from zindex.streaming.from_yaml import instantiate_from_yaml as instantiate_from_yaml
+    from zindex.streaming.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from zindex.streaming.image_samples import (
         ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder,
     )
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from zindex.streaming.jsonl_dataset import JsonlIterableDataset as JsonlIterableDataset
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
     from zindex.streaming.registry import register as register
+    from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_split import open_run_split as open_run_split
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from zindex.streaming.zarr_text import ZarrText as ZarrText
 
 _HOMES = {
+    "ImageJsonlDataset": "zindex.streaming.image_jsonl",
     "ImageJsonlProcessFnBuilder": "zindex.streaming.image_samples",
     "ImageRecords": "zindex.streaming.image_samples",
     "ImageTextPairProcessFnBuilder": "zindex.streaming.image_samples",
@@ -45,6 +49,7 @@ _HOMES = {
     "MergedDataset": "zindex.streaming.merged_dataset",
     "MetaDistributedWebDataset": "zindex.streaming.web_dataset",
     "PadCollate": "zindex.streaming.collate",
+    "RecordDataset": "zindex.datasets.record_dataset",
     "SimpleDistributedWebDataset": "zindex.streaming.web_dataset",
     "TextJonslProcessFnBuilder": "zindex.streaming.text_packing",
     "TextPacking": "zindex.streaming.text_packing",
@@ -55,6 +60,7 @@ _HOMES = {
     "mixed_collate": "zindex.streaming.collate",
     "open_run_split": "zindex.streaming.run_split",
     "register": "zindex.streaming.registry",
+    "reshard_states": "zindex.streaming.resuming",
     "stack_collate": "zindex.streaming.collate",
     "to_state": "zindex.streaming.state",
 }
