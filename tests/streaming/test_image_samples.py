@@ -57,6 +57,8 @@ def test_pairs() -> None:
         "__key__": "7",
     }
     assert "png" not in sample
+    one = ImageTextPairs((4, 6), 4, read_letters)(raw)
+    assert one["txt"].tolist() == [97, 98, 0, 0]
 
 
 @pytest.mark.parametrize("form", ["jpg", "jpeg", "png", "webp"])
@@ -151,7 +153,7 @@ def test_records(tmp_path: Path) -> None:
     assert make({"image": None, "text": "t"}) == {"image": None, "text": "t"}
     assert ImageRecords((2, 3))({"image": make_image(4, 8)})["image"].shape == (3, 2, 3)
     assert make({"image": make_image(4, 8)})["image"].shape == (3, 4, 2)
-    with pytest.raises(ValueError, match=r"an image must be under one of .*, it has \['text'\]"):
+    with pytest.raises(SourceError, match=r"an image must be under one of .*, it has \['text'\]"):
         make({"text": "t"})
     made = list(make(iter([{"jpg": encode(make_image()), "__url__": "a", "__key__": "b"}])))
     assert made[0]["image"].shape == (3, 2, 3)

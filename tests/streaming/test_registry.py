@@ -58,6 +58,7 @@ def test_offered_names_are_public(name: str) -> None:
         "cogdata.streaming.MergedDataset",
         "cogdata.streaming.MetaDistributedWebDataset",
         "cogdata.streaming.JsonlIterableDataset",
+        "cogdata.streaming.ImageJsonlDataset",
         "cogdata.streaming.processfns.ImageTextPairProcessFnBuilder",
         "cogdata.streaming.processfns.ImageJsonlProcessFnBuilder",
         "cogdata.streaming.processfns.TextJonslProcessFnBuilder",

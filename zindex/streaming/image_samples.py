@@ -122,8 +122,8 @@ class ImageReader:
         return (side, longer) if width <= height else (longer, side)
 
 
-class _Forgiving:
-    """What the process functions here do with damaged samples."""
+class _PerSample:
+    """A process function that makes one sample of each, and what it does with damaged ones."""
 
     def __init__(self, on_damage: OnDamage) -> None:
         if on_damage not in get_args(OnDamage):
@@ -132,31 +132,49 @@ class _Forgiving:
         #: Samples that were left out in this process so far.
         self.num_skipped = 0
 
+    def __call__(self, source: Any) -> Any:
+        """Return what becomes of a sample, or an iterator of what becomes of those of a stream.
+
+        Raises
+        ------
+        SourceError
+            If image or text is missing or damaged, unless those of a stream are left out.
+        """
+        if isinstance(source, Mapping):
+            return self._make(source)
+        return self._make_stream(source)
+
     def make(self, sample: Mapping[str, Any]) -> Sample:
         """Return what becomes of a sample."""
         raise NotImplementedError
 
-    def make_stream(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
+    def _make(self, sample: Mapping[str, Any]) -> Sample:
+        """Return what becomes of a sample, or an error that says where it is from."""
+        try:
+            return self.make(sample)
+        except ConfigError:  # of the tokenizer
+            raise
+        except Exception as error:  # Pillow raises errors of a dozen kinds
+            raise SourceError(
+                f"sample {sample.get('__key__')!r} of {sample.get('__url__')} must have a readable "
+                f"image and text: {error}; restore it, or leave it out with on_damage='skip'"
+            ) from error
+
+    def _make_stream(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
         """Yield what becomes of samples; of damaged ones an error or nothing."""
         for sample in source:
             try:
-                made = self.make(sample)
-            except Exception as error:  # Pillow raises errors of a dozen kinds
-                if isinstance(error, ConfigError):
-                    raise
+                made = self._make(sample)
+            except SourceError:
                 if self.on_damage == "error":
-                    raise SourceError(
-                        f"sample {sample.get('__key__')!r} of {sample.get('__url__')} must have a "
-                        f"readable image and text: {error}; restore it, or leave it out with "
-                        "on_damage='skip'"
-                    ) from error
+                    raise
                 self.num_skipped += 1
                 continue
             yield made
 
 
-class ImageTextPairs(_Forgiving):
-    """Samples of tar files with an image and its text, as tensors; a process function.
+class ImageTextPairs(_PerSample):
+    """An image and its text as tensors; a process function, or for one sample.
 
     Parameters
     ----------
@@ -214,10 +232,6 @@ class ImageTextPairs(_Forgiving):
         self.image_fields = tuple(image_fields)
         self.pad_id = pad_id
 
-    def __call__(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
-        """Yield image and text of samples as tensors; SourceError for a damaged one."""
-        return self.make_stream(source)
-
     def make(self, sample: Mapping[str, Any]) -> Sample:
         """Return image and text of a sample as tensors."""
         image = _find(sample, self.image_fields, "an image")
@@ -235,8 +249,8 @@ class ImageTextPairs(_Forgiving):
         return rest | {"img": self.reader.read(image), "txt": tokens, "txt_mask": mask}
 
 
-class ImageRecords(_Forgiving):
-    """The image of records as a tensor under ``image``; for one record, or a process function.
+class ImageRecords(_PerSample):
+    """The image of a record as a tensor under ``image``; a process function, or for one record.
 
     Parameters
     ----------
@@ -266,24 +280,10 @@ class ImageRecords(_Forgiving):
         self.reader = ImageReader(img_size, keep_aspect=True, smooth=False, max_pixels=max_pixels)
         self.image_fields = tuple(image_fields)
 
-    def __call__(self, source: Any) -> Any:
-        """Return a record with its tensor, or None for an image that is None; a stream of others.
-
-        Raises
-        ------
-        SourceError
-            If the image of a record of a stream is missing or damaged.
-        ValueError, OSError
-            If that of a single record is.
-        """
-        if not isinstance(source, Mapping):
-            return self.make_stream(source)
-        if "image" in source and source["image"] is None:
-            return dict(source)
-        return self.make(source)
-
     def make(self, sample: Mapping[str, Any]) -> Sample:
-        """Return a record with its image as a tensor."""
+        """Return a record with its image as a tensor; None stays None, as upstream has it."""
+        if "image" in sample and sample["image"] is None:
+            return dict(sample)
         image = _find(sample, self.image_fields, "an image")
         dropped = {*self.image_fields} - {"imagepath"}
         rest = {key: value for key, value in sample.items() if key not in dropped}

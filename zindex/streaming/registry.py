@@ -17,6 +17,7 @@ MadeT = TypeVar("MadeT", bound=Callable[..., Any])
 _PACKAGE = "zindex.streaming"
 #: Names of `zindex.streaming` that a file may use, bare or behind the package.
 OFFERED = (
+    "ImageJsonlDataset",
     "ImageJsonlProcessFnBuilder",
     "ImageRecords",
     "ImageTextPairProcessFnBuilder",
@@ -24,6 +25,7 @@ OFFERED = (
     "JsonlIterableDataset",
     "MergedDataset",
     "MetaDistributedWebDataset",
+    "RecordDataset",
     "SimpleDistributedWebDataset",
     "TextJonslProcessFnBuilder",
     "TextPacking",
@@ -32,6 +34,7 @@ OFFERED = (
 )
 # As files written for cogdata name them: by the package, or by the module of each.
 _UPSTREAM = {
+    "ImageJsonlDataset": "image_jsonl_dataset",
     "ImageJsonlProcessFnBuilder": "processfns",
     "ImageTextPairProcessFnBuilder": "processfns",
     "JsonlIterableDataset": "jsonl_dataset",
