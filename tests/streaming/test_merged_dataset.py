@@ -144,6 +144,19 @@ def test_ranks_are_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert {sample["__dprank__"] for sample in found} == {1}
 
 
+def test_the_rank_travels_with_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = MergedDataset([Items("a", 8)], cyclic=False)
+    alone = pickle.dumps(merged)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    ranked = pickle.dumps(merged)
+    assert len(list(pickle.loads(alone))) == 2
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert len(list(pickle.loads(ranked))) == 2
+    assert len(list(pickle.loads(alone))) == 8
+
+
 def test_items_of_a_dataset_are_not_written_to() -> None:
     items: list[Any] = [{"id": "x"}, {"id": "y"}, 7]
     found = list(MergedDataset([Items("a", 3, items=items)], cyclic=False))

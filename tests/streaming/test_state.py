@@ -82,6 +82,18 @@ def test_states_of_all_ranks_are_asked_for() -> None:
     assert merge_states([merged]) == merged
 
 
+def test_marks_survive_what_loaders_do_to_tuples() -> None:
+    def pin(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: pin(item) for key, item in value.items()}
+        return [pin(item) for item in value] if isinstance(value, tuple | list) else value
+
+    batch = list(islice(merge(), 5))
+    assert to_state(pin(batch)) == to_state(batch)
+    stacked = {"__state__": [sample["__state__"] for sample in batch]}
+    assert to_state(stacked) == to_state(pin(stacked)) == to_state(batch)
+
+
 def test_states_of_two_runs_do_not_mix() -> None:
     one, two = states_of(2, 5)
     other = merge(1, 2, seed=5)

@@ -208,6 +208,11 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what travels to a loader worker, which cannot find out the rank by itself."""
+        place = self._place or find_place()
+        return {**self.__dict__, "_place": None if place == (0, 1) else place}
+
     def __iter_from__(
         self,
         dataloader_states: State,

@@ -65,7 +65,10 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
             f"a sample must have __state__, got the fields {sorted(sample)}; iterate over a "
             "MergedDataset and keep this field"
         )
-    return _unite(found if isinstance(found, list) else [found])
+    # Where tensors are pinned, tuples become lists: a mark begins with its head, a list of marks
+    # with a mark.
+    is_one = isinstance(found[0][0], str) if found else False
+    return _unite([found] if is_one else found)
 
 
 def _unite(marks: Iterable[Any]) -> State:
