@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.streaming.collate import PadCollate
 from zindex.streaming.from_yaml import instantiate_from_yaml
 from zindex.streaming.registry import register
 
@@ -60,6 +61,9 @@ TARGETS = {
 }
 
 
+MORE = {"PadCollate": PadCollate}
+
+
 def write(folder: Path, text: str, name: str = "a.yaml") -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +72,7 @@ def write(folder: Path, text: str, name: str = "a.yaml") -> Path:
 
 
 def load(folder: Path, text: str, **settings: Any) -> Any:
-    return instantiate_from_yaml(write(folder, text), targets=TARGETS, **settings)
+    return instantiate_from_yaml(write(folder, text), **({"targets": TARGETS} | settings))
 
 
 def test_target_and_params_make_an_object_with_attributes(tmp_path: Path) -> None:
@@ -467,6 +471,15 @@ def test_an_error_of_a_target_comes_as_it_is_with_its_place(tmp_path: Path) -> N
     assert caught.value.__notes__ == [
         f"{tmp_path}/a.yaml, line 2, column 12: of the target 'Strict'"
     ]
+
+
+def test_an_error_of_zindex_has_the_place_in_its_message(tmp_path: Path) -> None:
+    where = f"{tmp_path}/a.yaml, line 1, column 9: of the target "
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "target: PadCollate\nparams: {keys: [a], multiple_of: 0}", targets=MORE)
+    assert str(caught.value) == f"{where}'PadCollate': multiple_of must be from 1 on, got 0"
+    with pytest.raises(StoreNotFoundError, match=re.escape(f"{where}'ZarrText': ")):
+        load(tmp_path, "target: ZarrText\nparams: {path: no.zarr, sequence_length: 2}", targets={})
 
 
 def test_all_is_checked_before_anything_is_made(tmp_path: Path) -> None:

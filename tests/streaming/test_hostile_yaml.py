@@ -8,9 +8,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zindex.errors import ConfigError
 from zindex.streaming.from_yaml import instantiate_from_yaml
@@ -155,3 +158,21 @@ def test_deep_includes(folder: Path) -> None:
         instantiate_from_yaml(names[0])
     for path in names:
         path.unlink()
+
+
+PIECES = ["&a ", "*a", "<<: ", "!!int ", "!!str ", "! ", "? ", ": ", "- ", *"{}[],|>#@`_+-.", "\n"]
+PIECES += ["\n  ", '"', "'", "%YAML 1.2\n", "---\n", "...\n", "${variables:x}", "${", "target: Box"]
+PIECES += ["params:", "params: {}", "include: a.yaml", "0x", "0b", "1e5", ".inf", "~", "\t", "\x85"]
+PIECES += ['"\\UFFFFFFFF"', '"\\uD800"', "\u202e", "\ufeff", "a", "a: ", "x: 1\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30), st.binary(max_size=3))
+def test_whatever_a_file_holds(pieces: list[str], noise: bytes) -> None:
+    """It is a value, or an error of one class that names the file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.yaml"
+        path.write_bytes("".join(pieces).encode() + noise)
+        try:
+            instantiate_from_yaml(path, {"x": 1}, targets={"Box": dict})
+        except ConfigError as error:
+            assert str(error).startswith(str(path))

@@ -7,6 +7,7 @@ from copy import deepcopy
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+from zindex.errors import ZindexError
 from zindex.streaming.registry import Target, Targets, suggest
 from zindex.streaming.yaml_plan import (
     Call,
@@ -69,8 +70,8 @@ def instantiate_from_yaml(
     ------
     ConfigError
         If a file is missing, too large, or asks for what it may not have; the message names file,
-        line and column. What a target raises when it is called comes as it is, with a note of the
-        place.
+        line and column. What a target raises when it is called comes as it is, with the place in
+        its message, or in a note if it is no error of zindex.
     """
     planner = Planner(variables, dynamic_objs, Targets(targets, allow_imports), include_folders)
     plan = planner.plan_file(config_path)
@@ -105,12 +106,12 @@ def _find_calls(plan: Plan) -> Iterator[Call]:
 
 def _load(target: Target) -> Any:
     """Return what a target names, imported if it must be."""
-    with _Noted(target):
+    with _Placed(target):
         return target.load()
 
 
-class _Noted:
-    """Notes on an error which target it is of."""
+class _Placed:
+    """Says in an error which target it is of."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -119,8 +120,13 @@ class _Noted:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not str(error).startswith(str(self.target.place)):
-            error.add_note(f"{self.target.place}: of the target {self.target.name!r}")
+        if not isinstance(error, Exception) or str(error).startswith(str(self.target.place)):
+            return
+        where = f"{self.target.place}: of the target {self.target.name!r}"
+        if isinstance(error, ZindexError) and error.args:
+            error.args = (f"{where}: {error.args[0]}", *error.args[1:])
+        else:  # its arguments are its own business
+            error.add_note(where)
 
 
 def _check_call(call: Call, made: Callable[..., Any]) -> None:
@@ -166,7 +172,7 @@ def _make(plan: Plan, made: Mapping[int, Any]) -> Any:
     if isinstance(plan, Named):
         return made[id(plan.target)]
     params = {name: _make(entry.plan, made) for name, entry in plan.params.items()}
-    with _Noted(plan.target):
+    with _Placed(plan.target):
         value = made[id(plan.target)](**params)
     for name, entry in plan.attributes.items():
         _set_attribute(value, name, entry, _make(entry.plan, made))
