@@ -172,7 +172,9 @@ def test_whatever_a_file_holds(pieces: list[str], noise: bytes) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a.yaml"
         path.write_bytes("".join(pieces).encode() + noise)
+        message = f"{path}, "
         try:
             instantiate_from_yaml(path, {"x": 1}, targets={"Box": dict})
         except ConfigError as error:
-            assert str(error).startswith(str(path))
+            message = str(error)
+        assert message.startswith(str(path))
