@@ -81,6 +81,8 @@ def cut_lines(
     """
     carry: list[bytes] = []
     carry_nbytes = 0
+    if stop is not None and offset >= stop:
+        return
     for chunk in chunks:
         cut = chunk.rfind(b"\n")
         if cut < 0:

@@ -4,12 +4,14 @@ A sample is a run of members that share the part of their names before the first
 WebDataset: https://github.com/webdataset/webdataset, "The WebDataset Format".
 """
 
+import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 from zindex.formats.damage import Damage
+from zindex.formats.tar_headers import BLOCK_NBYTES
 from zindex.sources.chunks import open_local, read_chunks
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files
@@ -124,75 +126,71 @@ class TarFiles:
             If the archive cannot be read.
         """
         number, inner = self._grid.locate(part)
-        file = self._grid.files[number]
-        metadata = self._metadata_of(number) if self._fields or file.needs_sidecar else {}
-        try:
-            if not file.is_cut:
-                with closing(read_chunks(file)) as chunks:
-                    yield from self._read_samples(number, ChunkWindow(chunks), 0, None, metadata)
-                return
-            with open_local(file) as descriptor:
-                headers = FileWindow(file, descriptor, HEADERS_NBYTES)
-                start = self._find_start(number, inner, headers)
-                if start is not None:
-                    stop = (inner + 1) * self._grid.part_nbytes
-                    window = FileWindow(file, descriptor, STEP_NBYTES)
-                    yield from self._read_samples(number, window, start, stop, metadata)
-        except Damage as damage:
-            self.damage.report(file.url, damage, "the sample there and all behind it")
-
-    def _read_samples(
-        self,
-        number: int,
-        window: Window,
-        position: int,
-        stop: int | None,
-        metadata: Metadata,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the samples that begin at a position or behind it, and before another."""
         url, fields = self.urls[number], self._fields.values()
+        metadata = self._metadata_of(number)
         nothing = (None,) * len(fields)
         current: str | None = None
         sample: dict[str, Any] = {}
         is_whole = False
-        for start, name, content in iterate_members(window, position, with_content=True):
-            base = name.rfind("/") + 1
-            dot = name.find(".", base)
-            if (dot <= base or name[0] == "_") and key_of(name) is None:
-                if isinstance(content, Refusal):
-                    self.damage.report(url, Damage(content.reason, start), "that member")
-                continue
-            key = name[:dot]
-            if key != current:
+        try:
+            with self._open_part(number, inner) as (window, position, stop):
+                for start, name, content in iterate_members(window, position, with_content=True):
+                    base = name.rfind("/") + 1
+                    dot = name.find(".", base)
+                    if (dot <= base or name[0] == "_") and key_of(name) is None:
+                        if isinstance(content, Refusal):
+                            self.damage.report(url, Damage(content.reason, start), "that member")
+                        continue
+                    key = name[:dot]
+                    if key != current:
+                        if is_whole:
+                            yield sample
+                        if start >= stop:
+                            self._note_start(number, start)
+                            return
+                        current, is_whole = key, True
+                        sample = {"__key__": key, "__url__": url}
+                    elif not is_whole:
+                        continue
+                    field = name[dot + 1 :].lower()
+                    if isinstance(content, Refusal):
+                        reason = content.reason
+                    elif field in sample:
+                        reason = f"there is a second {field!r} of the sample {key[:200]!r}"
+                    else:
+                        sample[field] = content
+                        if not fields or not name.endswith(".id"):
+                            continue
+                        clash = next((name for name in fields if name in sample), None)
+                        if clash is None:
+                            sample.update(zip(fields, metadata.get(key, nothing), strict=True))
+                            continue
+                        reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
+                    self.damage.report(url, Damage(reason, start), "the sample")
+                    is_whole = False
                 if is_whole:
                     yield sample
-                if stop is not None and start >= stop:
-                    self._note_start(number, start)
-                    return
-                current, is_whole = key, True
-                sample = {"__key__": key, "__url__": url}
-            elif not is_whole:
-                continue
-            field = name[dot + 1 :].lower()
-            if isinstance(content, Refusal):
-                reason = content.reason
-            elif field in sample:
-                reason = f"there is a second {field!r} of the sample {key[:200]!r}"
-            else:
-                sample[field] = content
-                if not fields or not name.endswith(".id"):
-                    continue
-                clash = next((field for field in fields if field in sample), None)
-                if clash is None:
-                    sample.update(zip(fields, metadata.get(key, nothing), strict=True))
-                    continue
-                reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
-            self.damage.report(url, Damage(reason, start), "the sample")
-            is_whole = False
-        if is_whole:
-            yield sample
-        self._note_start(number, None)
-        check_rest(window)
+                self._note_start(number, None)
+                check_rest(window)
+        except Damage as damage:
+            self.damage.report(url, damage, "the sample there and all behind it")
+
+    @contextmanager
+    def _open_part(self, number: int, inner: int) -> Iterator[tuple[Window, int, float]]:
+        """Give a window of a file, where a part's first sample begins, and where the next part."""
+        file = self._grid.files[number]
+        if not file.is_cut:
+            with closing(read_chunks(file)) as chunks:
+                yield ChunkWindow(chunks), 0, math.inf
+            return
+        with open_local(file) as descriptor:
+            headers = FileWindow(file, descriptor, HEADERS_NBYTES)
+            start = self._find_start(number, inner, headers)
+            if start is None:
+                yield ChunkWindow(iter([bytes(BLOCK_NBYTES)])), 0, 0
+                return
+            window = FileWindow(file, descriptor, STEP_NBYTES)
+            yield window, start, (inner + 1) * self._grid.part_nbytes
 
     def _note_start(self, number: int, start: int | None) -> None:
         """Remember where a sample begins that is the first of one part or more; None: no more."""
@@ -226,6 +224,8 @@ class TarFiles:
 
     def _metadata_of(self, number: int) -> Metadata:
         """Return the metadata of a file's samples; those of the last file are kept."""
+        if not self._fields and not self._grid.files[number].needs_sidecar:
+            return {}
         if self._metadata is None or self._metadata[0] != number:
             file = self._grid.files[number]
             found = read_sidecar(file, list(self._fields), self.damage)
