@@ -78,12 +78,13 @@ class Pool:
             Lanes that shared the row. Those that are not in ``cursors`` took nothing.
         """
         finished = [cursors.get(lane, (0, 0))[0] for lane in range(num_lanes)]
-        num_first = min(finished) * num_lanes
+        least = min(finished)
+        num_first = least * num_lanes
         # Places [0, num_first) are finished, and a few after them.
         places = [
             lane + num_lanes * turn
             for lane, count in enumerate(finished)
-            for turn in range(min(finished), count)
+            for turn in range(least, count)
         ]
         done = set(self.items(np.array(places, np.int64)).tolist())
         done.update(part for part, _ in self.begun[:num_first])
