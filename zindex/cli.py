@@ -20,6 +20,7 @@ from zindex.cli_edit import edit
 from zindex.cli_measure import bench
 from zindex.cli_options import json_option
 from zindex.cli_records import import_command
+from zindex.cli_streaming import lengths
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -410,7 +411,7 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-for _command in (bench, cluster, edit, import_command):
+for _command in (bench, cluster, edit, import_command, lengths):
     main.add_command(_command)
 
 

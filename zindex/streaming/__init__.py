@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zindex.datasets.record_dataset import RecordDataset as RecordDataset
+    from zindex.streaming.advice import advise as advise
     from zindex.streaming.collate import PadCollate as PadCollate
     from zindex.streaming.collate import mixed_collate as mixed_collate
     from zindex.streaming.collate import stack_collate as stack_collate
+    from zindex.streaming.draws import epochs_of as epochs_of
     from zindex.streaming.from_yaml import instantiate_from_yaml as instantiate_from_yaml
     from zindex.streaming.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from zindex.streaming.image_samples import (
@@ -24,13 +26,18 @@ if TYPE_CHECKING:
     )
     from zindex.streaming.image_samples import ImageTextPairs as ImageTextPairs
     from zindex.streaming.jsonl_dataset import JsonlIterableDataset as JsonlIterableDataset
+    from zindex.streaming.length_stats import (
+        print_dataset_length_stats as print_dataset_length_stats,
+    )
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
     from zindex.streaming.registry import register as register
     from zindex.streaming.resuming import reshard_states as reshard_states
+    from zindex.streaming.run_progress import progress as progress
     from zindex.streaming.run_split import open_run_split as open_run_split
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
+    from zindex.streaming.statistics import count_lengths as count_lengths
     from zindex.streaming.text_packing import TextJonslProcessFnBuilder as TextJonslProcessFnBuilder
     from zindex.streaming.text_packing import TextPacking as TextPacking
     from zindex.streaming.web_dataset import MetaDistributedWebDataset as MetaDistributedWebDataset
@@ -54,11 +61,16 @@ _HOMES = {
     "TextJonslProcessFnBuilder": "zindex.streaming.text_packing",
     "TextPacking": "zindex.streaming.text_packing",
     "ZarrText": "zindex.streaming.zarr_text",
+    "advise": "zindex.streaming.advice",
+    "count_lengths": "zindex.streaming.statistics",
+    "epochs_of": "zindex.streaming.draws",
     "gather_states": "zindex.streaming.state",
     "instantiate_from_yaml": "zindex.streaming.from_yaml",
     "merge_states": "zindex.streaming.state",
     "mixed_collate": "zindex.streaming.collate",
     "open_run_split": "zindex.streaming.run_split",
+    "print_dataset_length_stats": "zindex.streaming.length_stats",
+    "progress": "zindex.streaming.run_progress",
     "register": "zindex.streaming.registry",
     "reshard_states": "zindex.streaming.resuming",
     "stack_collate": "zindex.streaming.collate",

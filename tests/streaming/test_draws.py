@@ -1,0 +1,110 @@
+"""Samples drawn and epochs of sources, against hand-made sums and real streams."""
+
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.streaming.tiny_sources import Items, Parts
+from zindex.building.executor import SerialExecutor
+from zindex.errors import ConfigError
+from zindex.streaming import MergedDataset, count_lengths, epochs_of
+from zindex.streaming.draws import SourceDraws, fill
+from zindex.streaming.statistics import Lengths
+
+
+def items(name: str, size: int, percent: float, length: int = 1) -> Items:
+    return Items(name, 0, percent, items=[{"tokens": [0] * length}] * size)
+
+
+def merge(datasets: list[Any], percent: float = 1.0, **settings: Any) -> MergedDataset:
+    merged = MergedDataset(datasets, **settings)
+    merged.percent = percent
+    return merged
+
+
+def count(dataset: Any) -> Lengths:
+    return count_lengths(dataset, client=SerialExecutor())
+
+
+def drawn(dataset: Any, **run: int) -> dict[str, SourceDraws]:
+    return {part.name: part for part in epochs_of(count(dataset), dataset, **run)}
+
+
+def test_nested_percents_multiply() -> None:
+    inner = merge([items("b", 10, 3), items("c", 100, 1)], 0.2)
+    found = drawn(merge([items("a", 50, 0.8), inner]), num_samples=1000)
+    assert {name: part.num_samples for name, part in found.items()} == {"a": 800, "b": 150, "c": 50}
+    assert [round(part.share, 12) for part in found.values()] == [0.8, 0.15, 0.05]
+    assert [part.num_epochs for part in found.values()] == pytest.approx([16, 15, 0.5])
+
+
+def test_they_are_what_the_stream_draws() -> None:
+    inner = merge([items("b", 10, 3), items("c", 100, 1)], 0.2)
+    mix = merge([items("a", 50, 0.8), inner])
+    counts = Counter(sample["__datasetname__"] for sample in islice(mix, 1000))
+    assert counts == {name: part.num_samples for name, part in drawn(mix, num_samples=1000).items()}
+
+
+def test_tokens_are_turned_into_samples() -> None:
+    mix = merge([items("a", 10, 1, length=100), items("b", 10, 3, length=20)])
+    found = drawn(mix, num_tokens=16_000)  # 160 tokens in four samples
+    assert {name: part.num_samples for name, part in found.items()} == {"a": 100, "b": 300}
+    assert {name: part.num_tokens for name, part in found.items()} == {"a": 10_000, "b": 6000}
+
+
+def test_what_is_not_cyclic_gives_one_epoch() -> None:
+    mix = merge([items("a", 30, 0.5), items("b", 1000, 0.5)], cyclic=False)
+    assert [part.num_samples for part in drawn(mix, num_samples=100).values()] == [30, 70]
+    assert [part.num_samples for part in drawn(mix, num_samples=9999).values()] == [30, 1000]
+    assert [part.num_samples for part in drawn(mix, num_tokens=500).values()] == [30, 470]
+    counts = Counter(sample["__datasetname__"] for sample in islice(mix, 100))
+    assert counts == {"a": 30, "b": 70}
+
+
+def test_an_end_with_the_first() -> None:
+    mix = merge([items("a", 30, 0.25), items("b", 1000, 0.75)], cyclic=False, stop_on_first=True)
+    assert [part.num_samples for part in drawn(mix, num_samples=9999).values()] == [30, 90]
+
+
+def test_an_ended_set_within_an_endless_one() -> None:
+    inner = merge([items("b", 10, 1)], 0.5, cyclic=False)
+    found = drawn(merge([items("a", 5, 0.5), inner]), num_samples=100)
+    assert {name: part.num_samples for name, part in found.items()} == {"a": 90, "b": 10}
+
+
+def test_a_single_source() -> None:
+    [found] = epochs_of(count(items("a", 8, 1)), items("a", 8, 1), num_samples=20)
+    assert found == SourceDraws("a", 1.0, 20, 20, 2.5)
+
+
+@pytest.mark.parametrize("run", [{}, {"num_samples": 1, "num_tokens": 1}, {"num_samples": 0}])
+def test_a_run_is_given_by_one_number(run: dict[str, int]) -> None:
+    mix = items("a", 8, 1)
+    with pytest.raises(ConfigError, match="by num_samples or by num_tokens, at least 1, got num_"):
+        epochs_of(count(mix), mix, **run)
+
+
+def test_lengths_must_be_of_the_dataset() -> None:
+    with pytest.raises(ConfigError, match=r"of the sources \['b'\], got those of \['a'\]; count"):
+        epochs_of(count(items("a", 8, 1)), items("b", 8, 1), num_samples=20)
+
+
+def test_tokens_need_tokens() -> None:
+    texts = Items("a", 0, items=[{"text": "abc"}])
+    with pytest.raises(ConfigError, match="those of 'a' are in characters; give length_of"):
+        epochs_of(count(texts), texts, num_tokens=20)
+    empty = Parts("a", [0])
+    with pytest.raises(ConfigError, match="those of 'a' are in nothing, as it is empty; give"):
+        epochs_of(count(empty), empty, num_tokens=20)
+    hollow = items("a", 8, 1, length=0)
+    with pytest.raises(ConfigError, match="num_tokens needs samples that have tokens"):
+        epochs_of(count(hollow), hollow, num_tokens=20)
+
+
+def test_filling_keeps_to_the_limits() -> None:
+    assert fill(100, [1, 1, 2], [10, 20, 1000]) == [10, 20, 70]
+    assert fill(100, [1, 1], [10, 20]) == [10, 20]
+    assert fill(90, [1, 2], [float("inf")] * 2) == [30, 60]
+    assert fill(10, [1, 1], [0, 100]) == [0, 10]

@@ -1,0 +1,88 @@
+"""The command ``zindex lengths``: what it reads, what it prints, and how it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.streaming.tiny_sources import write_jsonl
+from zindex.cli import main
+from zindex.report.length_report import LengthReport
+
+CONFIG = """
+target: MergedDataset
+params:
+  datasets:
+  - target: JsonlIterableDataset
+    params: {path: "${variables:folder}/a.jsonl", part_nbytes: 200}
+    name: a
+    percent: ${variables:share}
+  - target: JsonlIterableDataset
+    params: {path: "${variables:folder}/b.jsonl"}
+    name: b
+    percent: 0.25
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    for name, size in (("a", 40), ("b", 5)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": "x" * n} for n in range(size)])
+    (tmp_path / "mix.yaml").write_text(CONFIG)
+    return tmp_path / "mix.yaml"
+
+
+def run(config: Path, *arguments: str) -> Result:
+    variables = ["--set", f"folder={config.parent}", "--set", "share=0.75"]
+    return CliRunner().invoke(main, ["lengths", str(config), *variables, *arguments])
+
+
+def test_text(config: Path) -> None:
+    done = run(config, "--samples", "0.1K", "--ranks", "2", "--workers", "0")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[:3] == ["40", "780", "characters"]
+    assert "a run of 100 samples:" in lines
+    assert any(line.startswith("- 'b' comes 5.00 times, 25 samples drawn of 5:") for line in lines)
+    assert any("'b' has 1 part for 2 readers (2 ranks of 1 loader worker)" in one for one in lines)
+
+
+def test_json_and_a_picture(config: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "lengths.svg"
+    done = run(config, "--json", "--figure", str(figure), "--sequence-lengths", "8, 16")
+    assert done.exit_code == 0, done.output
+    report = LengthReport.from_json(json.loads(done.stdout))
+    assert report.lengths["a"].num_tokens == 780
+    assert [row.sequence_length for row in report.advice.sequence_lengths] == [8, 16]
+    assert figure.read_bytes().startswith(b"<?xml")
+
+
+def test_some_samples(config: Path) -> None:
+    done = run(config, "--json", "--read", "5")
+    assert done.exit_code == 0, done.output
+    report = LengthReport.from_json(json.loads(done.stdout))
+    assert report.lengths["a"].is_estimate
+    assert not report.lengths["b"].is_estimate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "share"], "--set must be NAME=VALUE with a value of YAML, got 'share'"),
+        (["--set", "share=["], "--set must be NAME=VALUE with a value of YAML, got 'share=['"),
+        (["--samples", "many"], "--samples must be a number such as 1.5B, 300M or 2e9, got 'many'"),
+        (["--samples", "1.5"], "--samples must be a whole number, got 1.5"),
+        (["--sequence-lengths", "8,x"], "--sequence-lengths must be numbers such as 2048,4096"),
+        (["--tokens", "5K"], "num_tokens needs lengths in tokens, those of 'a' are in characters"),
+        (["--samples", "5", "--tokens", "5"], "a run must be given by num_samples or by num_token"),
+        (["--set", "other=1"], "mix.yaml"),
+    ],
+)
+def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str) -> None:
+    done = run(config, *arguments)
+    if message == "mix.yaml":  # a variable that nothing asks for does no harm
+        assert done.exit_code == 0
+        return
+    assert done.exit_code == 1
+    assert message in done.stderr

@@ -1,0 +1,125 @@
+"""The command ``zindex lengths``: what the sources of a streaming dataset hold, with advice."""
+
+import json
+from typing import Any
+
+import click
+import yaml
+
+from zindex.cli_options import json_option
+from zindex.errors import ConfigError
+from zindex.plan.number import parse_number
+
+
+@click.command()
+@click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
+@click.option("--samples", metavar="N", help="Samples that the run draws: 5M, 2e6.")
+@click.option("--tokens", metavar="N", help="Or tokens that it draws: 300B.")
+@click.option(
+    "--set",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What ${variables:NAME} stands for, written as in YAML.",
+)
+@click.option(
+    "--allow-import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module whose classes and functions the file may use.",
+)
+@click.option(
+    "--read",
+    "read_samples",
+    metavar="N",
+    help="Read only so many samples of each source, drawn at random, and estimate the rest.",
+)
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Loader workers of each rank.",
+)
+@click.option(
+    "--sequence-lengths",
+    metavar="N,N",
+    help="Candidates to compare. [default: powers of two]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
+)
+@click.option("--figure", metavar="FILE", help="Draw it too: .svg, .png or .pdf.")
+@json_option
+def lengths(
+    config: str,
+    samples: str | None,
+    tokens: str | None,
+    variables: tuple[str, ...],
+    imports: tuple[str, ...],
+    read_samples: str | None,
+    ranks: int,
+    workers: int,
+    sequence_lengths: str | None,
+    scheduler: str | None,
+    figure: str | None,
+    as_json: bool,
+) -> None:
+    """Count the samples of streamed sources, with advice.
+
+    CONFIG.yaml describes a MergedDataset, or one dataset. Nothing is written but the figure.
+    """
+    from zindex.report.length_report import report_lengths
+    from zindex.streaming.from_yaml import instantiate_from_yaml
+
+    dataset = instantiate_from_yaml(config, _parse_variables(variables), allow_imports=imports)
+    report = report_lengths(
+        dataset,
+        num_samples=_parse_count(samples, "--samples"),
+        num_tokens=_parse_count(tokens, "--tokens"),
+        read_samples=_parse_count(read_samples, "--read"),
+        client=scheduler,
+        num_ranks=ranks,
+        num_workers=max(1, workers),
+        sequence_lengths=_parse_lengths(sequence_lengths),
+    )
+    if figure is not None:
+        report.draw(figure)
+    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
+
+
+def _parse_variables(given: tuple[str, ...]) -> dict[str, Any]:
+    """Return the variables of ``NAME=VALUE``."""
+    variables = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        try:
+            variables[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            sign = ""
+        if not name or not sign:
+            raise ConfigError(f"--set must be NAME=VALUE with a value of YAML, got {text!r}")
+    return variables
+
+
+def _parse_count(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    count = parse_number(text, "tokens", option)
+    if count != int(count):
+        raise ConfigError(f"{option} must be a whole number, got {text}")
+    return int(count)
+
+
+def _parse_lengths(text: str | None) -> list[int] | None:
+    """Return the numbers of ``N,N``."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--sequence-lengths must be numbers such as 2048,4096, got {text}")
+    return [int(part) for part in parts]

@@ -1,0 +1,342 @@
+"""What to do about the sources of a run: weights, parts, and the length of sequences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError
+from zindex.kernels.packing import count_samples
+from zindex.plan.packing import LONG_DOCUMENTS
+from zindex.streaming.draws import SourceDraws, check_lengths, epochs_of, fill, find_shares
+from zindex.streaming.leaves import Leaf
+from zindex.streaming.statistics import Lengths, SourceLengths, list_leaves
+
+Int64Array = npt.NDArray[np.int64]
+
+#: Epochs after which more of the same teaches a model little.
+MAX_EPOCHS = 4.0
+# Samples that are packed to tell how well a sequence length packs.
+_NUM_PACKED = 1 << 15
+# Samples of which a packed sequence may be made.
+_MAX_DOCUMENTS = 1 << 10
+# A sequence length is short enough to be advised if it cuts off no more than this share.
+_MAX_TRUNCATED = 0.01
+_MAX_CANDIDATES = 8
+_MAX_SEQUENCE_LENGTH = 1 << 20
+
+Kind = Literal[
+    "repeats", "unfinished", "weights", "sequence_length", "lanes", "estimate", "damage", "empty"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One sentence, and the numbers that it is made of."""
+
+    kind: Kind
+    #: The source that it is about; None for the whole run.
+    source: str | None
+    text: str
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceLength:
+    """What one sequence length does to the samples of a run."""
+
+    sequence_length: int
+    #: A sample a sequence, long ones cut off: share of all places that is padding, and share of
+    #: the tokens that is cut off.
+    padding: float
+    truncated: float
+    #: Several samples a sequence, the rest of long ones in others: share of all places that is
+    #: padding, and share of the samples that are split. Nothing is cut off.
+    packed_padding: float
+    split: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunAdvice:
+    """What a run draws of its sources, and what to do about it."""
+
+    #: Empty if neither samples nor tokens of the run were given.
+    draws: tuple[SourceDraws, ...]
+    #: In the order of the sources: parts of all samples such that all come equally often.
+    proportional: dict[str, float]
+    #: The nearest parts to those that were given such that nothing repeats too often, or None
+    #: without a run, and where that cannot be.
+    limited: dict[str, float] | None
+    #: Empty where lengths are not all in one unit.
+    sequence_lengths: tuple[SequenceLength, ...]
+    advice: tuple[Advice, ...]
+
+    def __iter__(self) -> Iterator[Advice]:
+        return iter(self.advice)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return asdict(self) | {
+            name: [asdict(row) for row in getattr(self, name)]
+            for name in ("draws", "sequence_lengths", "advice")
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "RunAdvice":
+        """Return what `to_json` wrote."""
+        return cls(
+            draws=tuple(SourceDraws(**row) for row in fields["draws"]),
+            proportional=dict(fields["proportional"]),
+            limited=None if fields["limited"] is None else dict(fields["limited"]),
+            sequence_lengths=tuple(SequenceLength(**row) for row in fields["sequence_lengths"]),
+            advice=tuple(Advice(**row) for row in fields["advice"]),
+        )
+
+
+def advise(
+    lengths: Lengths,
+    dataset: Any,
+    *,
+    num_samples: int | None = None,
+    num_tokens: int | None = None,
+    num_ranks: int = 1,
+    num_workers: int = 1,
+    sequence_lengths: Sequence[int] | None = None,
+    max_epochs: float = MAX_EPOCHS,
+) -> RunAdvice:
+    """Return advice on weights, parts and sequence lengths, a sentence with numbers each.
+
+    Parameters
+    ----------
+    lengths
+        What `count_lengths` told of the dataset.
+    dataset
+        The `MergedDataset`, or one source.
+    num_samples, num_tokens
+        What the run draws, one of them as for `epochs_of`; without both there is no advice on
+        repeats.
+    num_ranks, num_workers
+        Data-parallel ranks, and loader workers of each.
+    sequence_lengths
+        Candidates, in the unit of the lengths; powers of two if None.
+    max_epochs
+        Epochs of one source that are not too many.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range, or the lengths are of another dataset.
+    """
+    candidates = list(sequence_lengths or ())
+    for name, number in (
+        ("num_ranks", num_ranks),
+        ("num_workers", num_workers),
+        ("max_epochs", max_epochs),
+        *(("sequence_lengths", length) for length in candidates),
+    ):
+        if not number > 0:
+            raise ConfigError(f"{name} must be > 0 to advise on, got {number}; give such a number")
+    check_lengths(lengths, dataset)
+    draws: tuple[SourceDraws, ...] = ()
+    if num_samples is not None or num_tokens is not None:
+        draws = epochs_of(lengths, dataset, num_samples=num_samples, num_tokens=num_tokens)
+    shares = find_shares(dataset)
+    limited, on_weights = _advise_weights(lengths, draws, shares, max_epochs)
+    rows = _choose_lengths(lengths, shares, candidates)
+    advice = [
+        *_advise_draws(lengths, draws, max_epochs),
+        *on_weights,
+        *_advise_length(rows, lengths),
+        *_advise_lanes(list_leaves(dataset), num_ranks, num_workers),
+        *_note_sources(lengths),
+    ]
+    return RunAdvice(draws, _proportional(lengths), limited, rows, tuple(advice))
+
+
+def _advise_draws(
+    lengths: Lengths, draws: Sequence[SourceDraws], max_epochs: float
+) -> Iterator[Advice]:
+    """Say what repeats too often, and what is never finished."""
+    for source, drawn in zip(lengths, draws, strict=bool(draws)):
+        numbers = {"num_samples": drawn.num_samples, "num_epochs": drawn.num_epochs}
+        if drawn.num_epochs > max_epochs:
+            text = (
+                f"{source.name!r} comes {drawn.num_epochs:,.2f} times, {drawn.num_samples:,} "
+                f"samples drawn of {source.num_samples:,}: more than {max_epochs:g} epochs, so "
+                f"lower its share from {drawn.share:.3g} or find more of it."
+            )
+            yield Advice("repeats", source.name, text, numbers)
+        elif 0 < drawn.num_epochs < 1:
+            left = source.num_samples - drawn.num_samples
+            text = (
+                f"{source.name!r} is never finished: {drawn.num_samples:,} of its "
+                f"{source.num_samples:,} samples ({drawn.num_epochs:.1%}) are drawn, and {left:,} "
+                "are not."
+            )
+            yield Advice("unfinished", source.name, text, numbers)
+
+
+def _proportional(lengths: Lengths) -> dict[str, float]:
+    whole = sum(source.num_samples for source in lengths)
+    return {source.name: source.num_samples / max(1, whole) for source in lengths}
+
+
+def _advise_weights(
+    lengths: Lengths, draws: Sequence[SourceDraws], shares: dict[str, float], max_epochs: float
+) -> tuple[dict[str, float] | None, list[Advice]]:
+    """Return the shares by which nothing repeats too often, and sentences on them."""
+    proportional = _proportional(lengths)
+    num_available = sum(source.num_samples for source in lengths)
+    total = sum(drawn.num_samples for drawn in draws)
+    if not total:
+        return None, []
+    advice = []
+    limited: dict[str, float] | None = None
+    at_most = [max_epochs * source.num_samples for source in lengths]
+    if total > sum(at_most):
+        text = (
+            f"The run draws {total:,} samples, and {max_epochs:g} epochs of all sources are only "
+            f"{sum(at_most):,.0f}: without more data it has to repeat {total / num_available:,.2f} "
+            "times."
+        )
+        numbers = {"num_samples": total, "num_available": num_available}
+        advice.append(Advice("weights", None, text, numbers))
+    else:
+        given = [shares[source.name] for source in lengths]
+        parts = fill(total, given, at_most)
+        limited = {source.name: part / total for source, part in zip(lengths, parts, strict=True)}
+        if any(drawn.num_epochs > max_epochs for drawn in draws):
+            text = (
+                f"With the shares {_list_shares(limited)} nothing repeats more than "
+                f"{max_epochs:g} times."
+            )
+            advice.append(Advice("weights", None, text, dict(limited)))
+    if len(draws) > 1:
+        text = (
+            f"Shares in proportion to what there is, {_list_shares(proportional)}, draw "
+            f"{total / num_available:,.2f} epochs of every source."
+        )
+        advice.append(Advice("weights", None, text, dict(proportional)))
+    return limited, advice
+
+
+def _list_shares(shares: dict[str, float], shown: int = 8) -> str:
+    """Return shares as a text; of many the largest."""
+    largest = sorted(shares, key=lambda name: -shares[name])[:shown]
+    listed = ", ".join(f"{name} {shares[name]:.3g}" for name in shares if name in largest)
+    more = len(shares) - len(largest)
+    return f"{listed} and {more:,} smaller ones" if more else listed
+
+
+def _choose_lengths(
+    lengths: Lengths, shares: dict[str, float], candidates: Sequence[int]
+) -> tuple[SequenceLength, ...]:
+    """Return what candidates do to the samples of the mix."""
+    sources = [source for source in lengths if source.histogram.num_tokens]
+    if not sources or len({source.unit for source in sources}) > 1:
+        return ()
+    weights = np.array([shares[source.name] for source in sources])
+    weights /= weights.sum()
+    mixed = _draw_mixture(sources, weights)
+    tokens = sum(w * source.mean_length for w, source in zip(weights, sources, strict=True))
+    rows = []
+    for length in sorted(candidates) or _candidates(mixed):
+        kept = split = 0.0
+        for weight, source in zip(weights, sources, strict=True):
+            histogram = source.histogram
+            kept += weight * histogram.kept_tokens(length) / histogram.num_samples
+            split += weight * histogram.longer_samples(length) / histogram.num_samples
+        num_rows, _, num_packed = count_samples(
+            mixed.astype(np.int32), length, 0, _MAX_DOCUMENTS, LONG_DOCUMENTS["split"]
+        )
+        rows.append(
+            SequenceLength(
+                sequence_length=int(length),
+                padding=max(0.0, float(1 - kept / length)),
+                truncated=max(0.0, float(1 - kept / tokens)),
+                packed_padding=float(1 - num_packed / max(1, num_rows * length)),
+                split=float(split),
+            )
+        )
+    return tuple(rows)
+
+
+def _draw_mixture(sources: Sequence[SourceLengths], weights: npt.NDArray[Any]) -> Int64Array:
+    """Return lengths that stand for those of the mix."""
+    counts = np.ceil(weights * _NUM_PACKED).astype(int).tolist()
+    drawn = [source.histogram.draw(count) for source, count in zip(sources, counts, strict=True)]
+    lengths = np.concatenate(drawn)
+    return np.minimum(lengths[lengths > 0], np.iinfo(np.int32).max)
+
+
+def _candidates(mixed: Int64Array) -> list[int]:
+    """Return the powers of two from about the median length to the longest."""
+    first = max(3, int(np.median(mixed)).bit_length() - 1)
+    last = min(_MAX_SEQUENCE_LENGTH.bit_length() - 1, (int(mixed.max()) - 1).bit_length())
+    last = max(first, min(last, first + _MAX_CANDIDATES - 1))
+    return [1 << power for power in range(first, last + 1)]
+
+
+def _advise_length(rows: Sequence[SequenceLength], lengths: Lengths) -> Iterator[Advice]:
+    """Choose the shortest sequence length that cuts off little."""
+    if not rows:
+        return
+    fitting = [row for row in rows if row.truncated <= _MAX_TRUNCATED]
+    row = fitting[0] if fitting else rows[-1]
+    unit = next(source.unit for source in lengths if source.histogram.num_tokens)
+    text = (
+        f"A sequence length of {row.sequence_length:,} cuts off {row.truncated:.2%} of the {unit} "
+        f"and leaves {row.padding:.1%} of the places as padding with one sample a sequence; packed "
+        f"it cuts off nothing, leaves {row.packed_padding:.1%} as padding, and splits "
+        f"{row.split:.2%} of the samples."
+    )
+    yield Advice("sequence_length", None, text, asdict(row))
+
+
+def _advise_lanes(leaves: Sequence[Leaf], num_ranks: int, num_workers: int) -> Iterator[Advice]:
+    """Say where there are fewer parts than readers."""
+    lanes = num_ranks * num_workers
+    for leaf in leaves:
+        if leaf.num_items >= lanes:
+            continue
+        what = "file" if leaf.order == "cogdata_urlbuffer" else "part"
+        what = what if leaf.is_parted else "item"
+        effect = (
+            f"{-(-lanes // max(1, leaf.num_items))} of its epochs are read at the same time"
+            if leaf.cyclic
+            else f"{lanes - leaf.num_items:,} of them read nothing of it"
+        )
+        remedy = "make its part_nbytes smaller, or its files more" if leaf.is_parted else "add more"
+        text = (
+            f"{leaf.name!r} has {_count(leaf.num_items, what)} for {lanes:,} readers "
+            f"({_count(num_ranks, 'rank')} of {_count(num_workers, 'loader worker')}), so "
+            f"{effect}: {remedy}."
+        )
+        numbers = {"num_parts": leaf.num_items, "num_lanes": lanes}
+        yield Advice("lanes", leaf.name, text, numbers)
+
+
+def _note_sources(lengths: Lengths) -> Iterator[Advice]:
+    """Say what is estimated, damaged or empty."""
+    for source in lengths:
+        if source.is_estimate:
+            text = (
+                f"The numbers of {source.name!r} are estimates: {source.fraction_read:.2%} of it "
+                f"was read, {source.histogram.num_samples:,} samples."
+            )
+            yield Advice("estimate", source.name, text, {"fraction_read": source.fraction_read})
+        if source.num_skipped:
+            text = (
+                f"{source.name!r} lost {source.num_skipped:,} damaged samples, or rests of files, "
+                f"beside {source.histogram.num_samples:,} that were read; restore its files."
+            )
+            yield Advice("damage", source.name, text, {"num_skipped": source.num_skipped})
+        if not source.histogram.num_samples:
+            text = f"{source.name!r} gave 0 samples in {source.num_parts:,} {source.kind}."
+            yield Advice("empty", source.name, text, {"num_parts": source.num_parts})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
