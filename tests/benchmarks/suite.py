@@ -125,6 +125,11 @@ BENCHMARKS = (
         long="--datasets 4 --documents 1e5 --samples 1e8 --runs 3",
     ),
     Benchmark(
+        "bench_streaming",
+        short="--samples 200 --letters 100 --runs 1",
+        long="--samples 4e4 --letters 200 2000 --runs 5",
+    ),
+    Benchmark(
         "bench_peers",
         short="--samples 2e4 --datasets 5 --mixed-samples 2e4 --epoch-samples 2e4 --together",
         long="--samples 3e7 --datasets 10 100 1000 --runs 3",
