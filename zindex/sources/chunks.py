@@ -18,8 +18,9 @@ from zindex.store.request_threads import DaemonPool, wait_for
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-#: Bytes that are read from a file system at once.
-LOCAL_NBYTES = 1 << 20
+#: Bytes that are read from a file system at once. Larger pieces would come from fresh pages each
+#: time, which costs more than the system calls that they save.
+LOCAL_NBYTES = 1 << 16
 #: Bytes that one request to an object store brings, and how many are under way.
 REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
 

@@ -126,6 +126,7 @@ class JsonlFiles:
                             if again is not None:
                                 yield again
                     line = last + 1
+                self._note_line(part, line)
         except Damage as damage:
             self.damage.report(url, damage, "the rest of this part")
 
@@ -144,6 +145,14 @@ class JsonlFiles:
         _fill(sample)
         sample.update(__url__=url, __key__=str(number))
         return sample
+
+    def _note_line(self, part: int, line: int) -> None:
+        """Remember the number of the line that the next part of a file begins with."""
+        number, inner = self._grid.locate(part)
+        counts = self._breaks.setdefault(number, [0])
+        # Without a line of its own a part says nothing of those before it.
+        if line and len(counts) == inner + 1:
+            counts.append(line - 1)
 
     def _find_lines(self, part: int) -> tuple[int, int | None, int]:
         """Return where a part's first line begins, where the next part is, and a line's number."""
@@ -166,7 +175,7 @@ class JsonlFiles:
         file = self._grid.files[number]
         at = start - 1
         with open_local(file) as descriptor:
-            while chunk := read_local(file, descriptor, at, min(LOCAL_NBYTES, 1 << 16)):
+            while chunk := read_local(file, descriptor, at, LOCAL_NBYTES):
                 found = chunk.find(b"\n")
                 if found >= 0:
                     return at + found + 1

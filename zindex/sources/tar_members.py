@@ -30,7 +30,9 @@ MAX_MEMBER_NBYTES = 4 << 30
 #: Zeros that may follow the end of an archive.
 MAX_PADDING_NBYTES = 64 << 20
 #: Bytes that a window reads at once: with contents, and of headers alone.
-STEP_NBYTES, HEADERS_NBYTES = 1 << 20, 1 << 15
+STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
+# As many bytes as the last member has are read ahead of a header, up to this.
+_MAX_AHEAD_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class FileWindow:
         self.file = file
         self.descriptor = descriptor
         self.step_nbytes = step_nbytes
+        self.ahead_nbytes = 0
         self.nbytes = file.nbytes or 0
         self.buffer, self.base = b"", 0
         self.end: int | None = None
@@ -88,7 +91,9 @@ class FileWindow:
         """Read the buffer; see `Window`."""
         if start + nbytes > self.nbytes:
             raise ended(start, nbytes, self.nbytes)
-        wanted = max(nbytes, self.step_nbytes)
+        if nbytes > BLOCK_NBYTES:
+            self.ahead_nbytes = min(nbytes, _MAX_AHEAD_NBYTES)
+        wanted = max(nbytes, self.step_nbytes, self.ahead_nbytes)
         pieces = [read_local(self.file, self.descriptor, start, wanted)]
         held = len(pieces[0])
         # One system call moves at most 2 GiB.
