@@ -130,6 +130,11 @@ BENCHMARKS = (
         long="--samples 4e4 --letters 200 2000 --runs 5",
     ),
     Benchmark(
+        "bench_records",
+        short="--records 200 --runs 1",
+        long="--records 2e5 --runs 5",
+    ),
+    Benchmark(
         "bench_peers",
         short="--samples 2e4 --datasets 5 --mixed-samples 2e4 --epoch-samples 2e4 --together",
         long="--samples 3e7 --datasets 10 100 1000 --runs 3",

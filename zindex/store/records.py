@@ -48,6 +48,10 @@ class Form(IntEnum):
     NUMBERS = 4
 
 
+# Members of an enumeration are slower than plain numbers, and records are many.
+_BYTES, _TEXT, _JSON = int(Form.BYTES), int(Form.TEXT), int(Form.JSON)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordField:
     """One field of the records of a store."""
@@ -186,7 +190,7 @@ def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def encode_value(value: Any) -> tuple[Form, bytes]:
+def encode_value(value: Any) -> tuple[int, bytes]:
     """Return the form and the bytes of a value that is no array of numbers.
 
     Raises
@@ -194,18 +198,24 @@ def encode_value(value: Any) -> tuple[Form, bytes]:
     SourceError
         If it is neither bytes nor text nor a JSON value.
     """
-    if isinstance(value, str):
-        # JSON may hold halves of surrogate pairs, which come back as they are.
-        return Form.TEXT, value.encode("utf-8", "surrogatepass")
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return Form.BYTES, bytes(value)
+    kind = value.__class__
+    if kind is str or isinstance(value, str):
+        try:
+            return _TEXT, value.encode()
+        except UnicodeEncodeError:
+            # JSON may hold halves of surrogate pairs, which come back as they are.
+            return _TEXT, value.encode("utf-8", "surrogatepass")
+    if kind is int:
+        return _JSON, b"%d" % value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _BYTES, bytes(value)
     try:
         text = _to_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise SourceError(
             f"a value must be bytes, text or JSON, got {type(value).__name__}: {error}"
         ) from error
-    return Form.JSON, text.encode("utf-8", "surrogatepass")
+    return _JSON, text.encode("utf-8", "surrogatepass")
 
 
 def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:

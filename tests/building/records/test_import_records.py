@@ -197,6 +197,14 @@ def test_numbers_come_back_as_arrays(tmp_path: Path) -> None:
     assert plain(RecordReader(store).read_many(range(5))) == found
 
 
+def test_a_null_is_no_numbers_and_else_an_empty_text(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"ids": None, "x": None}, {"ids": [1], "x": [None]}])
+    store = import_records(path, tmp_path / "s", dtypes={"ids": "int8"}, client=SERIAL)
+    one, other = plain(read_all(store))
+    assert (one.get("ids"), one["x"]) == (None, "")
+    assert (other["ids"], other["x"]) == (("int8", [1]), [None])
+
+
 def test_plain_readers_open_the_store(tmp_path: Path) -> None:
     source = ListFiles({"/d/a": [[{"text": "née", "n": 5}, {"text": ""}, {"text": "x", "n": 7}]]})
     import_records(source, tmp_path / "s", client=SERIAL)

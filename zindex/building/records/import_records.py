@@ -81,7 +81,7 @@ def import_records(
         Fields to keep, in this order; None keeps all, in the order in which they come up.
     dtypes
         Dtype of fields that are flat lists of numbers, such as token ids: they come back as arrays.
-        Floats are rounded to it.
+        Floats are rounded to it; a null is no value.
     meta_names
         Fields of the sidecars of tar files to join; see ``TarFiles``.
     include_dirs
@@ -117,9 +117,10 @@ def import_records(
 
     Notes
     -----
-    Law: record i of the store equals record i of the source. Cost: the source is read once, and
-    written twice, the first time to ``_zindex/scratch`` in the store, which goes with the commit.
-    Memory: about 64 MiB per thread, and the largest record.
+    Law: record i of the store equals record i of the source, as the streaming datasets give it: a
+    null at the top level of a line is an empty text. Cost: the source is read once, and written
+    twice, the first time to ``_zindex/scratch`` in the store, which goes with the commit. Memory:
+    about 100 MiB per thread, and twice the largest record.
     """
     settings = Settings(
         None if fields is None else tuple(dict.fromkeys(fields)),

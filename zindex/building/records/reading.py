@@ -174,9 +174,8 @@ class _Column:
     def pad(self, num_records: int) -> None:
         """Say of the records up to a number that they lack the field."""
         missing = num_records - len(self.forms)
-        if missing:
-            self.forms += bytes(missing)
-            self.lengths.frombytes(bytes(8 * missing))
+        self.forms += bytes(missing)
+        self.lengths.frombytes(bytes(8 * missing))
 
 
 class _SegmentWriter:
@@ -216,7 +215,8 @@ class _SegmentWriter:
             if column is None:
                 column = self.columns[name] = _Column(self.dtypes.get(name))
                 check_fields([name for name in self.columns if name != KEY])
-            column.pad(self.num_records)
+            if len(column.forms) < self.num_records:
+                column.pad(self.num_records)
             column.values += content
             column.lengths.append(length)
             column.forms.append(form)
@@ -241,8 +241,8 @@ class _SegmentWriter:
             try:
                 if dtype is None:
                     form, content = encode_value(value)
-                    encoded.append((name, int(form), content, len(content)))
-                elif value is not None:
+                    encoded.append((name, form, content, len(content)))
+                elif value is not None and not (isinstance(value, str) and value == ""):
                     content = encode_numbers(value, dtype)
                     length = len(content) // dtype.itemsize
                     encoded.append((name, int(Form.NUMBERS), content, length))

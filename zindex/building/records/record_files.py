@@ -4,6 +4,7 @@ import copy
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -158,22 +159,31 @@ class ExactJsonlFiles(JsonlFiles):
     def _count_breaks(self, number: int, inner: int) -> int:
         return self.counts[number][inner] if inner else 0
 
-    def _read_lines(
-        self, url: str, chunks: Iterator[bytes], offset: int, stop: int | None, line: int
-    ) -> Iterator[dict[str, Any]]:
-        for first, lines in cut_lines(chunks, offset, stop):
-            at = first
-            for number, text in enumerate(lines, line):
-                is_first = number == 0 and text.startswith(_BYTE_ORDER_MARK)
-                try:
-                    record = _parse_exactly(text[len(_BYTE_ORDER_MARK) :] if is_first else text)
-                except SourceError as error:
-                    damage = Damage(f"(line {number:,}) {error}", at)
-                    self.damage.report(url, damage, "such lines")
-                else:
-                    yield record | {"__url__": url, "__key__": str(number)}
-                at += len(text) + 1
-            line += len(lines)
+    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a part; see `JsonlFiles.read_part`."""
+        url = self.part_url(part)
+        try:
+            start, stop, line = self._find_lines(part)
+            with closing(self._chunks(part, start)) as chunks:
+                for first, lines in cut_lines(chunks, start, stop):
+                    at = first
+                    for number, text in enumerate(lines, line):
+                        plain = text
+                        if at == 0 and text.startswith(_BYTE_ORDER_MARK):
+                            plain = text[len(_BYTE_ORDER_MARK) :]
+                        try:
+                            record = _parse_exactly(plain)
+                        except SourceError as error:
+                            damage = Damage(f"(line {number:,}) {error}", at)
+                            self.damage.report(url, damage, "such lines")
+                        else:
+                            record["__url__"] = url
+                            record["__key__"] = str(number)
+                            yield record
+                        at += len(text) + 1
+                    line += len(lines)
+        except Damage as damage:
+            self.damage.report(url, damage, "the rest of this part")
 
 
 def _parse_exactly(line: bytes) -> dict[str, Any]:
@@ -188,7 +198,7 @@ def _parse_exactly(line: bytes) -> dict[str, Any]:
         raise SourceError(f"there is no JSON: {error}") from None
     if not isinstance(record, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(record).__name__}")
-    if b"null" in line:
+    if None in record.values():
         return {name: "" if value is None else value for name, value in record.items()}
     return record
 
