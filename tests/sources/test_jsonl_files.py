@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,14 @@ def test_a_file_that_changes(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(StoreNotFoundError, match=r"no file \S+ any more; restore it"):
         list(files.read_part(0))
+
+
+def test_threads_may_share_a_reader(tmp_path: Path) -> None:
+    objects = OBJECTS * 20
+    files = JsonlFiles(write_lines(tmp_path / "a.jsonl", objects), part_nbytes=300)
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda part: list(files.read_part(part)), range(files.num_parts)))
+    assert plain([sample for part in parts for sample in part]) == keyed(objects)
 
 
 def test_a_reader_travels_to_workers(tmp_path: Path) -> None:

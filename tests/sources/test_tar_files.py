@@ -3,6 +3,7 @@
 import io
 import pickle
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,13 @@ def test_archives_without_samples(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(SourceError, match="at byte 0 the archive ends without the two blocks"):
         read_all(TarFiles(path))
+
+
+def test_threads_may_share_a_reader(tmp_path: Path) -> None:
+    files = TarFiles(write_tar(tmp_path / "a.tar", numbered(200)), part_nbytes=3000)
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda part: list(files.read_part(part)), range(files.num_parts)))
+    assert plain([sample for part in parts for sample in part]) == expected(200)
 
 
 def test_a_reader_travels_to_workers(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ class JsonlFiles:
         self.damage = DamageLog("lines of JSON objects", on_damage)
         self._grid = PartGrid(list_files(path, [".jsonl"]), part_nbytes)
         self.urls: Sequence[str] = [file.url for file in self._grid.files]
-        # Of each file, the line breaks before its first parts, as far as they were counted.
-        self._breaks: dict[int, list[int]] = {}
+        # Of each file, the line breaks before its parts, as far as they were counted.
+        self._breaks: dict[int, dict[int, int]] = {}
 
     @property
     def num_parts(self) -> int:
@@ -149,10 +149,8 @@ class JsonlFiles:
     def _note_line(self, part: int, line: int) -> None:
         """Remember the number of the line that the next part of a file begins with."""
         number, inner = self._grid.locate(part)
-        counts = self._breaks.setdefault(number, [0])
-        # Without a line of its own a part says nothing of those before it.
-        if line and len(counts) == inner + 1:
-            counts.append(line - 1)
+        if line:
+            self._breaks.setdefault(number, {})[inner + 1] = line - 1
 
     def _find_lines(self, part: int) -> tuple[int, int | None, int]:
         """Return where a part's first line begins, where the next part is, and a line's number."""
@@ -185,23 +183,28 @@ class JsonlFiles:
         return at
 
     def _count_breaks(self, number: int, inner: int) -> int:
-        """Return the line breaks before the last byte before a part: those of whole parts."""
-        counts = self._breaks.setdefault(number, [0])
-        file, nbytes = self._grid.files[number], self._grid.part_nbytes
-        if inner >= len(counts):
-            with open_local(file) as descriptor:
-                while inner >= len(counts):
-                    # Part k begins behind byte k * nbytes - 1, which may be a line break itself.
-                    at = max(0, (len(counts) - 1) * nbytes - 1)
-                    stop, count = len(counts) * nbytes - 1, counts[-1]
-                    while at < stop:
-                        chunk = read_local(file, descriptor, at, min(LOCAL_NBYTES, stop - at))
-                        if not chunk:
-                            break
-                        count += chunk.count(b"\n")
-                        at += len(chunk)
-                    counts.append(count)
-        return counts[inner]
+        """Return the line breaks before the last byte before a part."""
+        counts = self._breaks.setdefault(number, {})
+        known = inner
+        while known and known not in counts:
+            known -= 1
+        count, nbytes = counts.get(known, 0), self._grid.part_nbytes
+        if known == inner:
+            return count
+        file = self._grid.files[number]
+        with open_local(file) as descriptor:
+            while known < inner:
+                # A part's lines begin behind the last byte before it, which may be a line break.
+                at, stop = max(0, known * nbytes - 1), (known + 1) * nbytes - 1
+                while at < stop:
+                    chunk = read_local(file, descriptor, at, min(LOCAL_NBYTES, stop - at))
+                    if not chunk:
+                        break
+                    count += chunk.count(b"\n")
+                    at += len(chunk)
+                known += 1
+                counts[known] = count
+        return count
 
 
 def _fill(sample: dict[str, Any]) -> None:

@@ -84,8 +84,8 @@ class TarFiles:
         self._fields = check_meta_names(meta_names)
         self._grid = PartGrid(list_files(path, ["tar"], include_dirs=include_dirs), part_nbytes)
         self.urls: Sequence[str] = [file.url for file in self._grid.files]
-        # Of each file, where its first parts begin, as far as that is known.
-        self._starts: dict[int, list[int | None]] = {}
+        # Of each file, where the samples of its parts begin, as far as that is known.
+        self._starts: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
 
     @property
@@ -146,7 +146,7 @@ class TarFiles:
                         if is_whole:
                             yield sample
                         if start >= stop:
-                            self._note_start(number, start)
+                            self._note_start(number, inner, start)
                             return
                         current, is_whole = key, True
                         sample = {"__key__": key, "__url__": url}
@@ -170,7 +170,7 @@ class TarFiles:
                     is_whole = False
                 if is_whole:
                     yield sample
-                self._note_start(number, None)
+                self._note_start(number, inner, None)
                 check_rest(window)
         except Damage as damage:
             self.damage.report(url, damage, "the sample there and all behind it")
@@ -192,45 +192,49 @@ class TarFiles:
             window = FileWindow(file, descriptor, STEP_NBYTES)
             yield window, start, (inner + 1) * self._grid.part_nbytes
 
-    def _note_start(self, number: int, start: int | None) -> None:
-        """Remember where a sample begins that is the first of one part or more; None: no more."""
-        starts = self._starts.setdefault(number, [0])
+    def _note_start(self, number: int, inner: int, start: int | None) -> None:
+        """Remember the first sample behind a part's end, for the parts whose first it is."""
         num_parts = len(self._grid.parts_of(number))
-        while len(starts) < num_parts:
-            if start is not None and start < len(starts) * self._grid.part_nbytes:
-                return
-            starts.append(start)
+        last = num_parts - 1 if start is None else start // self._grid.part_nbytes
+        # Threads may note the same; they note the same values.
+        starts = self._starts.setdefault(number, {})
+        for part in range(inner + 1, min(last, num_parts - 1) + 1):
+            starts[part] = start
 
     def _find_start(self, number: int, inner: int, window: FileWindow) -> int | None:
         """Return where the first sample of a file's part begins; None: it has none."""
-        starts = self._starts.setdefault(number, [0])
-        if inner < len(starts):
-            return starts[inner]
+        starts = self._starts.setdefault(number, {})
+        known = inner
+        while known and known not in starts:
+            known -= 1
+        start = starts.get(known, 0)
+        if known == inner or start is None:
+            return start
         # Headers are read from the last place that is known; a search for one from any byte could
         # be led astray by a tar that is a member itself.
-        known = starts[-1]
         current: str | None = None
-        if known is not None:
-            for start, name, _ in iterate_members(window, known, with_content=False):
-                key = key_of(name)
-                if key is not None and key != current:
-                    current = key
-                    if start >= len(starts) * self._grid.part_nbytes:
-                        self._note_start(number, start)
-                        if inner < len(starts):
-                            return starts[inner]
-        self._note_start(number, None)
-        return starts[inner]
+        for place, name, _ in iterate_members(window, start, with_content=False):
+            key = key_of(name)
+            if key is not None and key != current:
+                current = key
+                if place >= (known + 1) * self._grid.part_nbytes:
+                    self._note_start(number, known, place)
+                    known = place // self._grid.part_nbytes
+                    if known >= inner:
+                        return place
+        self._note_start(number, known, None)
+        return None
 
     def _metadata_of(self, number: int) -> Metadata:
         """Return the metadata of a file's samples; those of the last file are kept."""
         if not self._fields and not self._grid.files[number].needs_sidecar:
             return {}
-        if self._metadata is None or self._metadata[0] != number:
+        kept = self._metadata
+        if kept is None or kept[0] != number:
             file = self._grid.files[number]
-            found = read_sidecar(file, list(self._fields), self.damage)
-            self._metadata = (number, found)
-        return self._metadata[1]
+            kept = number, read_sidecar(file, list(self._fields), self.damage)
+            self._metadata = kept
+        return kept[1]
 
 
 def key_of(name: str) -> str | None:
