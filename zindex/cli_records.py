@@ -1,6 +1,7 @@
 """The command ``zindex import``: tar and jsonl files to a store in which any record is found."""
 
 import json
+import os
 import time
 
 import click
@@ -45,6 +46,12 @@ from zindex.errors import ConfigError
     metavar="ADDRESS",
     help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
 )
+@click.option(
+    "--processes",
+    "num_processes",
+    type=click.IntRange(1),
+    help="Of this machine; one for each core if left out.",
+)
 @json_option
 def import_command(
     sources: tuple[str, ...],
@@ -60,6 +67,7 @@ def import_command(
     chunk_nbytes: int,
     shard_nbytes: int,
     scheduler: str | None,
+    num_processes: int | None,
     as_json: bool,
 ) -> None:
     """Import tar or jsonl files into Zarr, once.
@@ -71,6 +79,8 @@ def import_command(
     from zindex.store.layout import ChunkGrid
     from zindex.store.records import KEY
 
+    if scheduler is None and num_processes is None:
+        num_processes = len(os.sched_getaffinity(0))
     start = time.monotonic()
     store = import_records(
         sources[0] if len(sources) == 1 else sources,
@@ -84,6 +94,7 @@ def import_command(
         on_damage="skip" if on_damage == "skip" else "error",
         grid=ChunkGrid(chunk_nbytes, shard_nbytes, "zstd" if codec == "zstd" else "none"),
         client=scheduler,
+        num_processes=num_processes,
         progress=True,
     )
     names = [field["name"] for field in store.spec["fields"] if field["name"] != KEY]

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,31 @@ def test_stores_are_the_same_however_they_are_made(
         digests.append(digest(tmp_path / f"{number}/s"))
         assert read_all(store) == source.records()
     assert digests[0] == digests[1] == digests[2]
+
+
+def test_processes_make_the_same_store(tmp_path: Path) -> None:
+    source = draw_files(3)
+    import_records(source, tmp_path / "0/s", client=SERIAL, grid=SMALL)
+    import_records(source, tmp_path / "1/s", num_processes=2, grid=SMALL)
+    assert digest(tmp_path / "0/s") == digest(tmp_path / "1/s")
+    with pytest.raises(ConfigError, match="client and num_processes both say where the work is"):
+        import_records(source, tmp_path / "2/s", client=SERIAL, num_processes=2)
+
+
+def test_many_imports_at_a_time_make_one_store(tmp_path: Path) -> None:
+    source = draw_files(8)
+    golden = import_records(source, tmp_path / "golden", client=SERIAL, grid=SMALL)
+    for turn in range(4):
+        root = tmp_path / str(turn)
+        with ThreadPoolExecutor(4) as pool:
+            tasks = [
+                pool.submit(import_records, source, root, client=SerialExecutor(), grid=SMALL)
+                for _ in range(4)
+            ]
+            stores = [task.result() for task in tasks]
+        assert {store.fingerprint for store in stores} == {golden.fingerprint}
+        assert read_all(stores[0]) == source.records()
+        assert verify_store(root).is_sound
 
 
 def test_shards_of_another_size_hold_the_same_records(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.executor import Executor, open_executor, run_builds, run_together
+from zindex.building.process_executor import open_processes
 from zindex.building.progress import Progress, open_progress
 from zindex.building.records.gathering import Gathered, Kind, store_gathered_shard
 from zindex.building.records.reading import Portion, PortionResult, Settings, read_portion
@@ -29,6 +30,7 @@ from zindex.building.records.record_files import (
     open_files,
 )
 from zindex.errors import (
+    ConfigError,
     FingerprintMismatchError,
     NotReadyError,
     StoreNotFoundError,
@@ -64,6 +66,7 @@ def import_records(
     on_damage: Literal["error", "skip"] = "error",
     grid: ChunkGrid = BYTE_GRID,
     client: Any = None,
+    num_processes: int | None = None,
     progress: bool = False,
 ) -> Store:
     """Import the records of tar or jsonl files into a ragged Zarr store, in the source's order.
@@ -95,7 +98,11 @@ def import_records(
         Bytes per chunk and shard of every array, and the codec; the default is 64 KiB and 64 MiB,
         uncompressed.
     client
-        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``. Lines are
+        parsed by Python, one at a time in each process: give workers one thread each.
+    num_processes
+        Processes of this machine that do the work in place of a client; the calling script must
+        have its work below ``if __name__ == "__main__":``.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
 
@@ -137,7 +144,12 @@ def import_records(
     )
     root = place_of(target)
     work = _Import(opened, root, settings, {"source": identity} | settings.to_json(), grid)
-    with open_executor(client) as executor, open_progress(progress) as shown:
+    if client is not None and num_processes is not None:
+        raise ConfigError(
+            "client and num_processes both say where the work is done; give one of them"
+        )
+    place = open_executor(client) if num_processes is None else open_processes(num_processes)
+    with place as executor, open_progress(progress) as shown:
         return run_builds(work.run(executor, shown))
 
 

@@ -1,0 +1,114 @@
+"""Tasks in processes: their results, their errors and their ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zindex.building.executor import run_together
+from zindex.building.process_executor import ProcessExecutor, open_processes
+from zindex.errors import ClusterLostError, ConfigError, SourceError
+
+
+def double(value: int) -> tuple[int, int]:
+    return 2 * value, os.getpid()
+
+
+def refuse(value: int) -> None:
+    raise SourceError(f"no {value}")
+
+
+def crash() -> None:
+    raise ZeroDivisionError("0")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(function: Any, *args: Any) -> Any:
+    with open_processes(1) as executor:
+        return asyncio.run(executor.run(function, *args, key="a-task"))
+
+
+def test_tasks_run_elsewhere_and_results_come_back() -> None:
+    async def main(executor: ProcessExecutor) -> list[tuple[int, int]]:
+        held = await executor.hold(int, "21", key="held")
+        assert held == 21
+        tasks = [executor.run(double, held + i, key=f"double-{i}") for i in range(6)]
+        return await run_together(tasks)
+
+    with open_processes(2) as executor:
+        assert executor.num_threads == 2
+        found = asyncio.run(main(executor))
+    assert [value for value, _ in found] == [42, 44, 46, 48, 50, 52]
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_errors_come_back_with_the_name_of_the_task() -> None:
+    with pytest.raises(SourceError, match="no 5") as error:
+        run(refuse, 5)
+    assert "in task a-task" in error.value.__notes__
+    with pytest.raises(ZeroDivisionError):
+        run(crash)
+
+
+def test_a_process_that_dies_is_told_of() -> None:
+    with pytest.raises(ClusterLostError, match="a process of this machine died over its task"):
+        run(die)
+
+
+def test_there_must_be_a_process() -> None:
+    with pytest.raises(ConfigError, match="there must be at least one process, got 0"):
+        ProcessExecutor(0)
+
+
+def test_processes_do_not_outlive_the_one_that_started_them(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import asyncio, os, signal, time\n"
+        "from tests.building.test_process_executor import double\n"
+        "from zindex.building.process_executor import ProcessExecutor\n"
+        "if __name__ == '__main__':\n"
+        "    executor = ProcessExecutor(1)\n"
+        "    _, process = asyncio.run(executor.run(double, 1, key='a'))\n"
+        "    print(process, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL
+    # Its output has ended, so all that held it are gone; some system may not have cleared them up.
+    status = Path(f"/proc/{int(done.stdout)}/stat")
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import asyncio\n"
+        "from zindex.building.process_executor import ProcessExecutor\n"
+        "executor = ProcessExecutor(1)\n"
+        "asyncio.run(executor.run(int, '1', key='a'))\n"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert 'put that below `if __name__ == "__main__":`' in done.stderr
