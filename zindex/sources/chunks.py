@@ -4,7 +4,6 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zindex.errors import SourceError, StoreNotFoundError
@@ -47,7 +46,7 @@ def read_chunks(file: SourceFile) -> Generator[bytes, None, None]:
 @contextlib.contextmanager
 def open_local(file: SourceFile) -> Iterator[int]:
     """Open a local file, which must have the size that it was listed with; give its descriptor."""
-    path = Path(str(file.place))
+    path = file.path
     try:
         with reading(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -67,7 +66,7 @@ def open_local(file: SourceFile) -> Iterator[int]:
 
 def read_local(file: SourceFile, descriptor: int, offset: int, nbytes: int) -> bytes:
     """Return bytes of an open file, fewer at its end or where the system gives fewer."""
-    with reading(Path(str(file.place))):
+    with reading(file.path):
         return os.pread(descriptor, nbytes, offset)
 
 

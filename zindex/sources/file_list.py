@@ -36,6 +36,12 @@ class SourceFile:
     needs_sidecar: bool = False
 
     @property
+    def path(self) -> Path:
+        """Where it is, of a local file."""
+        assert isinstance(self.place, Path)
+        return self.place
+
+    @property
     def is_cut(self) -> bool:
         """Whether it may be read from any byte: it is local and not compressed."""
         return self.compression is None and self.nbytes is not None

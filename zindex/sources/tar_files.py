@@ -194,10 +194,12 @@ class TarFiles:
 
     def _note_start(self, number: int, inner: int, start: int | None) -> None:
         """Remember the first sample behind a part's end, for the parts whose first it is."""
+        starts = self._starts.setdefault(number, {})
+        if inner + 1 in starts:
+            return
         num_parts = len(self._grid.parts_of(number))
         last = num_parts - 1 if start is None else start // self._grid.part_nbytes
-        # Threads may note the same; they note the same values.
-        starts = self._starts.setdefault(number, {})
+        # Threads that note the same note equal values.
         for part in range(inner + 1, min(last, num_parts - 1) + 1):
             starts[part] = start
 
