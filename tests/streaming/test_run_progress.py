@@ -71,7 +71,7 @@ def test_lanes_may_be_in_several_epochs() -> None:
     assert (found.epochs_begun, found.epochs_finished, found.num_begun) == (2, 0, 4)
     assert found.num_delivered == 4
     assert (
-        ", epoch 1 begun, 4 samples of 4 more delivered"
+        "finished and 4 begun (4 samples), up to epoch 1"
         in progress(tiny(), run.merged_states()).to_text()
     )
 

@@ -86,6 +86,7 @@ def progress(dataset: MergedDataset, state: State) -> Progress:
 
     Notes
     -----
+    A part whose last sample was delivered counts as finished with the next sample of its reader.
     With a ``customized_yield_fn`` it tells what was read for the samples that were delivered.
     """
     leaves = dataset.leaves()
@@ -185,10 +186,10 @@ def _to_line(source: SourceProgress) -> str:
         f"{source.num_finished:,} of {source.num_items:,} {source.kind} of epoch "
         f"{source.epochs_finished:,} finished"
     )
-    if source.epochs_begun > source.epochs_finished + 1:
-        line += f", epoch {source.epochs_begun - 1:,} begun"
     if source.num_begun:
-        line += f", {source.num_delivered:,} samples of {source.num_begun:,} more delivered"
+        line += f" and {source.num_begun:,} begun ({source.num_delivered:,} samples)"
+    if source.epochs_begun > source.epochs_finished + 1:
+        line += f", up to epoch {source.epochs_begun - 1:,}"
     if source.num_skipped:
         line += f", {source.num_skipped:,} damaged left out"
     return line

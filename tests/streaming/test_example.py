@@ -1,0 +1,52 @@
+"""The example of streams, run as its first line says."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from zindex.streaming.state import load_state
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "05_streaming.py"
+
+
+def test_three_jobs_train_on_one_epoch(tmp_path: Path) -> None:
+    folder = tmp_path / "streaming"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(EXAMPLE), "--folder", str(folder)),
+            *("--images", "160", "--files", "10", "--vocab-size", "400"),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1]), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stderr
+    assert "Traceback" not in done.stderr
+    counts = re.search(r"   ([\d,]+) samples in an epoch, ([\d,]+) trained on\n", done.stdout)
+    assert counts is not None
+    assert counts[1] == counts[2]
+    assert "lost: 0, repeated: 0 (" in done.stdout
+    # The first job had two ranks, and so on; sources may end before the last job does.
+    files = sorted(path.name for path in folder.glob("samples-*.txt"))
+    places = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)]
+    assert files == [f"samples-{job}-{rank}.txt" for job, rank in places]
+    for file in files[:5]:
+        lines = (folder / file).read_text().splitlines()
+        assert {line.split()[0] for line in lines} == {"shapes", "reference", "code"}
+    assert (folder / "lengths.svg").stat().st_size > 10_000
+    assert (folder / "unpacked.svg").stat().st_size > 10_000
+    # The advice and the progress are those of this data.
+    assert "- 'reference' comes " in done.stdout
+    assert "   shapes: 0." in done.stdout
+    found = re.findall(r"   step +(\d+)  loss ([\d.]+)", done.stdout)
+    assert float(found[0][1]) > 5.9  # ln 400 is 5.99
+    saved = torch.load(folder / "checkpoint.pt")
+    loaded = load_state(json.loads(saved["data"]))
+    assert (loaded.num_ranks, loaded.num_slots) == (1, 1)
+    assert len(loaded.origin.ancestors) == 2
