@@ -1,6 +1,7 @@
 """The first stage: parts become files of streams, once."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,3 +86,14 @@ def test_a_record_that_fails_leaves_no_trace(tmp_path: Path) -> None:
         read_portion(
             source, tmp_path / "b", Portion("p", 0, (0,)), Settings(dtypes=(("x", "int8"),))
         )
+
+
+def test_records_must_have_keys(tmp_path: Path) -> None:
+    class Keyless(ListFiles):
+        def read_part(self, part: int) -> Any:
+            yield {"x": 1}
+
+    with pytest.raises(
+        SourceError, match=r"each record must have a __key__, got \['x'\], in record"
+    ):
+        read_portion(Keyless({"a": [[]]}), tmp_path, Portion("p", 0, (0,)), Settings())

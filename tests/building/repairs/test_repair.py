@@ -482,7 +482,7 @@ def test_what_stops_a_repair_leaves_what_nothing_proves(make_case: Callable[[str
 def test_a_store_of_another_kind_is_not_repaired_by_shards(tmp_path: Path) -> None:
     build_arrays(tmp_path / "store", {ONE: count_up(20)})
     (tmp_path / "store/one/c/0").unlink()
-    with pytest.raises(StoreError, match=r"must hold tokens, an index or a blend"):
+    with pytest.raises(StoreError, match=r"must hold tokens, records, an index or a blend"):
         repair(tmp_path / "store")
 
 

@@ -143,7 +143,7 @@ def import_records(
         on_damage=on_damage,
     )
     root = place_of(target)
-    work = _Import(opened, root, settings, {"source": identity} | settings.to_json(), grid)
+    work = _Import(opened, root, settings, identity | settings.to_json(), grid)
     if client is not None and num_processes is not None:
         raise ConfigError(
             "client and num_processes both say where the work is done; give one of them"

@@ -231,6 +231,8 @@ class _SegmentWriter:
 
     def _encode(self, record: Mapping[str, Any]) -> list[tuple[str, int, bytes, int]]:
         """Return name, form, bytes and number of values of all fields of a record to keep."""
+        if KEY not in record:
+            raise SourceError(f"each record must have a {KEY}, got {sorted(record)[:5]}")
         _, key = encode_value(str(record[KEY]))
         encoded = [(KEY, int(Form.TEXT), key, len(key))]
         names = record if self.settings.fields is None else self.settings.fields

@@ -42,8 +42,8 @@ def open_files(
     include_dirs: str | None = None,
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
-) -> tuple[SampleFiles, str]:
-    """Return the files of an import, and the SHA-256 of what they are, however they are cut.
+) -> tuple[SampleFiles, dict[str, Any]]:
+    """Return the files of an import, and what they are, however they are cut, as JSON values.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def open_files(
         If a setting does not fit the kind of files, or there is no such kind.
     """
     if not isinstance(source, str | os.PathLike | Sequence):
-        return source, source.fingerprint()
+        return source, _identify(source, None, ())
     if kind is None:
         kind = find_kind(source, include_dirs)
     if kind == "tar":
@@ -71,7 +71,7 @@ def open_files(
                 on_damage=on_damage,
             )
 
-        return open_tar(size), open_tar(_WHOLE).fingerprint()
+        return open_tar(size), _identify(open_tar(_WHOLE), kind, meta_names)
     if kind not in get_args(FilesKind):
         raise ConfigError(f"kind must be 'jsonl' or 'tar', got {kind!r}")
     if meta_names or include_dirs:
@@ -81,7 +81,15 @@ def open_files(
         )
     size = JSONL_PART_NBYTES if part_nbytes is None else part_nbytes
     opened = JsonlFiles(source, part_nbytes=size, on_damage=on_damage)
-    return opened, JsonlFiles(source, part_nbytes=_WHOLE, on_damage=on_damage).fingerprint()
+    whole = JsonlFiles(source, part_nbytes=_WHOLE, on_damage=on_damage)
+    return opened, _identify(whole, kind, ())
+
+
+def _identify(
+    source: SampleFiles, kind: FilesKind | None, meta_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return what files are: enough to open them again, but where they lie."""
+    return {"source": source.fingerprint(), "kind": kind, "meta_names": list(meta_names)}
 
 
 def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:

@@ -16,6 +16,7 @@ from zindex.building.held import drop_held, order_lengths
 from zindex.building.repairs.remade_source import open_same_lengths
 from zindex.building.repairs.remake_blend import RemadeBlend
 from zindex.building.repairs.remake_packing import RemadePacking
+from zindex.building.repairs.remake_records import RemadeRecords
 from zindex.building.samples import compute_boundaries
 from zindex.building.shuffle import compute_shuffle, shuffle_samples
 from zindex.building.source import LengthSource
@@ -25,6 +26,7 @@ from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.records import KIND
 from zindex.store.tokens import LINK
 from zindex.store.verify import ShardId
 
@@ -80,6 +82,8 @@ def open_remade(
     """
     if plan.kind == "tokens":
         return _RemadeCorpus(plan, facts or {}, source)
+    if plan.kind == KIND and "import" in plan.spec:
+        return RemadeRecords(plan, source)
     kind = plan.spec.get("kind")
     if kind == "gpt":
         return _RemadeIndex(plan, source)
@@ -88,7 +92,7 @@ def open_remade(
     if kind == "blend":
         return RemadeBlend(plan, blend, damaged)
     raise StoreError(
-        f"{plan.root} must hold tokens, an index or a blend to be repaired by shards, it holds "
+        f"{plan.root} must hold tokens, records, an index or a blend to be repaired, it holds "
         f"{kind or plan.kind}; remove it and build it again"
     )
 

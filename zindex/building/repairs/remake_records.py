@@ -1,0 +1,85 @@
+"""Shards of an imported store, from its files: those are imported again."""
+
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy.typing as npt
+
+from zindex.building.executor import SerialExecutor
+from zindex.building.records.import_records import import_records
+from zindex.errors import ConfigError, FingerprintMismatchError
+from zindex.store.commit import StorePlan
+from zindex.store.layout import ArrayLayout
+from zindex.store.open import Store
+from zindex.store.verify import ShardId
+
+
+class RemadeRecords:
+    """A store of records, from its files.
+
+    All of them are imported to a temporary folder, which takes as much room as the store, twice:
+    where the values of a damaged shard stand in the files, only an import finds out.
+
+    Parameters
+    ----------
+    plan
+        The store.
+    source
+        The files or folders, as text; see `import_records`.
+    """
+
+    def __init__(self, plan: StorePlan, source: object) -> None:
+        self.plan = plan
+        self._source = source
+        self._folder: TemporaryDirectory[str] | None = None
+        self._made: Store | None = None
+
+    @property
+    def _store(self) -> Store:
+        """The files, imported again; an error if they are not what they were."""
+        if self._made is not None:
+            return self._made
+        identity = self.plan.spec["import"]
+        if not isinstance(self._source, str) or identity["kind"] is None:
+            raise ConfigError(
+                f"{self.plan.root} was imported from files, which must be named to repair it; give "
+                "--source PATH, or import them again at another place"
+            )
+        self._folder = TemporaryDirectory(prefix="zindex-repair-")
+        made = import_records(
+            self._source,
+            f"{self._folder.name}/records.zarr",
+            kind=identity["kind"],
+            fields=identity["fields"],
+            dtypes=identity["dtypes"],
+            meta_names=identity["meta_names"],
+            on_damage="skip" if identity["skip_damaged"] else "error",
+            client=SerialExecutor(),
+        )
+        if made.fingerprint != self.plan.fingerprint:
+            raise FingerprintMismatchError(
+                f"{self._source} must be what {self.plan.root} was imported from, it gives "
+                f"fingerprint {made.fingerprint[:16]} and not {self.plan.fingerprint[:16]}; name "
+                "the right source"
+            )
+        self._made = made
+        return made
+
+    def make(self, shards: set[ShardId]) -> Iterator[tuple[ArrayLayout, int, npt.NDArray[Any]]]:
+        """Give layout, number and values of each shard."""
+        for layout in self.plan.layouts:
+            for shard in range(layout.num_shards):
+                if (layout.name, shard) in shards:
+                    rows = layout.shard_bounds(shard)
+                    yield layout, shard, self._store[layout.name].read(*rows)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was left out, and the folder of the files."""
+        attributes = self._store.attributes
+        return {name: attributes[name] for name in ("num_skipped", "url_prefix")}
+
+    def close(self) -> None:
+        """Remove what was imported."""
+        if self._folder is not None:
+            self._folder.cleanup()
