@@ -306,8 +306,8 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
 @click.option(
     "--source",
     metavar="PATH",
-    help="What the store was made from: the prefix of the .bin/.idx pair of a token store, the "
-    "token store or prefix of an index.",
+    help="What it was made from: the prefix of the .bin/.idx pair of a token store, the token "
+    "store or prefix of an index, the files of imported records.",
 )
 @json_option
 def repair(path: str, source: str | None, as_json: bool) -> None:
