@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,13 @@ def path(source: ListFiles, tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def count_fields(record: dict[str, Any]) -> int:
-    return len(record)
+def count_fields(records: Iterator[dict[str, Any]]) -> Iterator[int]:
+    for record in records:
+        yield len(record)
+
+
+def drop_some(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (record for record in records if record["__key__"] != "0/2")
 
 
 def test_items_are_the_records(path: Path, source: ListFiles) -> None:
@@ -68,6 +74,18 @@ def test_fields_and_what_is_made_of_records(path: Path, source: ListFiles) -> No
     assert dataset.fields == (name,)
     with pytest.raises(ConfigError, match=r"fields must be among those of .*, got 'no'"):
         RecordDataset(path, fields=["no"])
+
+
+def test_a_process_function_must_make_one_item_of_each(path: Path) -> None:
+    dataset = RecordDataset(path, process_fn=drop_some)
+    keys = [record["__key__"] for record in RecordDataset(path)]
+    place = keys.index("0/2")
+    assert dataset[place - 1]["__key__"] == "0/1"
+    problem = r"must yield one item for each, <function drop_some .*> yields 0 for 1, of keys '0/2'"
+    with pytest.raises(ConfigError, match=problem):
+        dataset[place]
+    with pytest.raises(ConfigError, match=r"yields 2 for 3, of keys '0/0', '0/1', '0/2'; let it"):
+        dataset.__getitems__([place - 2, place - 1, place])
 
 
 def test_it_travels_to_other_processes(path: Path, source: ListFiles) -> None:

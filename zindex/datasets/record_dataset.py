@@ -1,15 +1,16 @@
 """The records of an imported store as a torch dataset."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from zindex.errors import ConfigError
 from zindex.store.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
-from zindex.store.records import KIND
+from zindex.store.records import KEY, KIND
 
 
 class RecordDataset(torch.utils.data.Dataset[Any]):
@@ -25,7 +26,8 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
     fields
         Fields to read; None: all. What is not asked for is not read.
     process_fn
-        What makes an item of a record; None: items are the records.
+        What makes items of records, as for the streaming datasets: it takes an iterator of records
+        and yields as many items, in their order. None: items are the records.
 
     Raises
     ------
@@ -48,7 +50,7 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         path: PlaceLike,
         *,
         fields: Sequence[str] | None = None,
-        process_fn: Callable[[dict[str, Any]], Any] | None = None,
+        process_fn: Callable[[Iterator[dict[str, Any]]], Iterable[Any]] | None = None,
     ) -> None:
         super().__init__()
         self.store: Store = open_store(path, kind=KIND)
@@ -88,9 +90,11 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
             If there is no such record.
         VerificationError
             If its bytes fail their checksum.
+        ConfigError
+            If ``process_fn`` makes no item of it, or several.
         """
         record = self._reader.read(self._number(index))
-        return record if self.process_fn is None else self.process_fn(record)
+        return record if self.process_fn is None else self._process([record])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several records, read together: torch's DataLoader calls this.
@@ -101,7 +105,22 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
             Numbers, as of single records, in any order.
         """
         records = self._reader.read_many([self._number(index) for index in indices])
-        return records if self.process_fn is None else [*map(self.process_fn, records)]
+        return records if self.process_fn is None else self._process(records)
+
+    def _process(self, records: list[dict[str, Any]]) -> list[Any]:
+        """Return what ``process_fn`` makes of records, which must be as many."""
+        assert self.process_fn is not None
+        count = len(records)
+        keys = [record.get(KEY) for record in records]
+        items = list(self.process_fn(iter(records)))
+        if len(items) != count:
+            raise ConfigError(
+                "a process function of records by number must yield one item for each, "
+                f"{self.process_fn!r} yields {len(items)} for {count}, of keys "
+                f"{', '.join(map(repr, keys[:3]))}; let it pass on what it cannot use, or stream "
+                "the records"
+            )
+        return items
 
     def _number(self, index: int) -> int:
         """Return the number of a record, counted from the start."""
