@@ -1,13 +1,17 @@
 """Whatever the ranks and loader workers: after every cut, what comes is one epoch exactly."""
 
 import functools
+import json
+import multiprocessing
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from tests.conftest import numbers
@@ -17,16 +21,28 @@ from tests.streaming.tiny_sources import (
     Parts,
     drop_all,
     drop_and_double,
+    drop_by_name,
     ids_of,
     late_pairs,
     pack_bins,
     pack_tokens,
     pairs,
     split_in_two,
+    write_jsonl,
+    write_tar,
 )
-from zindex.streaming import MergedDataset, merge_states, to_state
+from zindex.errors import StateMismatchError
+from zindex.streaming import (
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    gather_states,
+    merge_states,
+    to_state,
+)
 
 Make = Callable[[], MergedDataset]
+Sample = dict[str, Any]
 SIZES = [(ranks, workers) for ranks in (1, 2, 3, 4) for workers in (0, 1, 2, 3)]
 FEW_SIZES = [(1, 0), (1, 2), (2, 3), (3, 1), (4, 0)]
 
@@ -80,6 +96,39 @@ def filtered() -> MergedDataset:
         Parts("sole", [1], 0.01),
     ]
     return MergedDataset(children, cyclic=False)
+
+
+def files(folder: Path) -> MergedDataset:
+    """Tar and jsonl files, cut in parts of which some hold no sample."""
+    for number in range(2):
+        members = [(f"{number}{key}.txt", b"x" * 300 * key) for key in range(5)]
+        write_tar(folder / f"{number}.tar", members)
+        rows = [{"id": f"jsonl:{number}:{key}", "text": "x" * 9 * key} for key in range(7)]
+        write_jsonl(folder / f"{number}.jsonl", rows)
+    images = MetaDistributedWebDataset(str(folder), with_id, part_nbytes=1024)
+    texts = JsonlIterableDataset(str(folder), part_nbytes=40, shuffle_buffer=3)
+    for source, name, percent in ((images, "images", 0.4), (texts, "texts", 0.6)):
+        source.name, source.percent = name, percent
+        assert source.num_parts > 4
+    return MergedDataset([images, texts, Items("items", 4, 0.3)], cyclic=False)
+
+
+def with_id(samples: Iterator[Sample]) -> Iterator[Sample]:
+    for sample in samples:
+        yield {**sample, "id": f"tar:{sample['__key__']}"}
+
+
+@pytest.mark.parametrize("size", FEW_SIZES)
+def test_files_go_on_at_every_cut(tmp_path: Path, size: tuple[int, int]) -> None:
+    make = functools.partial(files, tmp_path)
+    whole = Run(make, 1, 0).drain().ids()
+    assert whole.total() == len(whole) == 2 * 5 + 2 * 7 + 4
+    run = Run(make, *size)
+    cut = 0
+    while run.advance(1):
+        cut += 1
+        rest = Run(make, *FEW_SIZES[cut % len(FEW_SIZES)], run.merged_states()).drain()
+        assert run.ids() + rest.ids() == whole
 
 
 def few_parts() -> MergedDataset:
@@ -171,13 +220,11 @@ def test_every_cut_of_other_mixtures_goes_on_at_another_size(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", SIZES)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_cut_goes_on_at_every_size(
-    kind: str, size: tuple[int, int], other: tuple[int, int]
-) -> None:
-    check_every_cut(kind, size, [other])
+def test_every_cut_goes_on_at_every_size(kind: str, size: tuple[int, int]) -> None:
+    for other in SIZES:
+        check_every_cut(kind, size, [other])
 
 
 def check_same_order(make: Make, size: tuple[int, int], batch_size: int) -> None:
@@ -223,7 +270,7 @@ def test_a_yield_function_can_be_left_out() -> None:
     assert [ids_of(sample) for sample in samples] == [ids_of(sample) for sample in mixed()]
 
 
-@pytest.mark.parametrize("case", numbers(12, 300))
+@pytest.mark.parametrize("case", numbers(12, 100))
 def test_many_resumes_in_a_row_with_ranks_at_different_places(case: int) -> None:
     rng = random.Random(case)
     kind = rng.choice(list(KINDS))
@@ -248,6 +295,70 @@ def test_many_resumes_in_a_row_with_ranks_at_different_places(case: int) -> None
     assert delivered == one_epoch(kind)
 
 
+def draw_mixture(rng: random.Random, depth: int = 0, path: str = "r") -> MergedDataset:
+    """Return a tree of sources and yield functions, some of them empty or dropping samples."""
+    children: list[Any] = []
+    for number in range(rng.randint(1, 3)):
+        name = f"{path}{number}"
+        if depth < 2 and rng.random() < 0.35:
+            child: Any = draw_mixture(rng, depth + 1, name)
+        elif rng.random() < 0.5:
+            size = rng.randint(0, 7)
+            child = Items(name, size, items=None if size else ())
+        else:
+            process_fn = rng.choice([None, None, pack_tokens, drop_and_double, drop_all])
+            child = Parts(
+                name,
+                [rng.choice([0, 1, 2, 5]) for _ in range(rng.randint(1, 4))],
+                shuffle_buffer=rng.choice([0, 2, 10]),
+                process_fn=process_fn,
+                tokens_per_sample=3 if process_fn is pack_tokens else 0,
+            )
+        child.percent = rng.choice([0.1, 0.3, 1, 2, 7])
+        children.append(child)
+    yields = [None, None, pairs, late_pairs, pack_bins, split_in_two, drop_by_name]
+    return MergedDataset(
+        children,
+        cyclic=False,
+        shuffle_unstreaming_subsets=rng.choice([True, False, "cogdata_block2m"]),
+        shuffle_streaming_subsets=rng.choice([True, False]),
+        seed=rng.randint(0, 3),
+        customized_yield_fn=rng.choice(yields),
+        mixing=rng.choice(["exact", "cogdata_mix"]),
+        yield_segment=rng.choice([1, 2, 3, 5, 1024]),
+    )
+
+
+@pytest.mark.parametrize("case", numbers(40, 500))
+def test_drawn_mixtures_are_one_epoch_over_resumes(case: int) -> None:
+    def make() -> MergedDataset:
+        return draw_mixture(random.Random(case))
+
+    rng = random.Random(-case - 1)
+    expected = Run(make, 1, 0).drain().ids()
+    assert set(expected.values()) <= {1}
+    delivered: Counter[str] = Counter()
+    states: Any = None
+    size = rng.choice(SIZES)
+    for _ in range(rng.randint(1, 8)):
+        settings = {"batch_size": rng.randint(1, 2), "ahead": rng.randint(0, 2)}
+        run = Run(make, *size, states, **settings)
+        run.advance(rng.randint(0, 7), lambda _, ranks: rng.randrange(ranks))
+        delivered += run.ids()
+        states = run.merged_states()
+        if rng.random() < 0.4:
+            # As many ranks and workers go on in the same order.
+            states = run.own_states()
+            before = run.orders()
+            again = Run(make, *size, states, **settings).drain().orders()
+            together = [a + b for a, b in zip(before, again, strict=True)]
+            assert together == run.drain().orders()
+        else:
+            size = rng.choice(SIZES)
+    delivered += Run(make, *size, states).drain().ids()
+    assert delivered == expected
+
+
 def cycling(kind: str) -> Make:
     """Return a maker of an endless mixture of map-style, parted and packed sources."""
 
@@ -263,9 +374,23 @@ def cycling(kind: str) -> Make:
             return MergedDataset([children[0], inner])
         if kind == "late-pairs":
             return MergedDataset(children, customized_yield_fn=late_pairs, yield_segment=9)
+        if kind == "yields":
+            return MergedDataset(children, customized_yield_fn=late_with_epoch, yield_segment=9)
         return MergedDataset(children, seed=2)
 
     return make
+
+
+def late_with_epoch(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Yield each sample, with its place, after the next one has been read."""
+    held: Sample | None = None
+    for sample in samples:
+        if held is not None:
+            yield held
+        held = {name: sample[name] for name in ("__datasetname__", "__epoch__")}
+        held["ids"] = ids_of(sample)
+    if held is not None:
+        yield held
 
 
 LEAF_IDS = {
@@ -293,8 +418,8 @@ def check_epochs(samples: list[dict[str, Any]], num_epochs: int) -> None:
     assert all((name, epoch) in counts for name in LEAF_IDS for epoch in range(num_epochs))
 
 
-@pytest.mark.parametrize("case", numbers(10, 200))
-@pytest.mark.parametrize("kind", ["flat", "nested"])
+@pytest.mark.parametrize("case", numbers(10, 100))
+@pytest.mark.parametrize("kind", ["flat", "nested", "yields"])
 def test_epochs_stay_whole_over_resumes(kind: str, case: int) -> None:
     rng = random.Random(case)
     make = cycling(kind)
@@ -346,6 +471,102 @@ def test_states_of_many_resumes_do_not_grow() -> None:
         states = run.merged_states()
         lengths.append(len(str(states)))
     assert max(lengths[12:]) < 2 * max(lengths[:12])
+
+
+def test_what_was_read_and_dropped_is_not_read_again() -> None:
+    def only_a(samples: Iterator[Sample]) -> Iterator[Sample]:
+        return ({"ids": ids_of(s)} for s in samples if s["__datasetname__"] == "a")
+
+    def make() -> MergedDataset:
+        children = [Items("a", 10, 1), Items("b", 30, 3)]
+        return MergedDataset(children, False, False, customized_yield_fn=only_a, yield_segment=1)
+
+    # The mixing is b, b, a, b, and a segment with a sample of b has no output.
+    for num_outputs, next_b in ((1, "b:2"), (2, "b:5")):
+        outputs = list(islice(make(), num_outputs))
+        rest = make().__iter_from__(to_state(outputs), ignore_customized_yield_fn=True)
+        assert next(sample["id"] for sample in rest if sample["__datasetname__"] == "b") == next_b
+
+
+# What may change, and what may not
+
+
+def test_percents_and_mixing_may_change() -> None:
+    def make(mixing: str, *percents: float) -> MergedDataset:
+        dataset = mixed(mixing=mixing)
+        for child, percent in zip(dataset.datasets, percents, strict=True):
+            child.percent = percent
+        return dataset
+
+    run = Run(functools.partial(make, "exact", 0.5, 0.3, 0.2), 2, 1)
+    run.advance(9)
+    for size in ((2, 1), (3, 0)):
+        rest = Run(functools.partial(make, "cogdata_mix", 1, 9, 4), *size, run.merged_states())
+        assert run.ids() + rest.drain().ids() == one_epoch("mixed")
+
+
+@pytest.mark.parametrize("segment", [1, 4, 6, 1024])
+def test_segments_of_a_yield_function_may_change(segment: int) -> None:
+    make = yielding(late_pairs, 6)
+    for size, other in (((1, 0), (1, 0)), ((2, 2), (2, 2)), ((2, 1), (1, 3))):
+        run = Run(make, *size)
+        while run.advance(1):
+            rest = Run(yielding(late_pairs, segment), *other, run.merged_states()).drain()
+            assert run.ids() + rest.ids() == one_epoch("mixed")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"seed": 6}, "'items' must be of the same files, seed and order"),
+        ({"shuffle_unstreaming_subsets": False}, "'items' must be of the same files, seed"),
+        ({"shuffle_streaming_subsets": "cogdata_urlbuffer"}, "'parts' must be of the same files"),
+    ],
+)
+def test_orders_may_not_change(settings: dict[str, Any], problem: str) -> None:
+    states = to_state(list(islice(mixed(), 4)))
+    with pytest.raises(StateMismatchError, match=problem):
+        mixed(**settings).set_dataloader_states(states)
+
+
+def test_going_on_directly_leaves_the_dataset_as_it_was() -> None:
+    states = to_state(list(islice(mixed(), 5)))
+    dataset = mixed()
+    rest = list(dataset.__iter_from__(states))
+    assert [ids_of(s) for s in dataset] == [ids_of(s) for s in mixed()]
+    assert len(rest) == len(list(mixed())) - 5
+
+
+def test_a_rank_that_lost_its_state_is_refused() -> None:
+    run = Run(mixed, 2, 1)
+    run.advance(8)
+    again = Run(mixed, 2, 1, run.merged_states())
+    for rank in again.ranks:
+        rank.states = {}  # not what was loaded
+    again.advance(1)
+    with pytest.raises(StateMismatchError, match=r"must give the state that it loaded, got \{\}"):
+        again.merged_states()
+    # After another number of ranks, what the others tell is all there is to know.
+    other = Run(mixed, 3, 0, run.merged_states())
+    for rank in other.ranks:
+        rank.states = {}
+    other.advance(1)
+    rest = Run(mixed, 1, 2, other.merged_states()).drain()
+    assert run.ids() + other.ids() + rest.ids() == one_epoch("mixed")
+
+
+@pytest.mark.parametrize("size", FEW_SIZES)
+def test_ranks_may_begin_a_dict_of_their_own_after_going_on(size: tuple[int, int]) -> None:
+    for cut in (4, 11):
+        run = Run(mixed, *size)
+        run.advance(cut)
+        again = Run(mixed, *size, run.merged_states())
+        for rank in again.ranks:
+            rank.states = {}
+        again.advance(2 * size[0])
+        for other in (size, (2, 1)):
+            rest = Run(mixed, *other, again.merged_states()).drain()
+            assert run.ids() + again.ids() + rest.ids() == one_epoch("mixed")
 
 
 # Reading again from the start of files
@@ -460,3 +681,30 @@ def test_simulated_ranks_are_as_loaders() -> None:
         loader = loader_of(mixed, 2, 1, None, num_workers=workers, batch_size=batch_size)
         ids = [name for batch in loader for sample in batch for name in ids_of(sample)]
         assert ids == Run(mixed, 2, workers, batch_size=batch_size).drain().orders()[1]
+
+
+def train_rank(folder: Path, rank: int) -> None:
+    """Be one of two ranks that are at different places, and write what was delivered."""
+    dist.init_process_group("gloo", f"file://{folder / 'meeting'}", rank=rank, world_size=2)
+    states: dict[str, Any] = {}
+    ids: list[str] = []
+    for sample in islice(mixed(), 3 + 4 * rank):
+        states.update(to_state(sample))
+        ids += ids_of(sample)
+    gathered = gather_states(states)
+    (folder / f"{rank}.json").write_text(json.dumps([ids, gathered]))
+    dist.destroy_process_group()
+
+
+def test_ranks_of_a_process_group_gather_one_state(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=train_rank, args=(tmp_path, rank)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert told[0][1] == told[1][1]
+    rest = Run(mixed, 3, 1, told[0][1]).drain()
+    assert Counter(told[0][0]) + Counter(told[1][0]) + rest.ids() == one_epoch("mixed")

@@ -172,6 +172,14 @@ def split_in_two(samples: Iterator[Sample]) -> Iterator[Sample]:
             yield {"ids": [f"{name}:{half}" for name in ids_of(sample)]}
 
 
+def drop_by_name(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out samples by what they are."""
+    for sample in samples:
+        ids = [name for name in ids_of(sample) if not name.endswith("1")]
+        if ids:
+            yield {"ids": ids}
+
+
 def write_jsonl(path: Path, rows: Iterable[Any]) -> str:
     """Write one line each and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -203,8 +203,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         StateMismatchError
             If it is the state of other datasets.
         """
-        if dataloader_states and not is_of_cogdata(dataloader_states):
-            self._check_state(load_state(dataloader_states), reload_from_url_level)
+        self._check_state(dataloader_states, reload_from_url_level)
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
 
@@ -220,11 +219,13 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         ignore_customized_yield_fn: bool = False,
     ) -> Iterator[Sample]:
         """Return an iterator that goes on from a state; see `set_dataloader_states`."""
-        self.set_dataloader_states(dataloader_states, reload_from_url_level)
-        return self._iterate(ignore_customized_yield_fn)
+        self._check_state(dataloader_states, reload_from_url_level)
+        return self._iterate(
+            dataloader_states or None, reload_from_url_level, ignore_customized_yield_fn
+        )
 
     def __iter__(self) -> Iterator[Sample]:
-        return self._iterate(ignore_customized_yield_fn=False)
+        return self._iterate(self._state, self._from_url_level, ignore_yield=False)
 
     def check_length(self, required_samples: int) -> list[Any]:
         """Return how many samples each dataset has, and how many are required of it.
@@ -254,9 +255,11 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def _identities(self) -> dict[str, str]:
         return {leaf.name: leaf.identity() for leaf in self.leaves()}
 
-    def _check_state(self, loaded: LoadedState, from_url_level: bool) -> None:
+    def _check_state(self, state: State | None, from_url_level: bool) -> None:
         """Check that a state is one of these datasets."""
-        own, other = self._identities(), loaded.origin.identities
+        if not state or is_of_cogdata(state):
+            return
+        own, other = self._identities(), load_state(state).origin.identities
         if own.keys() != other.keys():
             raise StateMismatchError(
                 f"a state must be of the datasets {sorted(own)}, got one of {sorted(other)}; load "
@@ -269,7 +272,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                     "changed; take those back, or begin anew without the state"
                 )
 
-    def _iterate(self, ignore_customized_yield_fn: bool) -> Iterator[Sample]:
+    def _iterate(
+        self, state: State | None, from_url_level: bool, ignore_yield: bool
+    ) -> Iterator[Sample]:
         worker = torch.utils.data.get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rank, num_ranks = self._place or find_place()
@@ -277,15 +282,15 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         origin, entries = Origin("", self._identities()), Entries()
         begin: State = {}
         origin = replace(origin, id=digest(origin.to_json()))
-        if self._state is not None:
-            loaded = self._load(self._state, lane, origin)
-            if self._from_url_level:
+        if state is not None:
+            loaded = self._load(state, lane, origin)
+            if from_url_level:
                 loaded = reread_parts(loaded, self._identities())
             lane, origin, entries, begin = go_on(loaded, lane)
         begin |= {"origin": origin.to_json()}
-        stream = self._open("/", lane, origin, entries, ignore_customized_yield_fn)
+        stream = self._open("/", lane, origin, entries, ignore_yield)
         label = "__state__"
-        if self.customized_yield_fn is not None and not ignore_customized_yield_fn:
+        if self.customized_yield_fn is not None and not ignore_yield:
             label = "__states__"
         return mark_samples(stream, origin.id, lane, begin, label)
 

@@ -146,7 +146,9 @@ class YieldStream:
             start = self._progress.get("start")
             skip = self._progress.get("outputs", 0)
             # What was read after the last output of a segment is told with the next output.
-            feed = _Feed(self._source, samples, self._length, changed=untold)
+            # A segment that was begun keeps its length if the setting has changed since.
+            length = self._progress.get("length", self._length)
+            feed = _Feed(self._source, samples, length, changed=untold)
             if start is None:
                 start = self._source.entries()
             for number, output in enumerate(self._run(feed), 1):
@@ -157,6 +159,7 @@ class YieldStream:
                     "start": start,
                     "outputs": number,
                     "inputs": feed.num_read,
+                    "length": length,
                 }
                 self.changed = feed.changed | {self._key: self._progress}
                 feed.changed = {}

@@ -37,7 +37,9 @@ def go_on(loaded: LoadedState, lane: Lane) -> tuple[Lane, Origin, Entries, State
         for number in range(rank * lane.num_slots, (rank + 1) * lane.num_slots)
         for name, value in loaded.lanes.get(number, {}).items()
     }
-    begin = {f"resumed @{rank}/{lane.num_ranks}": [loaded.origin.id, resumed]}
+    # Whether the other ranks were known too: then each of them has a state to merge.
+    from_all = loaded.own is None and lane.num_ranks > 1
+    begin = {f"resumed @{rank}/{lane.num_ranks}": [loaded.origin.id, resumed, from_all]}
     return lane, loaded.origin, loaded.lanes.get(lane.index, {}), begin
 
 

@@ -110,7 +110,8 @@ def merge_states(states: Iterable[State]) -> State:
     Parameters
     ----------
     states
-        One of every rank; as it was loaded, or ``{}``, of a rank that has had no sample since.
+        One of every rank. Of a rank that has had no sample yet ``{}``, or if it went on from a
+        state, that one as it was loaded.
 
     Raises
     ------
@@ -131,6 +132,18 @@ def merge_states(states: Iterable[State]) -> State:
             f"a state must be merged of all {max(sizes)} ranks, each of them once, got "
             f"{len(given)} states with those of the ranks {sorted(ranks)}; give {{}} for a rank "
             "without samples"
+        )
+    went_on = [
+        key
+        for state in given
+        for key, value in state.items()
+        if key.startswith("resumed ") and value[2]
+    ]
+    if went_on and not all(given):
+        raise StateMismatchError(
+            "a rank that has had no sample since all went on from a merged state must give the "
+            f"state that it loaded, got {{}} beside the entry {went_on[0]!r}; let each rank keep "
+            "one dict, the loaded one, and update that"
         )
     merged: State = {}
     for state in given:
@@ -180,7 +193,9 @@ def gather_states(state: State, group: Any = None) -> State:
     if not (dist.is_available() and dist.is_initialized()):
         return merge_states([state])
     states: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(states, state, group=group)
+    # A dict that was loaded from a merged state holds the entries of all ranks.
+    own = {"own": state["own"], **_own_entries(state)} if "own" in state else state
+    dist.all_gather_object(states, own, group=group)
     return merge_states(states)
 
 
