@@ -126,11 +126,15 @@ class RecordReader:
                 record[URL] = self._url_of(row)
         return found
 
-    def _url_of(self, record: int) -> str:
-        """Return the name of the file that a record is from."""
+    @property
+    def url_bounds(self) -> list[int]:
+        """First record of each file, and the number of records behind the last."""
         if self._url_bounds is None:
             self._url_bounds = self.store[schema.URL_RECORD_BOUND.name][:].tolist()
-        number = bisect_right(self._url_bounds, record) - 1
+        return self._url_bounds
+
+    def name_url(self, number: int) -> str:
+        """Return the name of a file by its number."""
         url = self._urls.get(number)
         if url is None:
             start, stop = self.store[schema.URL_TEXT_BOUND.name].read(number, number + 2).tolist()
@@ -138,6 +142,10 @@ class RecordReader:
             prefix = self.store.attributes.get("url_prefix", "")
             url = self._urls[number] = prefix + str(text.data, "utf-8", "surrogateescape")
         return url
+
+    def _url_of(self, record: int) -> str:
+        """Return the name of the file that a record is from."""
+        return self.name_url(bisect_right(self.url_bounds, record) - 1)
 
 
 def _open_column(store: Store, field: RecordField) -> _Column:
