@@ -458,6 +458,58 @@ def test_c09_ours_reads_the_file_again(mode: Any) -> None:
     assert len({sample["__url__"] for sample in rest}) == 1
 
 
+# Theirs and ours side by side
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ours_reads_what_theirs_reads(rank: int, workers: int) -> None:
+    """Two epochs of a stream, in cogdata's order."""
+    sizes = [7, 5, 6, 4]
+    files = {
+        f"s/{part:02}": [{"__key__": str(key)} for key in range(size)]
+        for part, size in enumerate(sizes)
+    }
+    for worker in range(workers):
+        theirs = upstream.Merged([upstream.StreamSet("s", files)], seed=3)
+        theirs.set_data_parallel(2, rank)
+        ours = MergedDataset([Parts("s", sizes, shuffle_buffer=1000)], seed=3, **THEIR_MODES)
+        ours.set_data_parallel(2, rank)
+        num_samples = 2 * sum(sizes[rank::2][worker::workers])
+        expected = list(islice(theirs.read(worker=worker, num_workers=workers), num_samples))
+        lane = Lane(ours, worker, workers if workers > 1 else 0, num_samples, 0)
+        names = ("__datasetname__", "__dprank__", "__workerid__", "__seed__", "__url__", "__key__")
+        assert [[sample[name] for name in names] for sample in lane.next_batch() or ()] == [
+            [sample[name] for name in names] for sample in expected
+        ]
+
+
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_ours_goes_on_from_their_states_with_the_file_that_was_begun(cut: int) -> None:
+    files = {f"s/{part:02}": [{"__key__": str(key)} for key in range(7)] for part in range(3)}
+    theirs = upstream.Merged([upstream.StreamSet("s", files)], seed=3)
+    states = upstream.to_state(list(islice(theirs.read(), cut)))
+    left = 21 - (cut - 1) // 7 * 7
+    ours = MergedDataset([Parts("s", [7] * 3, shuffle_buffer=1000)], seed=3, **THEIR_MODES)
+    places = [
+        [(sample["__url__"], sample["__key__"]) for sample in islice(samples, left)]
+        for samples in (
+            theirs.read(states, reload_from_url_level=True),
+            ours.__iter_from__(states),
+        )
+    ]
+    assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_ours_goes_on_from_their_states_of_items(cut: int) -> None:
+    theirs = upstream.Merged([upstream.MapSet("m", list(range(10)))])
+    samples = list(islice(theirs.read(), 9))
+    ours = MergedDataset([numbers(10)], **THEIR_MODES)
+    rest = islice(ours.__iter_from__(upstream.to_state(samples[:cut])), 9 - cut)
+    assert [sample["data"] for sample in rest] == [sample["data"] for sample in samples[cut:]]
+
+
 # C10: tar and metadata
 
 

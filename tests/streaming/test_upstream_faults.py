@@ -34,10 +34,10 @@ from zindex.streaming import (
     MetaDistributedWebDataset,
     instantiate_from_yaml,
     merge_states,
+    reshard_states,
     to_state,
 )
 from zindex.streaming.orders import block_order
-from zindex.streaming.resuming import reshard_states
 
 Sample = dict[str, Any]
 
