@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from tokenizers import ByteLevelBPETokenizer, Tokenizer
+from tokenizers import ByteLevelBPETokenizer
 from torch import distributed, multiprocessing, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -40,6 +40,7 @@ from zindex.report.length_report import report_lengths
 from zindex.streaming import (
     JsonlIterableDataset,
     MergedDataset,
+    TextLength,
     gather_states,
     instantiate_from_yaml,
     mixed_collate,
@@ -247,10 +248,9 @@ def show_advice(folder: Path) -> None:
     print(textwrap.indent(report.to_text(), "   "))
 
     print("\n   The texts before they are packed, to choose a sequence length:")
-    tokenizer = Tokenizer.from_file(str(folder / "data" / "tokenizer.json"))
     texts = JsonlIterableDataset(folder / "data" / "reference_{0..2}.jsonl")
     texts.name = "reference"
-    unpacked = report_lengths(texts, length_of=lambda one: len(tokenizer.encode(one["text"])))
+    unpacked = report_lengths(texts, length_of=TextLength(folder / "data" / "tokenizer.json"))
     print(textwrap.indent(unpacked.to_text(), "   "))
     try:
         report.draw(folder / "lengths.svg")

@@ -1,6 +1,7 @@
 """The command ``zindex lengths``: what the sources of a streaming dataset hold, with advice."""
 
 import json
+import os
 from typing import Any
 
 import click
@@ -35,6 +36,11 @@ from zindex.plan.number import parse_number
     metavar="N",
     help="Read only so many samples of each source, drawn at random, and estimate the rest.",
 )
+@click.option(
+    "--tokenizer",
+    metavar="FILE",
+    help="A tokenizer.json by which texts count that are not tokenised in CONFIG.yaml.",
+)
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
     "--workers",
@@ -53,6 +59,12 @@ from zindex.plan.number import parse_number
     metavar="ADDRESS",
     help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
 )
+@click.option(
+    "--processes",
+    "num_processes",
+    type=click.IntRange(1),
+    help="Of this machine; one for each core if left out.",
+)
 @click.option("--figure", metavar="FILE", help="Draw it too: .svg, .png or .pdf.")
 @json_option
 def lengths(
@@ -62,10 +74,12 @@ def lengths(
     variables: tuple[str, ...],
     imports: tuple[str, ...],
     read_samples: str | None,
+    tokenizer: str | None,
     ranks: int,
     workers: int,
     sequence_lengths: str | None,
     scheduler: str | None,
+    num_processes: int | None,
     figure: str | None,
     as_json: bool,
 ) -> None:
@@ -75,14 +89,19 @@ def lengths(
     """
     from zindex.report.length_report import report_lengths
     from zindex.streaming.from_yaml import instantiate_from_yaml
+    from zindex.streaming.sample_length import TextLength
 
+    if scheduler is None and num_processes is None:
+        num_processes = len(os.sched_getaffinity(0))
     dataset = instantiate_from_yaml(config, _parse_variables(variables), allow_imports=imports)
     report = report_lengths(
         dataset,
         num_samples=_parse_count(samples, "--samples"),
         num_tokens=_parse_count(tokens, "--tokens"),
         read_samples=_parse_count(read_samples, "--read"),
+        length_of=None if tokenizer is None else TextLength(tokenizer),
         client=scheduler,
+        num_processes=num_processes,
         num_ranks=ranks,
         num_workers=max(1, workers),
         sequence_lengths=_parse_lengths(sequence_lengths),

@@ -13,12 +13,16 @@ import torch
 from tests.streaming.tiny_sources import Items, Parts, write_jsonl
 from zindex.building.executor import SerialExecutor, embedded_client
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming import JsonlIterableDataset, MergedDataset, count_lengths
+from zindex.streaming import JsonlIterableDataset, MergedDataset, TextLength, count_lengths
 from zindex.streaming.statistics import Lengths
 
 
 def texts(name: str, lengths: list[int]) -> Items:
     return Items(name, 0, items=[{"text": "x" * length} for length in lengths])
+
+
+def count_words(text: str) -> list[int]:
+    return [len(word) for word in text.split()]
 
 
 def make_mix() -> MergedDataset:
@@ -55,6 +59,42 @@ def test_all_executors_count_alike() -> None:
         some = count_lengths(mix, client=client, num_samples=3)
     assert some == count(mix, num_samples=3)
     assert count_lengths(mix) == expected
+
+
+def test_processes_count_alike(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x " * n} for n in range(100)])
+    dataset = JsonlIterableDataset(path, part_nbytes=999)
+    length_of = TextLength(count_words)
+    expected = count(dataset, length_of=length_of)
+    assert count_lengths(dataset, num_processes=1, length_of=length_of) == expected
+    # A function without a name too.
+    several = count_lengths(dataset, num_processes=2, length_of=lambda sample: length_of(sample))
+    assert several == expected
+    with pytest.raises(ConfigError, match="client and num_processes both say where the work is"):
+        count(dataset, num_processes=2)
+
+
+class Files(torch.utils.data.IterableDataset[Any]):
+    """A source that can only be read file by file."""
+
+    name, percent, shuffle_buffer, num_skipped = "files", 1.0, 0, 0
+    urls = ("a", "b", "c")
+
+    def read_url(self, number: int) -> Iterator[dict[str, Any]]:
+        for key in range(number + 1):
+            yield {"__url__": self.urls[number], "__key__": str(key), "tokens": [0] * 7}
+
+    def fingerprint(self) -> str:
+        return "files"
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.read_url(0)
+
+
+def test_files_are_counted_where_there_are_no_parts() -> None:
+    mix = MergedDataset([Files()], shuffle_streaming_subsets="cogdata_urlbuffer")
+    found = count(mix)["files"]
+    assert (found.num_parts, found.num_samples, found.num_tokens) == (3, 6, 42)
 
 
 def test_json_gives_the_same_back() -> None:

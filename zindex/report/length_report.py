@@ -130,6 +130,7 @@ def report_lengths(
     length_of: LengthOf | None = None,
     read_samples: int | None = None,
     client: Any = None,
+    num_processes: int | None = None,
     num_ranks: int = 1,
     num_workers: int = 1,
     sequence_lengths: Sequence[int] | None = None,
@@ -143,7 +144,7 @@ def report_lengths(
         A `MergedDataset`, or one source of it.
     num_samples, num_tokens
         What the run draws, one of them or none.
-    length_of, client
+    length_of, client, num_processes
         As for `count_lengths`.
     read_samples
         Samples of each source to read at least; None reads everything.
@@ -157,7 +158,13 @@ def report_lengths(
     SourceError
         If a sample has no length.
     """
-    lengths = count_lengths(dataset, length_of=length_of, client=client, num_samples=read_samples)
+    lengths = count_lengths(
+        dataset,
+        length_of=length_of,
+        client=client,
+        num_processes=num_processes,
+        num_samples=read_samples,
+    )
     advice = advise(
         lengths,
         dataset,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
     from zindex.streaming.run_split import open_run_split as open_run_split
+    from zindex.streaming.sample_length import TextLength as TextLength
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
@@ -60,6 +61,7 @@ _HOMES = {
     "SimpleDistributedWebDataset": "zindex.streaming.web_dataset",
     "TextJonslProcessFnBuilder": "zindex.streaming.text_packing",
     "TextPacking": "zindex.streaming.text_packing",
+    "TextLength": "zindex.streaming.sample_length",
     "ZarrText": "zindex.streaming.zarr_text",
     "advise": "zindex.streaming.advice",
     "count_lengths": "zindex.streaming.statistics",

@@ -60,7 +60,11 @@ class SequenceLength:
 
 @dataclass(frozen=True, slots=True)
 class RunAdvice:
-    """What a run draws of its sources, and what to do about it."""
+    """What a run draws of its sources, and what to do about it.
+
+    Shares are parts of all samples; that of a merged dataset within another is the sum of those in
+    it.
+    """
 
     #: Empty if neither samples nor tokens of the run were given.
     draws: tuple[SourceDraws, ...]

@@ -2,18 +2,69 @@
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from zindex.errors import SourceError
+from zindex.streaming.text_encoder import TextEncoder, TokenizerLike
 
 #: Returns how long a sample is, in tokens.
 LengthOf = Callable[[Any], int]
 
 # Fields whose length is the sample's, the first one that is there.
 _FIELDS = ("tokens", "input_ids", "token_ids", "txt", "text", "caption", "data")
+
+
+class TextLength:
+    """Counts the tokens of raw samples, whose texts are not tokenised yet; a ``length_of``.
+
+    Parameters
+    ----------
+    tokenizer
+        See `zindex.streaming.text_encoder.TextEncoder`.
+    fields
+        Names of the text, the first one that a sample has is taken.
+
+    Raises
+    ------
+    ConfigError
+        If the tokenizer is none.
+
+    Examples
+    --------
+    >>> TextLength(lambda text: [*text.encode()], fields=["caption"])({"caption": "grün"})
+    5
+    """
+
+    def __init__(
+        self, tokenizer: TokenizerLike, *, fields: Sequence[str] = ("text", "txt", "caption")
+    ) -> None:
+        self.encoder = TextEncoder(tokenizer)
+        self.fields = tuple(fields)
+
+    def __call__(self, sample: Any) -> int:
+        """Return the tokens of a sample; one that has tokens already is not tokenised again.
+
+        Raises
+        ------
+        SourceError
+            If it has no text either.
+        """
+        fields = _fields_of(sample)
+        found = next(_find_tokens(fields), None)
+        if found is not None:
+            return found
+        text = next((fields[name] for name in self.fields if fields.get(name) is not None), None)
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        if not isinstance(text, str):
+            raise SourceError(
+                f"samples must have a text under one of {list(self.fields)} to count its tokens, "
+                f"got {sorted(map(str, fields))}; name its field"
+            )
+        return len(self.encoder.encode([text])[0])
 
 
 def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[int, str]:
@@ -35,26 +86,37 @@ def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[
     """
     if length_of is not None:
         return _check(length_of(sample), name), "tokens"
-    fields = sample if isinstance(sample, dict) else {"data": sample}
+    fields = _fields_of(sample)
+    found = next(_find_tokens(fields), None)
+    if found is not None:
+        return found, "tokens"
     for field in _FIELDS:
         value = fields.get(field)
-        if value is None:
-            continue
-        mask = fields.get(f"{field}_mask")
-        if mask is not None:
-            return int(np.count_nonzero(np.asarray(mask))), "tokens"
-        if isinstance(value, str):
-            return len(value), "characters"
-        if isinstance(value, bytes):
-            return len(value), "bytes"
-        if isinstance(value, list | tuple):
-            return len(value), "tokens"
-        if hasattr(value, "shape"):
-            return math.prod(value.shape), "tokens"
+        if isinstance(value, str | bytes):
+            return len(value), "characters" if isinstance(value, str) else "bytes"
     raise SourceError(
         f"samples of {name!r} must have one of the fields {', '.join(_FIELDS[:-1])} to be counted, "
         f"got {sorted(map(str, fields))}; give length_of, which returns the tokens of a sample"
     )
+
+
+def _fields_of(sample: Any) -> dict[str, Any]:
+    return sample if isinstance(sample, dict) else {"data": sample}
+
+
+def _find_tokens(fields: dict[str, Any]) -> Iterator[int]:
+    """Yield the lengths of all fields that hold tokens."""
+    for name in _FIELDS:
+        value = fields.get(name)
+        mask = fields.get(f"{name}_mask")
+        if value is None or isinstance(value, str | bytes):
+            continue
+        if mask is not None:
+            yield int(np.count_nonzero(np.asarray(mask)))
+        elif isinstance(value, list | tuple):
+            yield len(value)
+        elif hasattr(value, "shape"):
+            yield math.prod(value.shape)
 
 
 def _check(length: Any, name: str) -> int:

@@ -17,6 +17,7 @@ from zindex.building.executor import (
     run_builds,
     run_together,
 )
+from zindex.building.process_executor import open_processes
 from zindex.errors import ConfigError, SourceError
 from zindex.streaming.leaves import Leaf, describe
 from zindex.streaming.length_histogram import LengthHistogram
@@ -153,6 +154,7 @@ def count_lengths(
     *,
     length_of: LengthOf | None = None,
     client: Any = None,
+    num_processes: int | None = None,
     num_samples: int | None = None,
     seed: int = 0,
 ) -> Lengths:
@@ -164,12 +166,17 @@ def count_lengths(
         A `MergedDataset`, whose sources are counted as they come before they are mixed and before
         a ``customized_yield_fn``; or one source of it.
     length_of
-        Returns the tokens of a sample. Without it they are counted in the first of the fields
-        ``tokens``, ``input_ids``, ``token_ids``, ``txt``, ``text`` and ``caption`` that is there,
-        where a mask beside it (``txt_mask``) allows; a text counts its characters or bytes.
+        Returns the tokens of a sample, as `TextLength` of a tokenizer does. Without it the first
+        of the fields ``tokens``, ``input_ids``, ``token_ids``, ``txt``, ``text`` and ``caption``
+        that holds tokens is counted, where a mask beside it (``txt_mask``) allows; if there is
+        none, the characters or bytes of the first that is a text.
     client
         As for `zindex.build`: a ``distributed.Client``, a scheduler's address, or an executor; None
-        takes the process's current client, or starts a cluster of this machine's cores.
+        takes the process's current client, or starts a cluster of this machine's cores. Samples
+        are made by Python, one at a time in each process: give workers one thread each.
+    num_processes
+        Processes of this machine that do the work in place of a client, 1 for this process alone;
+        of more, the calling script must have its work below ``if __name__ == "__main__":``.
     num_samples
         Samples of each source to read at least, in parts or items drawn at random; None reads
         everything. The numbers of a source that was not read wholly are estimates.
@@ -190,13 +197,21 @@ def count_lengths(
     """
     if num_samples is not None and num_samples < 1:
         raise ConfigError(f"num_samples must be at least 1, or None for all, got {num_samples}")
+    if client is not None and num_processes is not None:
+        raise ConfigError(
+            "client and num_processes both say where the work is done; give one of them"
+        )
     leaves = list_leaves(dataset)
 
     async def count_all(executor: Executor) -> Lengths:
         counts = (_count_leaf(executor, leaf, length_of, num_samples, seed) for leaf in leaves)
         return Lengths(tuple(await run_together(counts)))
 
-    with open_executor(client) as executor:
+    if num_processes == 1:
+        client = SerialExecutor()
+    use_client = client is not None or num_processes is None
+    place = open_executor(client) if use_client else open_processes(num_processes or 0)
+    with place as executor:
         return run_builds(count_all(executor))
 
 
@@ -237,7 +252,7 @@ async def _count_leaf(
     executor: Executor, leaf: Leaf, length_of: LengthOf | None, least: int | None, seed: int
 ) -> SourceLengths:
     """Return the counts of one source."""
-    size = leaf.num_items if leaf.order != "cogdata_urlbuffer" else int(leaf.dataset.num_parts)
+    size = _count_parts(leaf.dataset, leaf.is_parted)
     numbers = np.arange(size)
     if least is not None and size:
         numbers = keyed_order(numbers, size, seed=seed, name=f"lengths of {leaf.name}", epoch=0)
@@ -248,6 +263,13 @@ async def _count_leaf(
         found = await _count_items(executor, leaf, held, sorted(numbers[done:stop].tolist()))
         count, done = _Count.union([count, found]), stop
     return _describe(leaf, count, sorted(numbers[:done].tolist()), size)
+
+
+def _count_parts(dataset: Any, is_parted: bool) -> int:
+    """Return the parts or items of a source, or its files where it has no parts."""
+    if not is_parted:
+        return len(dataset)
+    return int(dataset.num_parts) if hasattr(dataset, "num_parts") else len(dataset.urls)
 
 
 def _next_stop(leaf: Leaf, done: int, size: int, num_found: int, least: int | None) -> int:
@@ -265,7 +287,7 @@ def _next_stop(leaf: Leaf, done: int, size: int, num_found: int, least: int | No
 async def _hold(executor: Executor, leaf: Leaf, length_of: LengthOf | None) -> Held:
     """Send a source to where tasks run; each of them takes a copy, as loader workers do."""
     content = leaf.dataset, leaf.is_parted, leaf.name, length_of
-    if isinstance(executor, SerialExecutor):
+    if type(executor) is SerialExecutor:
         return content
     try:
         packed: bytes = cloudpickle.dumps(content)
@@ -273,7 +295,7 @@ async def _hold(executor: Executor, leaf: Leaf, length_of: LengthOf | None) -> H
         raise ConfigError(
             f"dataset {leaf.name!r} ({describe(leaf.dataset)}) and length_of must pickle to be "
             f"counted in other threads and processes: {error}; make them pickle, or pass "
-            "client=SerialExecutor() of zindex.building.executor"
+            "num_processes=1"
         ) from error
     return await executor.hold(_keep, packed, key=f"lengths/{leaf.name}/source")
 
@@ -320,8 +342,9 @@ def _count(held: Any, numbers: list[int]) -> _Count:
 
 
 def _read_parts(dataset: Any, numbers: list[int]) -> Iterator[Any]:
+    read = dataset.read_part if hasattr(dataset, "num_parts") else dataset.read_url
     for part in numbers:
-        yield from dataset.read_part(part)
+        yield from read(part)
 
 
 def _read_items(dataset: Any, numbers: list[int]) -> Iterator[Any]:
