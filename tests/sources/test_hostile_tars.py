@@ -1,11 +1,13 @@
 """Hostile archives: all are refused, nothing is written, followed or run, and memory is bounded."""
 
 import os
+import random
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.sources.archives import END, header, member, pax, read_all, write_members
+from tests.sources.archives import END, header, member, pax, read_all, write_members, write_tar
 from zindex.errors import SourceError
 from zindex.sources.tar_files import TarFiles
 
@@ -173,3 +175,46 @@ def test_every_byte_of_a_small_archive_may_be_wrong(untouched: Path) -> None:
             found = read_all(files)
             # Either it is seen, or it is in a content or in padding, which have no checksum.
             assert files.num_skipped or [sample["__key__"] for sample in found] == list("012")
+
+
+def change(content: bytearray, rng: random.Random) -> None:
+    """Damage an archive in one of several ways, often with a checksum that fits again."""
+    block = rng.randrange(len(content) // 512) * 512
+    kind = rng.random()
+    if kind < 0.2:
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    elif kind < 0.3:
+        del content[rng.randrange(1024, len(content)) :]
+    elif kind < 0.4:
+        content[block:block] = content[: 512 * rng.randint(1, 3)]
+    else:
+        start, stop = rng.choice([(0, 100), (124, 136), (148, 157), (257, 265), (345, 500)])
+        content[block + rng.randrange(start, stop)] = rng.choice(b"\0 0178xgLKS2-/.\xff\x80")
+        head = content[block : block + 148] + b" " * 8 + content[block + 156 : block + 512]
+        content[block + 148 : block + 156] = b"%06o\0 " % sum(head)
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_random_damage(untouched: Path, form: int) -> None:
+    """Whatever is in a file: an error of ours, or the same samples by any way of reading."""
+    names = [f"{'d' * 20}/{i}{'n' * 75}.{field}" for i in range(4) for field in ("a", "b")]
+    write_tar(untouched, [(name, name.encode() * 9) for name in names], form=form)
+    whole, rng = untouched.read_bytes(), random.Random(form)
+    for _ in range(80):
+        content = bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            if len(content) > 1024:
+                change(content, rng)
+        untouched.write_bytes(content)
+        part_nbytes = rng.choice([512, 3000, 64 << 20])
+        try:
+            found = read_all(TarFiles(untouched, part_nbytes=part_nbytes))
+        except SourceError:
+            found = None
+        files = TarFiles(untouched, part_nbytes=part_nbytes, on_damage="skip")
+        samples = read_all(files)
+        assert (found is None) == (files.num_skipped > 0)
+        assert found is None or found == samples
+        anew = TarFiles(untouched, part_nbytes=part_nbytes, on_damage="skip")
+        backwards = [list(anew.read_part(part)) for part in reversed(range(anew.num_parts))]
+        assert [sample for part in reversed(backwards) for sample in part] == samples

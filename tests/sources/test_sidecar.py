@@ -60,6 +60,14 @@ def test_no_sidecar(tmp_path: Path) -> None:
     assert metadata(samples)[:2] == [{"__key__": "0", "width": None}, {"__key__": "1"}]
 
 
+def test_a_bare_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    samples = read_all(TarFiles("a.tar", meta_names=["width"]))
+    assert [sample.get("width") for sample in samples] == [20, None, None, None]
+    assert samples[0]["__url__"] == "a.tar"
+
+
 def test_each_archive_has_its_own(tmp_path: Path) -> None:
     for name in "ab":
         write(tmp_path, [{"key": "0", "of": name}], name=name)

@@ -120,6 +120,29 @@ def test_the_same_samples_as_webdataset(tmp_path: Path) -> None:
         assert len(samples) == 8
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    members=st.dictionaries(
+        st.text(
+            st.characters(blacklist_categories=["Cs"], blacklist_characters="./\0_"), min_size=1
+        ).map(lambda name: f"{name}.x"),
+        st.binary(max_size=1500),
+        max_size=6,
+    ),
+    form=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+)
+def test_the_same_members_as_the_standard_library(
+    tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes], form: int
+) -> None:
+    path = write_tar(tmp_path_factory.mktemp("tar") / "a.tar", members.items(), form=form)
+    with tarfile.open(path) as archive:
+        theirs = [(member.name, archive.extractfile(member)) for member in archive]
+        expected = [(name, stream.read() if stream else b"") for name, stream in theirs]
+    assert [(f"{sample['__key__']}.x", sample["x"]) for sample in read_all(TarFiles(path))] == (
+        expected
+    )
+
+
 def test_members_that_are_passed_by(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as archive:
