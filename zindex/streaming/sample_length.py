@@ -92,8 +92,10 @@ def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[
         return found, "tokens"
     for field in _FIELDS:
         value = fields.get(field)
-        if isinstance(value, str | bytes):
-            return len(value), "characters" if isinstance(value, str) else "bytes"
+        if isinstance(value, str):
+            return len(value), "characters"
+        if isinstance(value, bytes):
+            return len(value), "bytes"
     raise SourceError(
         f"samples of {name!r} must have one of the fields {', '.join(_FIELDS[:-1])} to be counted, "
         f"got {sorted(map(str, fields))}; give length_of, which returns the tokens of a sample"
@@ -108,9 +110,9 @@ def _find_tokens(fields: dict[str, Any]) -> Iterator[int]:
     """Yield the lengths of all fields that hold tokens."""
     for name in _FIELDS:
         value = fields.get(name)
-        mask = fields.get(f"{name}_mask")
-        if value is None or isinstance(value, str | bytes):
+        if value is None or isinstance(value, (str, bytes)):
             continue
+        mask = fields.get(f"{name}_mask")
         if mask is not None:
             yield int(np.count_nonzero(np.asarray(mask)))
         elif isinstance(value, list | tuple):
