@@ -14,8 +14,8 @@ from zindex.store.records import KIND
 
 #: Records of a part by default.
 PART_LENGTH = 4096
-# Records of one round: enough for a store far away, little memory where they are images.
-_ROUND = 16
+# Records of one round, and the bytes that they should have at most together.
+_MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
 
 
 class StoredRecords:
@@ -62,6 +62,9 @@ class StoredRecords:
             )
         )
         self._starts = list(accumulate(counts, initial=0))
+        nbytes = sum(layout.nbytes for layout in self.store.layouts.values())
+        fitting = _ROUND_NBYTES * len(self) // max(1, nbytes)
+        self._round = max(1, min(_MAX_ROUND, fitting))
 
     @property
     def num_parts(self) -> int:
@@ -104,8 +107,8 @@ class StoredRecords:
         first, stop = self._reader.url_bounds[number : number + 2]
         first += inner * self.part_length
         stop = min(stop, first + self.part_length)
-        for start in range(first, stop, _ROUND):
-            yield from self._reader.read_many(range(start, min(start + _ROUND, stop)))
+        for start in range(first, stop, self._round):
+            yield from self._reader.read_many(range(start, min(start + self._round, stop)))
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of what decides the records, and of the grid of parts."""

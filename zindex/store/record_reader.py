@@ -16,6 +16,7 @@ from zindex.store.rows import RowReader
 
 Int64Array = npt.NDArray[np.int64]
 _NOTHING = np.empty(0, np.uint8)
+_NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)
 
 
 class _Column(NamedTuple):
@@ -83,10 +84,11 @@ class RecordReader:
         for name, reader, offsets, forms, form, empty in self._columns:
             if forms is not None:
                 form = int(forms.read(record, record + 1)[0])
-                if form == Form.NONE:
+                if form == _NONE:
                     continue
             start, stop = offsets.read(record, record + 2).tolist()
-            values[name] = decode_value(form, reader.read(start, stop) if start < stop else empty)
+            found = reader.read(start, stop) if start < stop else empty
+            values[name] = found if form == _NUMBERS else decode_value(form, found.tobytes())
         if self._has_urls:
             values[URL] = self._url_of(record)
         return values
@@ -112,15 +114,7 @@ class RecordReader:
             self._columns, second, forms, read_many(second), strict=True
         ):
             ends = np.cumsum(spans.stops - spans.starts).tolist()
-            start = 0
-            for record, form, stop in zip(found, given, ends, strict=True):
-                if form != Form.NONE:
-                    part = values[start:stop]
-                    # An array that is a view would keep the values of all other records alive.
-                    record[column.name] = (
-                        part.copy() if form == Form.NUMBERS else decode_value(form, part)
-                    )
-                start = stop
+            _share_out(found, column, given, ends, values)
         if self._has_urls:
             for record, row in zip(found, rows.tolist(), strict=True):
                 record[URL] = self._url_of(row)
@@ -148,6 +142,26 @@ class RecordReader:
         return self.name_url(bisect_right(self.url_bounds, record) - 1)
 
 
+def _share_out(
+    records: list[dict[str, Any]],
+    column: _Column,
+    forms: list[int],
+    ends: list[int],
+    values: npt.NDArray[Any],
+) -> None:
+    """Give each record its value of a column, from those of all of them one after the other."""
+    name, start = column.name, 0
+    # Slices of bytes are made faster than slices of an array.
+    content = b"" if values.dtype != np.uint8 else values.tobytes()
+    for record, form, stop in zip(records, forms, ends, strict=True):
+        if form == _NUMBERS:
+            # A view would keep the values of all other records alive.
+            record[name] = values[start:stop].copy()
+        elif form != _NONE:
+            record[name] = decode_value(form, content[start:stop])
+        start = stop
+
+
 def _open_column(store: Store, field: RecordField) -> _Column:
     """Return the readers of a field."""
     forms = store[field.form_array.name] if field.has_forms else None
@@ -156,6 +170,6 @@ def _open_column(store: Store, field: RecordField) -> _Column:
         store[field.value.name],
         store[field.offset.name],
         forms,
-        Form.NONE if field.form is None else field.form,
+        _NONE if field.form is None else field.form,
         np.empty(0, field.dtype) if field.dtype != "uint8" else _NOTHING,
     )

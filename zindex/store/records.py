@@ -15,7 +15,6 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
 from zindex.errors import ConfigError, SourceError
@@ -36,6 +35,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_.\-]|^[._]")
 _MAX_NAME_LENGTH = 80
 _NUMBER_KINDS = "iuf"
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_from_json = json.JSONDecoder().raw_decode
 
 
 class Form(IntEnum):
@@ -249,10 +249,14 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def decode_value(form: int, values: npt.NDArray[Any]) -> Any:
-    """Return the value of a record from its form, not ``NONE``, and what the array holds."""
-    if form == Form.TEXT:
-        return values.tobytes().decode("utf-8", "surrogatepass")
-    if form == Form.JSON:
-        return json.loads(values.tobytes().decode("utf-8", "surrogatepass"))
-    return values.tobytes() if form == Form.BYTES else values
+def decode_value(form: int, content: bytes) -> Any:
+    """Return the value that is no array of numbers from its form and its bytes."""
+    if form == _TEXT:
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return content.decode("utf-8", "surrogatepass")
+    if form == _JSON:
+        # Written without blanks around it, so that nobody need look for any.
+        return _from_json(content.decode("utf-8", "surrogatepass"))[0]
+    return content
