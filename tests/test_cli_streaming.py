@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.streaming.tiny_sources import write_jsonl
+from zindex import cli_streaming
 from zindex.cli import main
 from zindex.report.length_report import LengthReport
 
@@ -95,3 +96,12 @@ def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str)
     done = run(config, *arguments)
     assert done.exit_code == 1
     assert message in done.stderr
+
+
+def test_without_torch(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_streaming, "find_spec", lambda name: None)
+    done = run(config)
+    assert done.exit_code == 1
+    assert "Error: streams need torch, which is not installed; install zindex[streaming]" in (
+        done.stderr
+    )

@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -87,6 +88,8 @@ def lengths(
 
     CONFIG.yaml describes a MergedDataset, or one dataset. Nothing is written but the figure.
     """
+    if find_spec("torch") is None:
+        raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")
     from zindex.report.length_report import report_lengths
     from zindex.streaming.from_yaml import instantiate_from_yaml
     from zindex.streaming.sample_length import TextLength
