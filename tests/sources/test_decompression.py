@@ -89,6 +89,17 @@ def test_a_bomb_comes_in_bounded_steps(form: tuple[str, str, Compress]) -> None:
     assert total == 64 << 20
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, 257, 258, 1000])
+def test_steps_of_any_size(
+    form: tuple[str, str, Compress], step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decompression, "STEP_NBYTES", step)
+    name, _, compress = form
+    for content in (bytes(1000), bytes(range(250)) * 4, b"x"):
+        for size in (1, 10_000):
+            assert b"".join(decompress(chunks(compress(content), size), name)) == content
+
+
 def test_windows_are_bounded() -> None:
     zstandard = pytest.importorskip("zstandard", reason="needs the extra 'streaming'")
     parameters = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)

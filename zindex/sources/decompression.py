@@ -14,7 +14,7 @@ from zindex.errors import ConfigError
 from zindex.formats.damage import Damage
 
 #: Bytes that one step may bring, so that no bomb fills the memory.
-STEP_NBYTES = 1 << 20
+STEP_NBYTES = 1 << 18
 #: Bytes that a stream's window may take while it is decompressed.
 MAX_WINDOW_NBYTES = 1 << 27
 # zstandard has no bound of a step: 4 KiB in bring at most 128 MiB out.
@@ -48,9 +48,11 @@ class _Gzip:
 
     def steps(self, data: bytes) -> Iterator[bytes]:
         while True:
-            yield self.object.decompress(data, STEP_NBYTES)
+            out = self.object.decompress(data, STEP_NBYTES)
+            yield out
             data = self.object.unconsumed_tail
-            if not data or self.object.eof:
+            # After a full step more may be held back although all input is taken.
+            if self.object.eof or (not data and len(out) < STEP_NBYTES):
                 return
 
     def rest(self) -> bytes:

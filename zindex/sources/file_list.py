@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,12 +200,12 @@ def _raise(error: OSError) -> None:
 def _local_file(url: str, path: Path) -> SourceFile:
     """Return a local file; StoreNotFoundError if there is none, SourceError if it is no file."""
     try:
-        nbytes = path.stat().st_size
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise StoreNotFoundError(f"no file {url}; check the path") from None
-    if not path.is_file():
+    if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{url} must be a regular file or a folder, it is neither")
-    return SourceFile(url, path, nbytes, _compression(path.name))
+    return SourceFile(url, path, status.st_size, _compression(path.name))
 
 
 def _remote_places(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath]:
