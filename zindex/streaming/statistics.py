@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 import numpy as np
 
 from zindex.building.executor import (
