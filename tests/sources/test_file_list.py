@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, StoreUnreadableError
 from zindex.sources.file_list import SourceFile, list_files
 
 
@@ -136,3 +136,22 @@ def test_what_is_no_file(folder: Path) -> None:
     (folder / "none").mkdir()
     with pytest.raises(SourceError, match=r"name none that ends in \.jsonl; check the folder"):
         list_files(folder / "none", [".jsonl"])
+
+
+def test_a_path_that_gives_bytes() -> None:
+    class Odd:
+        def __fspath__(self) -> bytes:
+            return b"a.tar"
+
+    with pytest.raises(ConfigError, match="a path must be text, got <"):
+        list_files(Odd(), ["tar"])  # type: ignore[arg-type]
+
+
+def test_a_folder_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    # A folder of which a part is passed by in silence would be another set of samples.
+    with pytest.raises(StoreUnreadableError, match="Permission denied"):
+        list_files(folder, [".jsonl"])
