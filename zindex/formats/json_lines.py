@@ -79,26 +79,33 @@ def cut_lines(
     Damage
         If a line is longer than `MAX_LINE_NBYTES`.
     """
-    carry: list[bytes] = []
-    carry_nbytes = 0
     if stop is not None and offset >= stop:
         return
+    carry: list[bytes] = []
+    carry_nbytes = 0
     for chunk in chunks:
-        cut = chunk.rfind(b"\n")
-        if cut < 0:
+        # Cut first and joined then: of a large chunk only the ends are copied once more.
+        lines = chunk.split(b"\n")
+        if len(lines) == 1:
             carry.append(chunk)
             carry_nbytes += len(chunk)
             if carry_nbytes > MAX_LINE_NBYTES:
                 raise Damage(f"a line begins that has more than {MAX_LINE_NBYTES:,} bytes", offset)
             continue
-        block = b"".join((*carry, chunk[:cut]))
-        carry = [chunk[cut + 1 :]]
-        carry_nbytes = len(carry[0])
-        if stop is not None and offset + len(block) >= stop - 1:
-            end = block.find(b"\n", max(0, stop - 1 - offset))
-            yield offset, (block if end < 0 else block[:end]).split(b"\n")
+        begun = lines.pop()
+        after = offset + carry_nbytes + len(chunk) - len(begun)
+        if carry_nbytes:
+            lines[0] = b"".join((*carry, lines[0]))
+        if stop is not None and after >= stop:
+            at = offset
+            for number, line in enumerate(lines):
+                if at >= stop:
+                    del lines[number:]
+                    break
+                at += len(line) + 1
+            yield offset, lines
             return
-        yield offset, block.split(b"\n")
-        offset += len(block) + 1
+        yield offset, lines
+        offset, carry, carry_nbytes = after, [begun], len(begun)
     if carry_nbytes:
         yield offset, [b"".join(carry)]
