@@ -1,7 +1,7 @@
 """Records of a store by number: two short reads for each field, or two rounds for many records."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,11 +110,15 @@ class RecordReader:
             given = next(answers).tolist() if column.forms is not None else None
             forms.append(given or [column.form] * len(rows))
         found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
-        for column, spans, given, values in zip(
-            self._columns, second, forms, read_many(second), strict=True
-        ):
-            ends = np.cumsum(spans.stops - spans.starts).tolist()
-            _share_out(found, column, given, ends, values)
+        answers = iter(read_many(second))
+        for column, spans, given in zip(self._columns, second, forms, strict=True):
+            parts = _cut(next(answers), spans)
+            for record, form, part in zip(found, given, parts, strict=True):
+                if form == _NUMBERS:
+                    # A view would keep the values of all other records alive.
+                    record[column.name] = np.array(part)
+                elif form != _NONE:
+                    record[column.name] = decode_value(form, part.tobytes())
         if self._has_urls:
             for record, row in zip(found, rows.tolist(), strict=True):
                 record[URL] = self._url_of(row)
@@ -142,23 +146,12 @@ class RecordReader:
         return self.name_url(bisect_right(self.url_bounds, record) - 1)
 
 
-def _share_out(
-    records: list[dict[str, Any]],
-    column: _Column,
-    forms: list[int],
-    ends: list[int],
-    values: npt.NDArray[Any],
-) -> None:
-    """Give each record its value of a column, from those of all of them one after the other."""
-    name, start = column.name, 0
-    # Slices of bytes are made faster than slices of an array.
-    content = b"" if values.dtype != np.uint8 else values.tobytes()
-    for record, form, stop in zip(records, forms, ends, strict=True):
-        if form == _NUMBERS:
-            # A view would keep the values of all other records alive.
-            record[name] = values[start:stop].copy()
-        elif form != _NONE:
-            record[name] = decode_value(form, content[start:stop])
+def _cut(values: npt.NDArray[Any], spans: Spans) -> Iterator[memoryview]:
+    """Yield the values of each span from those of all of them one after the other."""
+    # Slices of memory are made faster than slices of an array.
+    memory, start = values.data, 0
+    for stop in np.cumsum(spans.stops - spans.starts).tolist():
+        yield memory[start:stop]
         start = stop
 
 
