@@ -1,6 +1,7 @@
 """Lines of jsonl files as samples, whatever the parts, the compression and the damage."""
 
 import json
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.sources.archives import plain, read_all, write_lines
 from zindex.errors import SourceError, StoreNotFoundError
+from zindex.formats.json_lines import decode_with_json
 from zindex.sources import jsonl_files
 from zindex.sources.jsonl_files import JsonlFiles
 
@@ -73,6 +75,16 @@ def test_what_a_sample_is(tmp_path: Path) -> None:
     ]
 
 
+def test_what_only_the_standard_library_reads(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": Infinity, "b": null}\n{"a": 3}\n')
+    assert plain(read_all(JsonlFiles(path))) == [
+        {"a": 1, "__key__": "0"},
+        {"a": math.inf, "b": "", "__key__": "1"},
+        {"a": 3, "__key__": "2"},
+    ]
+
+
 def test_files_follow_each_other(tmp_path: Path) -> None:
     for name in "bca":
         write_lines(tmp_path / f"{name}.jsonl", [{"name": name, "i": i} for i in range(3)])
@@ -107,7 +119,17 @@ BAD = [
 
 @pytest.mark.parametrize(("line", "message"), BAD, ids=range(len(BAD)))
 @pytest.mark.parametrize("part_nbytes", [10, 8 << 20])
-def test_a_bad_line(tmp_path: Path, line: bytes, message: str, part_nbytes: int) -> None:
+@pytest.mark.parametrize("parser", ["orjson", "json"])
+def test_a_bad_line(
+    tmp_path: Path,
+    line: bytes,
+    message: str,
+    part_nbytes: int,
+    parser: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if parser == "json":
+        monkeypatch.setattr(jsonl_files, "loads", decode_with_json)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"i": 0}\n{"i": 1}\n' + line + b'\n{"i": 3}\n' + line + b"\n")
     with pytest.raises(SourceError, match=rf"at byte 18 \(line 2\) {message}") as caught:
