@@ -359,6 +359,45 @@ def test_drawn_mixtures_are_one_epoch_over_resumes(case: int) -> None:
     assert delivered == expected
 
 
+@pytest.mark.parametrize("case", numbers(20, 300))
+def test_drawn_mixtures_lose_nothing_from_url_level(case: int) -> None:
+    def make() -> MergedDataset:
+        return draw_mixture(random.Random(case))
+
+    rng = random.Random(-case - 1)
+    size = rng.choice(SIZES)
+    expected = set(Run(make, 1, 0).drain().ids())
+    run = Run(make, *size)
+    run.advance(rng.randint(0, 12), lambda _, ranks: rng.randrange(ranks))
+    for other in (size, rng.choice(SIZES)):
+        again = Run(make, *other, run.merged_states(), reload_from_url_level=True)
+        again.advance(rng.randint(1, 8), lambda _, ranks: rng.randrange(ranks))
+        rest = Run(make, *rng.choice(SIZES), again.merged_states()).drain()
+        assert set(run.ids() + again.ids() + rest.ids()) == expected
+        # What comes after going on from there is as exact as ever.
+        assert again.ids() + rest.ids() == again.drain().ids()
+
+
+@pytest.mark.parametrize("case", numbers(20, 300))
+def test_drawn_mixtures_are_one_epoch_with_other_segments(case: int) -> None:
+    def make(*lengths: int) -> MergedDataset:
+        dataset = draw_mixture(random.Random(case))
+        waiting, segments = [dataset], random.Random(case)
+        while waiting and lengths:
+            one = waiting.pop()
+            one.yield_segment = segments.choice(lengths)
+            waiting += [child for child in one.datasets if isinstance(child, MergedDataset)]
+        return dataset
+
+    rng = random.Random(case)
+    size = rng.choice(SIZES)
+    run = Run(make, *size)
+    run.advance(rng.randint(0, 12), lambda _, ranks: rng.randrange(ranks))
+    for other in (size, rng.choice(SIZES)):
+        rest = Run(functools.partial(make, 1, 3, 9, 1024), *other, run.merged_states()).drain()
+        assert run.ids() + rest.ids() == Run(make, 1, 0).drain().ids()
+
+
 def cycling(kind: str) -> Make:
     """Return a maker of an endless mixture of map-style, parted and packed sources."""
 

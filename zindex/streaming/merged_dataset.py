@@ -286,7 +286,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             loaded = self._load(state, lane, origin)
             if from_url_level:
                 loaded = reread_parts(loaded, self._identities())
-            lane, origin, entries, begin = go_on(loaded, lane)
+            lane, origin, entries, begin = go_on(loaded, lane, tells_all=from_url_level)
         begin |= {"origin": origin.to_json()}
         stream = self._open("/", lane, origin, entries, ignore_yield)
         label = "__state__"

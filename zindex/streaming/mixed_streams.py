@@ -123,10 +123,13 @@ class YieldStream:
         entries: Entries,
     ) -> None:
         self._path, self._key = path, f"yield {path}"
-        self._function, self._length = function, length
+        self._function = function
         self._open_source, self._lane, self._origin = open_source, lane, origin
-        # Orphans finished, outputs of the segment at hand, samples read for them, start of it.
-        self._progress: dict[str, Any] = entries.get(self._key) or {"orphans": 0}
+        # Orphans finished, length of segments, start of the one at hand, its outputs and what was
+        # read for them. A lane that goes on keeps to its length, whatever the setting is by then.
+        self._progress: dict[str, Any] = {"orphans": 0, "length": length}
+        self._progress |= entries.get(self._key, {})
+        self._length: int = self._progress["length"]
         at_start = self._progress.get("start")
         self._source = open_source(lane, origin, entries if at_start is None else at_start)
         self.changed: Entries = {}
@@ -139,16 +142,14 @@ class YieldStream:
         orphans = self._origin.orphans.get(self._path, [])[self._lane.index :: self._lane.count]
         for number in range(self._progress["orphans"], len(orphans)):
             yield from self._finish(orphans[number], number)
-            self._progress = {"orphans": number + 1}
+            self._progress = {"orphans": number + 1, "length": self._length}
         samples, ended = iter(self._source), False
         untold: Entries = {}
         while not ended:
             start = self._progress.get("start")
             skip = self._progress.get("outputs", 0)
             # What was read after the last output of a segment is told with the next output.
-            # A segment that was begun keeps its length if the setting has changed since.
-            length = self._progress.get("length", self._length)
-            feed = _Feed(self._source, samples, length, changed=untold)
+            feed = _Feed(self._source, samples, self._length, changed=untold)
             if start is None:
                 start = self._source.entries()
             for number, output in enumerate(self._run(feed), 1):
@@ -159,7 +160,7 @@ class YieldStream:
                     "start": start,
                     "outputs": number,
                     "inputs": feed.num_read,
-                    "length": length,
+                    "length": self._length,
                 }
                 self.changed = feed.changed | {self._key: self._progress}
                 feed.changed = {}
@@ -170,7 +171,7 @@ class YieldStream:
                     "a customized_yield_fn must read samples until its source ends, "
                     f"{self._function!r} returned without reading any"
                 )
-            self._progress = {"orphans": len(orphans)}
+            self._progress = {"orphans": len(orphans), "length": self._length}
 
     def _finish(self, orphan: dict[str, Any], number: int) -> Iterator[Sample]:
         """Yield what is left of a segment of an older origin."""
@@ -180,7 +181,7 @@ class YieldStream:
         delivered = max(orphan["outputs"], self._progress.get("outputs", 0))
         for count, output in enumerate(self._run(feed), 1):
             if count > delivered:
-                self._progress = {"orphans": number, "outputs": count}
+                self._progress = {"orphans": number, "outputs": count, "length": self._length}
                 self.changed = {self._key: self._progress}
                 yield output
 

@@ -10,11 +10,22 @@ from zindex.streaming.leaf_streams import split_urls
 from zindex.streaming.mixed_streams import Stream
 from zindex.streaming.parted import Sample
 from zindex.streaming.pool import Pool
-from zindex.streaming.state import LoadedState, State, begin_anew, load_state, merge_states
+from zindex.streaming.state import LoadedState, State, begin_anew, digest, load_state, merge_states
 
 
-def go_on(loaded: LoadedState, lane: Lane) -> tuple[Lane, Origin, Entries, State]:
+def go_on(
+    loaded: LoadedState, lane: Lane, *, tells_all: bool = False
+) -> tuple[Lane, Origin, Entries, State]:
     """Return a lane of a run that goes on, its origin, where it is, and what it tells first.
+
+    Parameters
+    ----------
+    loaded
+        The state.
+    lane
+        The lane.
+    tells_all
+        Whether it tells of the lanes of other ranks too, since no loaded state holds any more.
 
     Raises
     ------
@@ -34,17 +45,20 @@ def go_on(loaded: LoadedState, lane: Lane) -> tuple[Lane, Origin, Entries, State
         lane = replace(lane, slot=(lane.slot + loaded.turns[rank] + 1) % lane.num_slots)
     resumed = {
         f"{name} @{number}/{lane.count}": [loaded.origin.id, value]
-        for number in range(rank * lane.num_slots, (rank + 1) * lane.num_slots)
-        for name, value in loaded.lanes.get(number, {}).items()
+        for number, entries in loaded.lanes.items()
+        if tells_all or number // lane.num_slots == rank
+        for name, value in entries.items()
     }
     # Whether the other ranks were known too: then each of them has a state to merge.
-    from_all = loaded.own is None and lane.num_ranks > 1
+    from_all = loaded.own is None and lane.num_ranks > 1 and not tells_all
     begin = {f"resumed @{rank}/{lane.num_ranks}": [loaded.origin.id, resumed, from_all]}
     return lane, loaded.origin, loaded.lanes.get(lane.index, {}), begin
 
 
 def reread_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedState:
     """Return a state in which every part that was begun is to be read from its start.
+
+    It has an origin of its own, so that entries of the state as it was do not count any more.
 
     Raises
     ------
@@ -60,7 +74,14 @@ def reread_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
         name: replace(pool, begun=tuple((part, 0) for part, _ in pool.begun))
         for name, pool in loaded.origin.pools.items()
     }
-    origin = replace(loaded.origin, identities=identities, pools=pools)
+    old = loaded.origin
+    origin = replace(
+        old,
+        id=digest(["reread", old.id, dict(identities)]),
+        identities=identities,
+        pools=pools,
+        ancestors=(*old.ancestors, old.id),
+    )
     lanes = {lane: _rewind(entries) for lane, entries in loaded.lanes.items()}
     return replace(loaded, origin=origin, lanes=lanes)
 
