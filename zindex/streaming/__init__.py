@@ -30,6 +30,9 @@ if TYPE_CHECKING:
         print_dataset_length_stats as print_dataset_length_stats,
     )
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
+    from zindex.streaming.record_iterable_dataset import (
+        RecordIterableDataset as RecordIterableDataset,
+    )
     from zindex.streaming.registry import register as register
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
@@ -58,6 +61,7 @@ _HOMES = {
     "MetaDistributedWebDataset": "zindex.streaming.web_dataset",
     "PadCollate": "zindex.streaming.collate",
     "RecordDataset": "zindex.datasets.record_dataset",
+    "RecordIterableDataset": "zindex.streaming.record_iterable_dataset",
     "SimpleDistributedWebDataset": "zindex.streaming.web_dataset",
     "TextJonslProcessFnBuilder": "zindex.streaming.text_packing",
     "TextPacking": "zindex.streaming.text_packing",

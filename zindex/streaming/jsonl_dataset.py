@@ -1,23 +1,14 @@
 """Samples of jsonl files, for mixing with others or by themselves."""
 
 import os
-from collections.abc import Iterator, Sequence
-
-from torch.utils.data import IterableDataset
+from collections.abc import Sequence
 
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
-from zindex.streaming.leaf_samples import (
-    ProcessFn,
-    Sample,
-    check_leaf,
-    own_parts,
-    process,
-    read_url,
-)
+from zindex.streaming.files_dataset import FilesDataset, ProcessFn
 
 
-class JsonlIterableDataset(IterableDataset[Sample]):
+class JsonlIterableDataset(FilesDataset):
     """The lines of jsonl files as samples; see `JsonlFiles` for what files may be.
 
     Parameters
@@ -59,31 +50,5 @@ class JsonlIterableDataset(IterableDataset[Sample]):
         on_damage: OnDamage = "error",
         part_nbytes: int = 8 << 20,
     ) -> None:
-        check_leaf(process_fn, shuffle_buffer)
-        self.files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage=on_damage)
-        self.damage = self.files.damage
-        self.process_fn = process_fn
-        self.shuffle_buffer = shuffle_buffer
-        self.urls = list(self.files.urls)
-        self.num_parts = self.files.num_parts
-
-    @property
-    def num_skipped(self) -> int:
-        """Lines, or rests of files, left out so far in this process."""
-        return self.damage.num_skipped
-
-    def read_part(self, part: int) -> Iterator[Sample]:
-        """Return the samples of a part; errors as of `JsonlFiles.read_part`."""
-        return process(self.files.read_part(part), self.process_fn)
-
-    def read_url(self, number: int) -> Iterator[Sample]:
-        """Return the samples of a file, with one call of the process function over them all."""
-        return process(read_url(self.files, number), self.process_fn)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the list of files, their sizes and the grid of parts."""
-        return self.files.fingerprint()
-
-    def __iter__(self) -> Iterator[Sample]:
-        for part in own_parts(self.num_parts):
-            yield from self.read_part(part)
+        files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage=on_damage)
+        super().__init__(files, process_fn, shuffle_buffer)

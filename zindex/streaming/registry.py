@@ -26,6 +26,7 @@ OFFERED = (
     "MergedDataset",
     "MetaDistributedWebDataset",
     "RecordDataset",
+    "RecordIterableDataset",
     "SimpleDistributedWebDataset",
     "TextJonslProcessFnBuilder",
     "TextPacking",

@@ -1,5 +1,6 @@
 """Text to token ids, by a tokenizer of any kind; none is downloaded and no code of one is run."""
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +55,12 @@ class TextEncoder:
         self.__dict__.update(state)
         if self.path is not None:
             self.tokenizer = _load_file(self.path)
+
+    def identity(self) -> str:
+        """Return the SHA-256 of a tokenizer's file, or what is known of another one."""
+        if self.path is not None:
+            return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return f"{type(self.tokenizer).__module__}.{type(self.tokenizer).__qualname__}"
 
     def encode(self, texts: Sequence[str]) -> list[Int64Array]:
         """Return the ids of each text.

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from zindex.errors import ConfigError, SourceError
+from zindex.store.identity import fingerprint
 from zindex.streaming.text_encoder import TextEncoder, TokenizerLike
 
 Int64Array = npt.NDArray[np.int64]
@@ -88,6 +89,12 @@ class TextPacking:
         self.pad_id = pad_id
         self.attention_mask = attention_mask
         self.batch_size = batch_size
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hex, of what decides the sequences that texts become."""
+        names = ("sequence_length", "field", "eod", "overlap", "tail", "pad_id")
+        settings = {name: getattr(self, name) for name in names}
+        return fingerprint(settings | {"tokenizer": self.encoder.identity()})
 
     def __call__(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
         """Yield the sequences of samples.

@@ -1,23 +1,14 @@
 """Samples of tar archives and their metadata, for mixing with others or by themselves."""
 
 import os
-from collections.abc import Iterator, Sequence
-
-from torch.utils.data import IterableDataset
+from collections.abc import Sequence
 
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.tar_files import TarFiles
-from zindex.streaming.leaf_samples import (
-    ProcessFn,
-    Sample,
-    check_leaf,
-    own_parts,
-    process,
-    read_url,
-)
+from zindex.streaming.files_dataset import FilesDataset, ProcessFn
 
 
-class MetaDistributedWebDataset(IterableDataset[Sample]):
+class MetaDistributedWebDataset(FilesDataset):
     """The samples of tar archives with the metadata beside them; see `TarFiles` for the files.
 
     Parameters
@@ -66,40 +57,14 @@ class MetaDistributedWebDataset(IterableDataset[Sample]):
         on_damage: OnDamage = "error",
         part_nbytes: int = 64 << 20,
     ) -> None:
-        check_leaf(process_fn, shuffle_buffer)
-        self.files = TarFiles(
+        files = TarFiles(
             path,
             meta_names=() if meta_names is None else meta_names,
             include_dirs=include_dirs,
             part_nbytes=part_nbytes,
             on_damage=on_damage,
         )
-        self.damage = self.files.damage
-        self.process_fn = process_fn
-        self.shuffle_buffer = shuffle_buffer
-        self.urls = list(self.files.urls)
-        self.num_parts = self.files.num_parts
-
-    @property
-    def num_skipped(self) -> int:
-        """Samples, rests of archives and lines of metadata left out so far in this process."""
-        return self.damage.num_skipped
-
-    def read_part(self, part: int) -> Iterator[Sample]:
-        """Return the samples of a part; errors as of `TarFiles.read_part`."""
-        return process(self.files.read_part(part), self.process_fn)
-
-    def read_url(self, number: int) -> Iterator[Sample]:
-        """Return the samples of a file, with one call of the process function over them all."""
-        return process(read_url(self.files, number), self.process_fn)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the files, their sizes, the grid and the metadata."""
-        return self.files.fingerprint()
-
-    def __iter__(self) -> Iterator[Sample]:
-        for part in own_parts(self.num_parts):
-            yield from self.read_part(part)
+        super().__init__(files, process_fn, shuffle_buffer)
 
 
 class SimpleDistributedWebDataset(MetaDistributedWebDataset):

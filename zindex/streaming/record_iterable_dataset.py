@@ -1,22 +1,13 @@
 """Imported records as a stream, for process functions that make more or fewer samples of them."""
 
-from collections.abc import Iterator, Sequence
-
-from torch.utils.data import IterableDataset
+from collections.abc import Sequence
 
 from zindex.sources.stored_records import PART_LENGTH, StoredRecords
 from zindex.store.objects import PlaceLike
-from zindex.streaming.leaf_samples import (
-    ProcessFn,
-    Sample,
-    check_leaf,
-    own_parts,
-    process,
-    read_url,
-)
+from zindex.streaming.files_dataset import FilesDataset, ProcessFn
 
 
-class RecordIterableDataset(IterableDataset[Sample]):
+class RecordIterableDataset(FilesDataset):
     """The records of an imported store in place of the files that they are from.
 
     It gives the samples of `MetaDistributedWebDataset` and `JsonlIterableDataset` on those files,
@@ -50,9 +41,6 @@ class RecordIterableDataset(IterableDataset[Sample]):
     is neither shuffled nor resumed: that is what `MergedDataset` does.
     """
 
-    #: Damage was left out when the records were imported.
-    num_skipped = 0
-
     def __init__(
         self,
         path: PlaceLike,
@@ -62,25 +50,5 @@ class RecordIterableDataset(IterableDataset[Sample]):
         shuffle_buffer: int = 1000,
         part_length: int = PART_LENGTH,
     ) -> None:
-        check_leaf(process_fn, shuffle_buffer)
-        self.files = StoredRecords(path, fields=fields, part_length=part_length)
-        self.process_fn = process_fn
-        self.shuffle_buffer = shuffle_buffer
-        self.urls = list(self.files.urls)
-        self.num_parts = self.files.num_parts
-
-    def read_part(self, part: int) -> Iterator[Sample]:
-        """Return the samples of a part; errors as of `StoredRecords.read_part`."""
-        return process(self.files.read_part(part), self.process_fn)
-
-    def read_url(self, number: int) -> Iterator[Sample]:
-        """Return the samples of a file, with one call of the process function over them all."""
-        return process(read_url(self.files, number), self.process_fn)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of what decides the records, and of the grid of parts."""
-        return self.files.fingerprint()
-
-    def __iter__(self) -> Iterator[Sample]:
-        for part in own_parts(self.num_parts):
-            yield from self.read_part(part)
+        files = StoredRecords(path, fields=fields, part_length=part_length)
+        super().__init__(files, process_fn, shuffle_buffer)
