@@ -91,8 +91,8 @@ def lengths(
     if find_spec("torch") is None:
         raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")
     from zindex.report.length_report import report_lengths
-    from zindex.streaming.from_yaml import instantiate_from_yaml
-    from zindex.streaming.sample_length import TextLength
+    from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
+    from zindex.streaming.lengths.sample_length import TextLength
 
     if scheduler is None and num_processes is None:
         num_processes = len(os.sched_getaffinity(0))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import ConfigError
-from zindex.streaming.advice import MAX_EPOCHS, RunAdvice
-from zindex.streaming.draws import SourceDraws
-from zindex.streaming.length_histogram import LengthHistogram, bin_bounds
-from zindex.streaming.statistics import Lengths, SourceLengths
+from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice
+from zindex.streaming.lengths.draws import SourceDraws
+from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths
 
 # Sources that have a color of their own; of more, those with most tokens.
 _MAX_SHOWN = 8

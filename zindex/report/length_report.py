@@ -13,9 +13,9 @@ from zindex.report.formatting import (
     format_nbytes,
     format_share,
 )
-from zindex.streaming.advice import MAX_EPOCHS, RunAdvice, advise
-from zindex.streaming.sample_length import LengthOf
-from zindex.streaming.statistics import Lengths, SourceLengths, count_lengths
+from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice, advise
+from zindex.streaming.lengths.sample_length import LengthOf
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths, count_lengths
 
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99}
 

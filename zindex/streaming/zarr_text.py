@@ -15,7 +15,7 @@ from zindex.datasets.sample_batch import SampleBatch, resolve_positions
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
 from zindex.store.identity import fingerprint
-from zindex.streaming.text_packing import Tail
+from zindex.streaming.processing.text_packing import Tail
 
 Int64Array = npt.NDArray[np.int64]
 #: Whether windows run across the ends of documents, or each holds tokens of one only.

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import ConfigError
-from zindex.streaming.from_yaml import instantiate_from_yaml
+from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 
 CORPUS = sorted((Path(__file__).parent / "hostile_yaml").glob("*.yaml"))
 MARK = "# refused: "

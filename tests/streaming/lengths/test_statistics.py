@@ -14,7 +14,7 @@ from tests.streaming.tiny_sources import Items, Parts, write_jsonl
 from zindex.building.executor import SerialExecutor, embedded_client
 from zindex.errors import ConfigError, SourceError
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextLength, count_lengths
-from zindex.streaming.statistics import Lengths
+from zindex.streaming.lengths.statistics import Lengths
 
 
 def texts(name: str, lengths: list[int]) -> Items:

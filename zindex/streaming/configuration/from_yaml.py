@@ -8,8 +8,8 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from zindex.errors import ZindexError
-from zindex.streaming.registry import Target, Targets, suggest
-from zindex.streaming.yaml_plan import (
+from zindex.streaming.configuration.registry import Target, Targets, suggest
+from zindex.streaming.configuration.yaml_plan import (
     Call,
     Constant,
     Entry,
@@ -54,7 +54,7 @@ def instantiate_from_yaml(
         What ``${dynamic_objs:name}`` stands for, as a whole value: any object, as it is.
     targets
         Objects that a ``target`` may name, by name, besides those of `zindex.streaming` and those
-        of `zindex.streaming.registry.register`.
+        of `zindex.streaming.configuration.registry.register`.
     allow_imports
         Modules and packages, such as ``"mypackage.data"``, of which files may name what is defined
         there, as ``mypackage.data.readers.MyReader``.

@@ -10,8 +10,8 @@ from tests.streaming.tiny_sources import Items, Parts
 from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError
 from zindex.streaming import MergedDataset, count_lengths, epochs_of
-from zindex.streaming.draws import SourceDraws, fill
-from zindex.streaming.statistics import Lengths
+from zindex.streaming.lengths.draws import SourceDraws, fill
+from zindex.streaming.lengths.statistics import Lengths
 
 
 def items(name: str, size: int, percent: float, length: int = 1) -> Items:

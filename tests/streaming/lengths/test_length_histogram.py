@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zindex.streaming.length_histogram import LengthHistogram, bin_bounds, number_bins
+from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds, number_bins
 
 any_lengths = st.lists(
     st.one_of(st.integers(0, 70), st.integers(0, 5000), st.integers(0, (1 << 52) - 1)), max_size=40

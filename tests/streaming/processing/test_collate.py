@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zindex.errors import ConfigError, PlanError
-from zindex.streaming.collate import PadCollate, mixed_collate, stack_collate
+from zindex.streaming.processing.collate import PadCollate, mixed_collate, stack_collate
 
 
 def test_mixed() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from zindex.errors import ConfigError, StoreNotFoundError
-from zindex.streaming.collate import PadCollate
-from zindex.streaming.from_yaml import instantiate_from_yaml
-from zindex.streaming.registry import register
+from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
+from zindex.streaming.configuration.registry import register
+from zindex.streaming.processing.collate import PadCollate
 
 
 class Box:
@@ -516,7 +516,7 @@ def test_upstream_names_are_ours(tmp_path: Path) -> None:
 def test_other_users_of_yaml_are_left_alone(tmp_path: Path) -> None:
     code = (
         "import yaml; before = str(yaml.SafeLoader.yaml_implicit_resolvers);"
-        "from zindex.streaming.from_yaml import instantiate_from_yaml;"
+        "from zindex.streaming.configuration.from_yaml import instantiate_from_yaml;"
         f"print(instantiate_from_yaml({str(write(tmp_path, '[1e-5, 2024-01-01]'))!r}));"
         "assert str(yaml.SafeLoader.yaml_implicit_resolvers) == before;"
         "import sys; print(sorted({'torch', 'omegaconf', 'numpy'} & set(sys.modules)))"

@@ -10,8 +10,8 @@ from tests.streaming.tiny_sources import Items, Parts
 from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError
 from zindex.streaming import MergedDataset, advise, count_lengths
-from zindex.streaming.advice import RunAdvice
-from zindex.streaming.draws import epochs_of
+from zindex.streaming.lengths.advice import RunAdvice
+from zindex.streaming.lengths.draws import epochs_of
 
 
 def items(name: str, lengths: list[int], percent: float = 1.0, field: str = "tokens") -> Items:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from zindex.errors import SourceError
 from zindex.streaming import TextLength
-from zindex.streaming.sample_length import measure
+from zindex.streaming.lengths.sample_length import measure
 
 
 def count_words(text: str) -> list[int]:

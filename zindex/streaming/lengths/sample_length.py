@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import SourceError
-from zindex.streaming.text_encoder import TextEncoder, TokenizerLike
+from zindex.streaming.processing.text_encoder import TextEncoder, TokenizerLike
 
 #: Returns how long a sample is, in tokens.
 LengthOf = Callable[[Any], int]
@@ -23,7 +23,7 @@ class TextLength:
     Parameters
     ----------
     tokenizer
-        See `zindex.streaming.text_encoder.TextEncoder`.
+        See `zindex.streaming.processing.text_encoder.TextEncoder`.
     fields
         Names of the text, the first one that a sample has is taken.
 

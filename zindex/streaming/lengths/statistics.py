@@ -20,10 +20,10 @@ from zindex.building.executor import (
 from zindex.building.process_executor import open_processes
 from zindex.errors import ConfigError, SourceError
 from zindex.streaming.leaves import Leaf, describe
-from zindex.streaming.length_histogram import LengthHistogram
+from zindex.streaming.lengths.length_histogram import LengthHistogram
+from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.orders import keyed_order
-from zindex.streaming.sample_length import LengthOf, measure
 
 _TASKS_PER_THREAD = 4
 # Parts that are read before anybody knows how many samples a part has.

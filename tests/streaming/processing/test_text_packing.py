@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.text_encoder import TextEncoder
-from zindex.streaming.text_packing import TextJonslProcessFnBuilder, TextPacking
+from zindex.streaming.processing.text_encoder import TextEncoder
+from zindex.streaming.processing.text_packing import TextJonslProcessFnBuilder, TextPacking
 
 
 def read_numbers(text: str) -> list[int]:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from zindex.errors import ConfigError
 from zindex.kernels.packing import count_samples
 from zindex.plan.packing import LONG_DOCUMENTS
-from zindex.streaming.draws import SourceDraws, check_lengths, epochs_of, fill, find_shares
 from zindex.streaming.leaves import Leaf
-from zindex.streaming.statistics import Lengths, SourceLengths, list_leaves
+from zindex.streaming.lengths.draws import SourceDraws, check_lengths, epochs_of, fill, find_shares
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_leaves
 
 Int64Array = npt.NDArray[np.int64]
 

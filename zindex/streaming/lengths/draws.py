@@ -6,8 +6,8 @@ from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.plan.largest_remainder import largest_remainder
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_leaves
 from zindex.streaming.merged_dataset import MergedDataset
-from zindex.streaming.statistics import Lengths, SourceLengths, list_leaves
 
 Known = Mapping[str, SourceLengths]
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from zindex.errors import ConfigError
-from zindex.streaming.registry import Target, Targets, suggest
-from zindex.streaming.yaml_tree import (
+from zindex.streaming.configuration.registry import Target, Targets, suggest
+from zindex.streaming.configuration.yaml_tree import (
     MAX_NODES,
     ListTree,
     MapTree,

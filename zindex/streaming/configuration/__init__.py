@@ -1,0 +1,1 @@
+"""Objects that YAML files describe, made of a closed list of names."""

@@ -1,0 +1,1 @@
+"""How long the samples of streamed sources are, and what that advises."""

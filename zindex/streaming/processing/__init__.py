@@ -1,0 +1,1 @@
+"""What becomes of raw samples: packed texts, images, batches."""
