@@ -6,6 +6,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.errors import ConfigError
+from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles
 from zindex.store.identity import fingerprint
 
@@ -28,6 +29,8 @@ class FilesDataset(IterableDataset[Sample]):
         ``num_skipped`` and ``fingerprint()``, where it has them, count for the dataset's.
     shuffle_buffer
         Samples of a part among which `MergedDataset` draws the next; 0: files' own order.
+    on_damage
+        What the files do about damage.
 
     Raises
     ------
@@ -41,7 +44,11 @@ class FilesDataset(IterableDataset[Sample]):
     """
 
     def __init__(
-        self, files: SampleFiles, process_fn: ProcessFn | None, shuffle_buffer: int
+        self,
+        files: SampleFiles,
+        process_fn: ProcessFn | None,
+        shuffle_buffer: int,
+        on_damage: OnDamage = "error",
     ) -> None:
         if process_fn is not None and not callable(process_fn):
             raise ConfigError(
@@ -53,6 +60,8 @@ class FilesDataset(IterableDataset[Sample]):
                 f"shuffle_buffer must be a number of samples, 0 for none, got {shuffle_buffer!r}"
             )
         self.files = files
+        # Whether samples may be left out at all.
+        self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
         self.shuffle_buffer = shuffle_buffer
         self.urls = list(files.urls)
@@ -61,8 +70,6 @@ class FilesDataset(IterableDataset[Sample]):
     @property
     def num_skipped(self) -> int:
         """Damaged samples, and rests of files, left out so far in this process."""
-        if self.process_fn is None:
-            return self.files.num_skipped
         return self.files.num_skipped + getattr(self.process_fn, "num_skipped", 0)
 
     def read_part(self, part: int) -> Iterator[Sample]:

@@ -51,4 +51,4 @@ class JsonlIterableDataset(FilesDataset):
         part_nbytes: int = 8 << 20,
     ) -> None:
         files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage=on_damage)
-        super().__init__(files, process_fn, shuffle_buffer)
+        super().__init__(files, process_fn, shuffle_buffer, on_damage)

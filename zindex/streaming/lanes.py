@@ -10,6 +10,11 @@ STATE_VERSION = 1
 
 #: What a stream was at: JSON values by the name of a source, a mixing or a yield function.
 Entries = dict[str, Any]
+#: Origin, rank, ranks, slot, slots.
+Head = tuple[str, int, int, int, int]
+#: What a sample carries: whose it is, what changed with it, and with the first sample of a lane
+#: where all began.
+Mark = tuple[Head, Entries, dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,10 @@ class Lane:
     def count(self) -> int:
         """Lanes of all ranks."""
         return self.num_ranks * self.num_slots
+
+    def head(self, origin_id: str) -> Head:
+        """Return what the states of its samples begin with: plain values, which travel cheaply."""
+        return (origin_id, self.rank, self.num_ranks, self.slot, self.num_slots)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import SourceError
-from zindex.streaming.lanes import Entries, Lane
+from zindex.streaming.lanes import Entries, Lane, Origin
 from zindex.streaming.leaves import Leaf
 from zindex.streaming.orders import block_order, keyed_order, mix_like_cogdata, mix_samples
 from zindex.streaming.parted import Sample
@@ -33,8 +33,9 @@ class LeafStream:
     and the damaged samples left out.
     """
 
-    def __init__(self, leaf: Leaf, lane: Lane, pool: Pool, entries: Entries) -> None:
-        self.leaf, self.lane, self.pool = leaf, lane, pool
+    def __init__(self, leaf: Leaf, lane: Lane, origin: Origin, entries: Entries) -> None:
+        self.leaf, self.lane, self.pool = leaf, lane, origin.pool(leaf.name)
+        self._head = lane.head(origin.id)
         finished, delivered, skipped = entries.get(leaf.key, (0, 0, 0))
         self._begin: tuple[int, int, int] = (finished, delivered, skipped)
         self.changed: Entries = {leaf.key: self._begin}
@@ -51,6 +52,8 @@ class LeafStream:
             "__workerid__": self.lane.worker,
             "__seed__": seed,
             "__epoch__": epoch,
+            # Its place is made here, so that a dict grows once.
+            "__state__": None,
         }
 
     def __iter__(self) -> Iterator[Sample]:
@@ -64,23 +67,25 @@ class _ReadStream(LeafStream):
         return self._read() if self.leaf.num_items else iter(())
 
     def _read(self) -> Iterator[Sample]:
-        key, dataset, empty = self.leaf.key, self.leaf.dataset, set[int]()
+        key, head = self.leaf.key, self._head
+        dataset, empty = self.leaf.dataset, set[int]()
+        # Asking after every sample is a twentieth of the time of a short line.
+        may_skip = getattr(dataset, "may_skip", True)
         finished, start, skipped = self._begin
         while (place := self._place(finished)) is not None:
             item, samples, labels, begun, num_items = place
-            start, delivered = max(start, begun), 0
-            # What this process had left out before, elsewhere.
+            delivered, numbered = 0, enumerate(samples, 1)
+            for delivered, _ in islice(numbered, max(start, begun)):  # noqa: B007
+                pass
+            # What this process has left out besides: elsewhere before, and here again.
             other = dataset.num_skipped - skipped
-            for sample in samples:
-                delivered += 1
-                if delivered <= start:
-                    # Up to here losses were counted when it was read the first time.
-                    other = dataset.num_skipped - skipped
-                    continue
+            for delivered, sample in numbered:
                 if delivered == 1:
                     self._check(sample)
                 sample.update(labels)
-                self.changed = {key: (finished, delivered, dataset.num_skipped - other)}
+                left_out = dataset.num_skipped - other if may_skip else skipped
+                self.changed = changed = {key: (finished, delivered, left_out)}
+                sample["__state__"] = head, changed, None
                 yield sample
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
@@ -191,6 +196,7 @@ class ItemStream(LeafStream):
                 sample["__index__"] = index
                 finished += 1
                 self.changed = {key: (finished, 0, skipped)}
+                sample["__state__"] = self._head, self.changed, None
                 yield sample
 
     def _blocks(self, start: int) -> Iterator[tuple[int, list[int], list[int]]]:
@@ -227,8 +233,8 @@ def _read_items(dataset: Any, indices: list[int]) -> Iterator[Any]:
         yield from read_many(indices[first : first + _BATCH])
 
 
-def open_leaf(leaf: Leaf, lane: Lane, pool: Pool, entries: Entries) -> LeafStream:
+def open_leaf(leaf: Leaf, lane: Lane, origin: Origin, entries: Entries) -> LeafStream:
     """Return the stream of a source in a lane."""
     if leaf.order == "cogdata_urlbuffer":
-        return UrlStream(leaf, lane, pool, entries)
-    return (PartStream if leaf.is_parted else ItemStream)(leaf, lane, pool, entries)
+        return UrlStream(leaf, lane, origin, entries)
+    return (PartStream if leaf.is_parted else ItemStream)(leaf, lane, origin, entries)

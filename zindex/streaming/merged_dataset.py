@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from zindex.streaming.leaves import Leaf, describe, is_streaming, known_length
 from zindex.streaming.mixed_streams import MixedStream, Mixing, Stream, YieldFunction, YieldStream
 from zindex.streaming.mixing import CogdataMixing, ExactMixing
 from zindex.streaming.parted import Sample
-from zindex.streaming.resuming import go_on, mark_samples, reread_parts
+from zindex.streaming.resuming import go_on, mark_first, mark_outputs, reread_parts
 from zindex.streaming.state import LoadedState, State, digest, load_state
 
 _MIXINGS: dict[str, Callable[[Sequence[float]], Mixing]] = {
@@ -289,10 +290,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             lane, origin, entries, begin = go_on(loaded, lane, tells_all=from_url_level)
         begin |= {"origin": origin.to_json()}
         stream = self._open("/", lane, origin, entries, ignore_yield)
-        label = "__state__"
-        if self.customized_yield_fn is not None and not ignore_yield:
-            label = "__states__"
-        return mark_samples(stream, origin.id, lane, begin, label)
+        samples = chain.from_iterable(mark_first(stream, begin))
+        return mark_outputs(samples) if isinstance(stream, YieldStream) else samples
 
     def _load(self, state: State, lane: Lane, origin: Origin) -> LoadedState:
         """Return what a state of either form holds."""
@@ -326,7 +325,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 streams.append(dataset._open(f"{path}{number}/", lane, origin, entries))
                 continue
             leaf = self._leaf(number, dataset)
-            streams.append(open_leaf(leaf, lane, origin.pool(leaf.name), entries))
+            streams.append(open_leaf(leaf, lane, origin, entries))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
         return MixedStream(
             path,

@@ -52,18 +52,18 @@ class MixedStream:
         self._key = f"mix {path}"
         self._streams, self._mixing, self._lane = streams, mixing, lane
         self._stop_on_first = stop_on_first
-        self._num_picks: int = entries.get(self._key, 0)
-        self.changed: Entries = {}
+        self.changed: Entries = {self._key: entries.get(self._key, 0)}
 
     def entries(self) -> Entries:
         """Return where the lane is."""
-        found: Entries = {self._key: self._num_picks}
+        found: Entries = {self._key: self.changed[self._key]}
         for stream in self._streams:
             found |= stream.entries()
         return found
 
     def __iter__(self) -> Iterator[Sample]:
-        streams, key, num_picks = self._streams, self._key, self._num_picks
+        streams, key = self._streams, self._key
+        num_picks: int = self.changed[key]
         iterators: list[Iterator[Sample] | None] = [*map(iter, streams)]
         num_left = len(iterators)
         for pick in self._mixing.picks(self._lane, num_picks):
@@ -79,7 +79,7 @@ class MixedStream:
                     return
                 continue
             self.changed = changed = streams[pick].changed
-            self._num_picks = changed[key] = num_picks
+            changed[key] = num_picks
             yield sample
 
 
@@ -125,6 +125,7 @@ class YieldStream:
         self._path, self._key = path, f"yield {path}"
         self._function = function
         self._open_source, self._lane, self._origin = open_source, lane, origin
+        self._head = lane.head(origin.id)
         # Orphans finished, length of segments, start of the one at hand, its outputs and what was
         # read for them. A lane that goes on keeps to its length, whatever the setting is by then.
         self._progress: dict[str, Any] = {"orphans": 0, "length": length}
@@ -164,6 +165,7 @@ class YieldStream:
                 }
                 self.changed = feed.changed | {self._key: self._progress}
                 feed.changed = {}
+                output["__state__"] = self._head, self.changed, None
                 yield output
             ended, untold = feed.ended, feed.changed
             if not feed.num_read and not ended:
@@ -183,6 +185,7 @@ class YieldStream:
             if count > delivered:
                 self._progress = {"orphans": number, "outputs": count, "length": self._length}
                 self.changed = {self._key: self._progress}
+                output["__state__"] = self._head, self.changed, None
                 yield output
 
     def _run(self, feed: _Feed) -> Iterator[Sample]:

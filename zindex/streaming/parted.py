@@ -19,7 +19,8 @@ class PartedDataset(Protocol):
     num_parts: int
     #: Samples of a part among which the next one is drawn at random; 0 or 1: none.
     shuffle_buffer: int
-    #: Damaged samples and files that were left out in this process so far.
+    #: Damaged samples and files that were left out in this process so far. A source that never
+    #: leaves any out may say so by ``may_skip = False``.
     num_skipped: int
 
     def read_part(self, part: int) -> Iterator[Sample]:

@@ -1,6 +1,6 @@
 """How the lanes of a state go on: as they were, or others from what they left."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -102,17 +102,21 @@ def _rewind(entries: Entries) -> Entries:
     }
 
 
-def mark_samples(
-    stream: Stream, origin_id: str, lane: Lane, begin: State, label: str
-) -> Iterator[Sample]:
-    """Yield the samples of a lane with their states; the first one tells where the lane began."""
-    head = (origin_id, lane.rank, lane.num_ranks, lane.slot, lane.num_slots)
-    told: State | None = begin
-    many = label == "__states__"
-    for sample in stream:
-        mark: Any = (head, stream.changed, told)
-        sample[label] = [mark] if many else mark
-        told = None
+def mark_first(stream: Stream, begin: State) -> Iterator[Iterable[Sample]]:
+    """Yield the first sample of a lane, which tells where the lane began, and then all others."""
+    samples = iter(stream)
+    for sample in samples:
+        head, changed, _ = sample["__state__"]
+        sample["__state__"] = head, changed, begin
+        yield (sample,)
+        break
+    yield samples
+
+
+def mark_outputs(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield what a yield function makes, with its states as cogdata names them."""
+    for sample in samples:
+        sample["__states__"] = [sample.pop("__state__")]
         yield sample
 
 

@@ -9,12 +9,12 @@ named ``"leaf NAME @LANE/LANES"``, ``"mix PATH @LANE/LANES"`` or ``"yield PATH @
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.streaming.lanes import STATE_VERSION, Entries, Lane, Origin
+from zindex.streaming.lanes import STATE_VERSION, Entries, Lane, Mark, Origin
 from zindex.streaming.pool import Pool
 
 State = dict[str, Any]
@@ -79,8 +79,8 @@ def _unite(marks: Iterable[Any]) -> State:
     return state
 
 
-def _read_mark(mark: Sequence[Any]) -> State:
-    """Return the state that a sample carries; `mark_samples` says in what form."""
+def _read_mark(mark: Mark) -> State:
+    """Return the state that a sample carries."""
     (origin_id, rank, num_ranks, slot, num_slots), changed, begin = mark
     lane = f"@{rank * num_slots + slot}/{num_ranks * num_slots}"
     state: State = dict(begin or {})

@@ -64,7 +64,7 @@ class MetaDistributedWebDataset(FilesDataset):
             part_nbytes=part_nbytes,
             on_damage=on_damage,
         )
-        super().__init__(files, process_fn, shuffle_buffer)
+        super().__init__(files, process_fn, shuffle_buffer, on_damage)
 
 
 class SimpleDistributedWebDataset(MetaDistributedWebDataset):
