@@ -121,6 +121,28 @@ def test_samples_must_say_where_they_are_from() -> None:
         next(iter(merged))
 
 
+def test_a_nested_dataset_needs_a_percent_too() -> None:
+    with pytest.raises(ConfigError, match=r"\(MergedDataset\) must be a number > 0, got None"):
+        MergedDataset([Items("a", 3), MergedDataset([Items("b", 3)])])
+
+
+def test_errors_of_sources_say_where_they_came_up() -> None:
+    def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            yield sample | {"text": sample["txet"]}
+
+    class Failing(Items):
+        def __getitem__(self, index: int) -> Any:
+            raise OSError("lost")
+
+    with pytest.raises(KeyError, match="txet") as caught:
+        next(iter(MergedDataset([Parts("a", [3], process_fn=fail)])))
+    assert caught.value.__notes__ == ["This came up in part 0 of the dataset 'a'."]
+    with pytest.raises(OSError, match="lost") as caught_too:
+        next(iter(MergedDataset([Failing("b", 1)])))
+    assert caught_too.value.__notes__ == ["This came up at the items [0] of 'b'."]
+
+
 @pytest.mark.parametrize(("size", "rank"), [(2, 2), (2, -1), (0, 0)])
 def test_ranks_are_checked(size: int, rank: int) -> None:
     with pytest.raises(
@@ -201,7 +223,10 @@ def test_states_of_other_datasets_are_refused() -> None:
         StateMismatchError, match="state of 'a' must be of the same files, seed and order"
     ):
         MergedDataset([Items("a", 9)], seed=1).set_dataloader_states(state)
-    with pytest.raises(StateMismatchError, match="they have changed"):
+    with pytest.raises(
+        StateMismatchError,
+        match=r"it is of \[keyed, .* of 9 items\], these are .* of 8 items",
+    ):
         MergedDataset([Items("a", 8)]).set_dataloader_states(state)
 
 

@@ -18,6 +18,7 @@ SIZE = 4
 
 def make(cyclic: bool = False, **settings: object) -> MergedDataset:
     inner = MergedDataset([Items("items", 60, 2)], cyclic=cyclic)
+    inner.percent = 1
     return MergedDataset([Parts("parts", [SIZE] * 18), inner], cyclic=cyclic, **settings)  # type: ignore[arg-type]
 
 

@@ -41,6 +41,25 @@ def test_a_state_that_was_not_kept_from_the_first_sample_is_refused() -> None:
         merge().set_dataloader_states(to_state(second))
 
 
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (
+            json.dumps,
+            "must be a dict, as to_state gives it, got str; read it with json.loads",
+        ),
+        (lambda state: {"stream": state}, "got the entries stream; .* hand over that dict alone"),
+        (lambda state: state | {"mix / @0/1": None}, "it is damaged: TypeError"),
+        (lambda state: state | {"origin": {"version": 1}}, "it is damaged: KeyError"),
+        (lambda state: state | {"leaf a": state["mix / @0/1"]}, "it is damaged: ValueError"),
+    ],
+)
+def test_what_is_no_state_is_refused(damage: Any, text: str) -> None:
+    (state,) = states_of(1, 3)
+    with pytest.raises(StateMismatchError, match=text):
+        merge().set_dataloader_states(damage(state))
+
+
 def test_another_version_is_refused() -> None:
     (state,) = states_of(1, 3)
     state["origin"]["version"] = 99

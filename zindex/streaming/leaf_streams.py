@@ -75,18 +75,22 @@ class _ReadStream(LeafStream):
         while (place := self._place(finished)) is not None:
             item, samples, labels, begun, num_items = place
             delivered, numbered = 0, enumerate(samples, 1)
-            for delivered, _ in islice(numbered, max(start, begun)):  # noqa: B007
-                pass
-            # What this process has left out besides: elsewhere before, and here again.
-            other = dataset.num_skipped - skipped
-            for delivered, sample in numbered:
-                if delivered == 1:
-                    self._check(sample)
-                sample.update(labels)
-                left_out = dataset.num_skipped - other if may_skip else skipped
-                self.changed = changed = {key: (finished, delivered, left_out)}
-                sample["__state__"] = head, changed, None
-                yield sample
+            try:
+                for delivered, _ in islice(numbered, max(start, begun)):  # noqa: B007
+                    pass
+                # What this process has left out besides: elsewhere before, and here again.
+                other = dataset.num_skipped - skipped
+                for delivered, sample in numbered:
+                    if delivered == 1:
+                        self._check(sample)
+                    sample.update(labels)
+                    left_out = dataset.num_skipped - other if may_skip else skipped
+                    self.changed = changed = {key: (finished, delivered, left_out)}
+                    sample["__state__"] = head, changed, None
+                    yield sample
+            except Exception as error:
+                self._add_place(error, item)
+                raise
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
                 empty.clear()
@@ -94,6 +98,11 @@ class _ReadStream(LeafStream):
                 empty.add(item)
             if self.leaf.cyclic and len(empty) >= num_items:
                 self._refuse_empty(len(empty))
+
+    def _add_place(self, error: Exception, item: int) -> None:
+        """Let an error of what makes samples say where it came up."""
+        what = "file" if self.leaf.order == "cogdata_urlbuffer" else "part"
+        error.add_note(f"This came up in {what} {item} of the dataset {self.leaf.name!r}.")
 
     def _check(self, sample: Sample) -> None:
         """Check what a source gives, by the first sample of a part."""
@@ -190,7 +199,7 @@ class ItemStream(LeafStream):
             seed = self.leaf.seed + (SEED_STEP * epoch if by_position else 0)
             labels = self._labels(seed, epoch)
             shown = positions if by_position else indices
-            for index, item in zip(shown, _read_items(self.leaf.dataset, indices), strict=True):
+            for index, item in zip(shown, self._read_items(indices), strict=True):
                 # Items may be kept by their set, so they are copied before they are labelled.
                 sample = {**item, **labels} if isinstance(item, dict) else {"data": item, **labels}
                 sample["__index__"] = index
@@ -215,6 +224,20 @@ class ItemStream(LeafStream):
                 positions = numbers[epochs == epoch] % size
                 yield epoch, positions.tolist(), self._order(positions, size, epoch).tolist()
 
+    def _read_items(self, indices: list[int]) -> Iterator[Any]:
+        """Yield items; an error of the dataset says which one it came up at."""
+        dataset = self.leaf.dataset
+        read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+        step = 1 if read_many is None else _BATCH
+        for first in range(0, len(indices), step):
+            some = indices[first : first + step]
+            try:
+                items = [dataset[some[0]]] if read_many is None else read_many(some)
+            except Exception as error:
+                error.add_note(f"This came up at the items {some} of {self.leaf.name!r}.")
+                raise
+            yield from items
+
     def _order(self, positions: Int64Array, size: int, epoch: int) -> Int64Array:
         leaf = self.leaf
         if leaf.order == "keyed":
@@ -222,15 +245,6 @@ class ItemStream(LeafStream):
         if leaf.order == "cogdata_block2m":
             return block_order(positions, size, seed=leaf.seed + SEED_STEP * epoch)
         return positions
-
-
-def _read_items(dataset: Any, indices: list[int]) -> Iterator[Any]:
-    read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
-    if read_many is None:
-        yield from map(dataset.__getitem__, indices)
-        return
-    for first in range(0, len(indices), _BATCH):
-        yield from read_many(indices[first : first + _BATCH])
 
 
 def open_leaf(leaf: Leaf, lane: Lane, origin: Origin, entries: Entries) -> LeafStream:

@@ -76,7 +76,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     """
 
     name = ""
-    percent = 1.0
+    percent: float | None = None
 
     def __init__(
         self,
@@ -269,8 +269,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         for name, identity in own.items():
             if identity != other[name] and not from_url_level:
                 raise StateMismatchError(
-                    f"the state of {name!r} must be of the same files, seed and order, they have "
-                    "changed; take those back, or begin anew without the state"
+                    f"the state of {name!r} must be of the same files, seed and order, and made "
+                    f"alike: it is of [{other[name]}], these are [{identity}]; take those back, or "
+                    "set reload_from_url_level to read begun parts again, or begin anew"
                 )
 
     def _iterate(

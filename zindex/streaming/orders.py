@@ -131,9 +131,10 @@ def mix_samples(samples: Iterable[T], size: int, *, key: tuple[int, str, int, in
 
 
 def _draw_below(size: int, generator: np.random.PCG64) -> Iterator[int]:
-    """Yield random places below a size; drawn many at a time, which takes a third of the time."""
+    """Yield random places below a size, drawn many at a time."""
     while True:
-        # The upper half of a word times the size, without a remainder: even to one in 2**32 / size.
+        # 32 random bits times the size, shifted back: no place is likelier than another by more
+        # than a share of size / 2**32.
         words = generator.random_raw(_BLOCK) >> np.uint64(32)
         yield from ((words * np.uint64(size)) >> np.uint64(32)).tolist()
 

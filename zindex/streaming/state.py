@@ -226,11 +226,28 @@ def load_state(state: State) -> LoadedState:
     StateMismatchError
         If it is not a state of this version, lacks its origin, or mixes runs.
     """
+    if not isinstance(state, dict):
+        raise StateMismatchError(
+            f"a state must be a dict, as to_state gives it, got {type(state).__name__}; read it "
+            "with json.loads if it is text"
+        )
     if "origin" not in state:
         raise StateMismatchError(
             f"a state must hold its origin, got the entries {_some(state)}; update one dict with "
-            "to_state of every batch, from the first on"
+            "to_state of every batch, from the first on, and hand over that dict alone"
         )
+    try:
+        return _read_state(state)
+    except StateMismatchError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise StateMismatchError(
+            f"a state must be as to_state and merge_states made it, it is damaged: {error!r}; take "
+            "another checkpoint"
+        ) from error
+
+
+def _read_state(state: State) -> LoadedState:
     version = state["origin"].get("version")
     if version != STATE_VERSION:
         raise StateMismatchError(
