@@ -74,7 +74,10 @@ def test_tar_files_with_metadata(tmp_path: Path) -> None:
     [
         (["{in}", "{out}", "--dtype", "ids"], "--dtype must be NAME=DTYPE, such as input_ids=int"),
         (["{in}", "{out}", "--dtype", "ids=text"], "the numbers of field 'ids' must have a dtype"),
-        (["{in}", "{out}", "--meta", "x"], "meta_names and include_dirs must come with tar files"),
+        (
+            ["{in}", "{out}", "--meta", "x"],
+            "meta_names (--meta) and include_dirs (--include-dirs) must",
+        ),
         (["{in}", "{out}", "--chunk-nbytes", "7"], "shard_length must be a multiple of chunk_len"),
         (["{in}.gone.jsonl", "{out}"], "no file"),
         (["{out}", "{out}"], "a source must name tar or jsonl files, or a folder of them, got"),

@@ -112,3 +112,9 @@ def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Damage, match="a line begins that has more than 100 bytes") as caught:
         list(cut_lines([b"{}\n", *[b" " * 30] * 9]))
     assert caught.value.offset == 3
+
+
+@pytest.mark.usefixtures("parser")
+def test_a_column_counts_from_one() -> None:
+    with pytest.raises(SourceError, match=r"^there is no JSON: Expecting value at column 7$"):
+        parse_object(b'{"a": x}')

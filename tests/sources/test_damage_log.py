@@ -14,7 +14,7 @@ def test_an_error_by_default() -> None:
     with pytest.raises(
         SourceError,
         match=r"^a.tar must be whole, but at byte 1,536 it ends; restore the file, or leave out "
-        "the rest with on_damage='skip'$",
+        "the rest with on_damage='skip' \\(--on-damage skip\\)$",
     ):
         log.report("a.tar", Damage("it ends", 1536), "the rest")
     assert log.num_skipped == 0

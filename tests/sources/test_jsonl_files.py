@@ -132,7 +132,7 @@ def test_a_bad_line(
         monkeypatch.setattr(jsonl_files, "loads", decode_with_json)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"i": 0}\n{"i": 1}\n' + line + b'\n{"i": 3}\n' + line + b"\n")
-    with pytest.raises(SourceError, match=rf"at byte 18 \(line 2\) {message}") as caught:
+    with pytest.raises(SourceError, match=rf"at byte 18 \(line 3\) {message}") as caught:
         read_all(JsonlFiles(path, part_nbytes=part_nbytes))
     assert str(caught.value).startswith(f"{path} must be lines of JSON objects, but")
     files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage="skip")

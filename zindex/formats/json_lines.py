@@ -28,7 +28,7 @@ except ImportError:  # pragma: no cover
 #: Bytes of the longest line that is read.
 MAX_LINE_NBYTES = 1 << 28
 
-__all__ = ["MAX_LINE_NBYTES", "cut_lines", "decode_with_json", "loads", "parse_object"]
+__all__ = ["MAX_LINE_NBYTES", "cut_lines", "decode_with_json", "explain", "loads", "parse_object"]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -57,7 +57,14 @@ def _parse_slowly(line: bytes) -> Any:
     except RecursionError:
         raise SourceError("there is JSON that is nested too deeply") from None
     except ValueError as error:
-        raise SourceError(f"there is no JSON: {error}") from None
+        raise SourceError(f"there is no JSON: {explain(error)}") from None
+
+
+def explain(error: ValueError) -> str:
+    """Return why a line is no JSON; its column counts from 1, as editors do."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno:,}"
+    return str(error)
 
 
 def cut_lines(

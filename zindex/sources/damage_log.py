@@ -58,7 +58,8 @@ class DamageLog:
         place = f"{url} must be {what or self.what}, but at byte {damage.offset:,} {damage.reason}"
         if self.on_damage == "error":
             raise SourceError(
-                f"{place}; restore the file, or leave out {left_out} with on_damage='skip'"
+                f"{place}; restore the file, or leave out {left_out} with on_damage='skip' "
+                "(--on-damage skip)"
             )
         self.num_skipped += 1
         if url not in self._logged:

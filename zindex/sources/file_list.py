@@ -87,7 +87,7 @@ def list_files(
         if file.place in seen:
             raise ConfigError(
                 f"each file must be named once, {file.url} is named twice; to read a folder n "
-                "times in each epoch write include_dirs='folder*n'"
+                "times in each epoch write include_dirs='folder*n' (--include-dirs 'folder*n')"
             )
         seen.add(file.place)
     if not files:

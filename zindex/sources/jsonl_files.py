@@ -139,7 +139,7 @@ class JsonlFiles:
         except SourceError as error:
             # Each line before it ends in one more byte.
             offset = first + sum(map(len, lines[:place])) + place
-            damage = Damage(f"(line {number:,}) {error}", offset)
+            damage = Damage(f"(line {number + 1:,}) {error}", offset)
             self.damage.report(url, damage, "such lines")
             return None
         _fill(sample)

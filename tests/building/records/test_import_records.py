@@ -110,7 +110,7 @@ def test_processes_make_the_same_store(tmp_path: Path) -> None:
     import_records(source, tmp_path / "0/s", client=SERIAL, grid=SMALL)
     import_records(source, tmp_path / "1/s", num_processes=2, grid=SMALL)
     assert digest(tmp_path / "0/s") == digest(tmp_path / "1/s")
-    with pytest.raises(ConfigError, match="client and num_processes both say where the work is"):
+    with pytest.raises(ConfigError, match=r"client \(--scheduler\) and num_processes \(--p"):
         import_records(source, tmp_path / "2/s", client=SERIAL, num_processes=2)
 
 

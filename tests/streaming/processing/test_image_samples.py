@@ -110,6 +110,25 @@ def test_damaged_samples(name: str) -> None:
     assert forgiving.num_skipped == 1
 
 
+def test_a_text_that_was_not_joined() -> None:
+    sample = {"__key__": "7", "__url__": "a.tar", "png": encode(make_image())}
+    make = ImageTextPairs(4, 4, read_letters)
+    problem = (
+        r"must be under one of \['txt', 'caption', 'text'\], it has \['id', 'png'\], and 'caption' "
+        r"is None: no line of the \.meta\.jsonl has it for this key; restore it"
+    )
+    with pytest.raises(SourceError, match=problem):
+        make(sample | {"id": b"", "caption": None, "width": None})
+    problem = (
+        r"it has \['png'\] \(of tars, only samples with a member \.id get fields of the \.meta"
+    )
+    with pytest.raises(SourceError, match=problem):
+        make(sample)
+    for known in ({"id": b""}, {"__url__": "a.jsonl.gz"}):
+        with pytest.raises(SourceError, match=r"it has \[('id', )?'png'\]; restore it"):
+            make(sample | known)
+
+
 def make_bomb(width: int, height: int) -> bytes:
     """Return a small PNG file that says it is large."""
 

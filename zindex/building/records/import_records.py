@@ -146,7 +146,8 @@ def import_records(
     work = _Import(opened, root, settings, identity | settings.to_json(), grid)
     if client is not None and num_processes is not None:
         raise ConfigError(
-            "client and num_processes both say where the work is done; give one of them"
+            "client (--scheduler) and num_processes (--processes) both say where the work is done; "
+            "give one of them"
         )
     place = open_executor(client) if num_processes is None else open_processes(num_processes)
     with place as executor, open_progress(progress) as shown:

@@ -208,7 +208,7 @@ class _SegmentWriter:
                 return
             raise SourceError(
                 f"{error}, in record {record.get(KEY)!r} of {record.get(URL)}; mend it, leave the "
-                "field out or skip what is damaged"
+                "field out, or leave out such records with on_damage='skip' (--on-damage skip)"
             ) from error
         for name, form, content, length in encoded:
             column = self.columns.get(name)

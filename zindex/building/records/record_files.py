@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.damage import Damage
-from zindex.formats.json_lines import cut_lines, decode_with_json
+from zindex.formats.json_lines import cut_lines, decode_with_json, explain
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files
 from zindex.sources.jsonl_files import JsonlFiles
@@ -76,8 +76,8 @@ def open_files(
         raise ConfigError(f"kind must be 'jsonl' or 'tar', got {kind!r}")
     if meta_names or include_dirs:
         raise ConfigError(
-            "meta_names and include_dirs must come with tar files, got them for jsonl files; leave "
-            "them out"
+            "meta_names (--meta) and include_dirs (--include-dirs) must come with tar files, got "
+            "them for jsonl files; leave them out"
         )
     size = JSONL_PART_NBYTES if part_nbytes is None else part_nbytes
     opened = JsonlFiles(source, part_nbytes=size, on_damage=on_damage)
@@ -182,7 +182,7 @@ class ExactJsonlFiles(JsonlFiles):
                         try:
                             record = _parse_exactly(plain)
                         except SourceError as error:
-                            damage = Damage(f"(line {number:,}) {error}", at)
+                            damage = Damage(f"(line {number + 1:,}) {error}", at)
                             self.damage.report(url, damage, "such lines")
                         else:
                             record["__url__"] = url
@@ -203,7 +203,7 @@ def _parse_exactly(line: bytes) -> dict[str, Any]:
     except RecursionError:
         raise SourceError("there is JSON that is nested too deeply") from None
     except ValueError as error:
-        raise SourceError(f"there is no JSON: {error}") from None
+        raise SourceError(f"there is no JSON: {explain(error)}") from None
     if not isinstance(record, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(record).__name__}")
     if None in record.values():

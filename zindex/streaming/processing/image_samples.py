@@ -235,7 +235,7 @@ class ImageTextPairs(_PerSample):
     def make(self, sample: Mapping[str, Any]) -> Sample:
         """Return image and text of a sample as tensors."""
         image = _find(sample, self.image_fields, "an image")
-        text = _find(sample, self.text_fields, "a text")
+        text = _find(sample, self.text_fields, "a text", of_sidecar=True)
         text = text.decode() if isinstance(text, bytes) else text
         if not isinstance(text, str):
             raise ValueError(f"a text must be text, got {type(text).__name__}")
@@ -329,10 +329,23 @@ class ImageJsonlProcessFnBuilder(ImageRecords):
     """`ImageRecords` under upstream's name."""
 
 
-def _find(sample: Mapping[str, Any], fields: Sequence[str], what: str) -> Any:
-    """Return the first field that a sample has."""
+def _find(
+    sample: Mapping[str, Any], fields: Sequence[str], what: str, *, of_sidecar: bool = False
+) -> Any:
+    """Return the first field that a sample has; whether a sidecar may have it is for messages."""
     for field in fields:
         if sample.get(field) is not None:
             return sample[field]
-    names = sorted(key for key in map(str, sample) if not key.startswith("__"))
-    raise ValueError(f"{what} must be under one of {list(fields)}, it has {names}")
+    names = sorted(
+        name
+        for name, value in ((str(key), value) for key, value in sample.items())
+        if value is not None and not name.startswith("__")
+    )
+    # None stands for metadata that was asked for and not found.
+    missing = next((field for field in fields if field in sample), None)
+    hint = ""
+    if of_sidecar and missing is not None:
+        hint = f", and {missing!r} is None: no line of the .meta.jsonl has it for this key"
+    elif of_sidecar and "id" not in sample and ".jsonl" not in str(sample.get("__url__")):
+        hint = " (of tars, only samples with a member .id get fields of the .meta.jsonl)"
+    raise ValueError(f"{what} must be under one of {list(fields)}, it has {names}{hint}")
