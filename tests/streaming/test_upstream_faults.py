@@ -776,6 +776,7 @@ def test_22_ours_refuses_percents_that_are_none(percent: Any) -> None:
 
 def test_22_ours_refuses_names_that_are_used_twice_or_missing() -> None:
     inner = MergedDataset([Items("b", 3), Items("a", 2)])
+    inner.percent = 1
     with pytest.raises(ConfigError, match="'a' came 2 times"):
         MergedDataset([Items("a", 3), inner])
     nameless = Items("", 3)
@@ -809,6 +810,7 @@ def test_23_ours_tells_how_long_it_is_and_how_far() -> None:
     text = Parts("text", [5, 5])
     text.length, text.length_multiplier, text.length_divisor = 1000, 3, 4
     nested = MergedDataset([Items("a", 10, 3), Parts("b", [4], 1)])
+    nested.percent = 1
     dataset = MergedDataset([Items("c", 30, 0.5), nested, text])
     assert dataset.check_length(1000) == [
         ("c", 30, 200),
