@@ -60,6 +60,20 @@ def test_estimates_are_marked() -> None:
     assert "~: estimated from the parts or items that were read" in text
 
 
+def test_sources_without_lengths_have_dashes(tmp_path: Path) -> None:
+    report = report_lengths(
+        MergedDataset([Items("raw", 40), Items("a", 0, items=[{"text": "x" * 8}])]),
+        num_samples=10,
+        client=SERIAL,
+    )
+    lines = [line.split() for line in report.to_text().splitlines()]
+    assert lines[1] == ["40", *"-------", "100%", "raw"]
+    assert lines[2][:3] == ["1", "8", "characters"]
+    [drawn] = [line for line in lines if line[-1:] == ["raw"] and line[0] == "50%"]
+    assert drawn[1:3] == ["5", "-"]
+    report.draw(tmp_path / "lengths.svg")
+
+
 def test_of_many_sources_the_largest_are_shown() -> None:
     mix = MergedDataset([Items(f"s{n}", 0, items=[{"tokens": [0] * 9}]) for n in range(30)])
     report = report_lengths(mix, client=SERIAL)

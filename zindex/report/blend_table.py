@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from zindex.building.planning import PlannedBlend
 from zindex.config import DatasetConfig
 from zindex.plan.blend_sizes import BlendKind
 from zindex.report.formatting import (
@@ -14,6 +14,9 @@ from zindex.report.formatting import (
     format_share,
 )
 from zindex.store.commit import StoreStatus
+
+if TYPE_CHECKING:  # planning imports kernels, and with them a compiler
+    from zindex.building.planning import PlannedBlend
 
 #: Datasets that a table shows; of more, those that give most. JSON has all.
 MAX_SHOWN = 20
@@ -112,7 +115,7 @@ _GIVEN_HEADERS: Mapping[str, str] = {"weight": "weight", "tokens": "tokens", "ep
 def make_blend_report(
     kind: BlendKind,
     datasets: Mapping[str, DatasetConfig],
-    blend: PlannedBlend,
+    blend: "PlannedBlend",
     status: StoreStatus,
     index_samples: Mapping[tuple[str, str], int],
 ) -> BlendReport:

@@ -58,7 +58,8 @@ class LengthReport:
     def _source_lines(self) -> list[str]:
         headers = ("samples", "length", "unit", "mean", *_QUANTILES, "longest", "bytes", "read")
         sources = [*self.lengths]
-        shown = largest_rows([source.num_tokens for source in sources])
+        # Those without lengths go by their samples.
+        shown = largest_rows([source.num_tokens or source.num_samples for source in sources])
         cells = [(*_source_cells(sources[i]), sources[i].name) for i in shown]
         lines = align_columns([(*headers, "source"), *cells], text_columns=("unit", "source"))
         if len(shown) < len(sources):
@@ -75,11 +76,12 @@ class LengthReport:
         limited = self.advice.limited
         headers = ["share", "drawn", "length", "epochs", "equal epochs"]
         headers += [] if limited is None else ["few repeats"]
+        lengthless = {source.name for source in self.lengths if source.unit == "samples"}
         cells = [
             (
                 format_share(drawn.share),
                 format_count(drawn.num_samples),
-                format_count(drawn.num_tokens),
+                "-" if drawn.name in lengthless else format_count(drawn.num_tokens),
                 format_epochs(drawn.num_epochs),
                 format_share(self.advice.proportional[drawn.name]),
                 *(() if limited is None else (format_share(limited[drawn.name]),)),
@@ -110,13 +112,16 @@ class LengthReport:
 def _source_cells(source: SourceLengths) -> tuple[str, ...]:
     """Return one source's texts in the order of the headers."""
     mark = "~" if source.is_estimate else ""
-    return (
-        mark + format_count(source.num_samples),
+    lengths = (
         mark + format_count(source.num_tokens),
         source.unit,
         mark + f"{source.mean_length:,.1f}",
         *(mark + format_count(source.quantile(share)) for share in _QUANTILES.values()),
         mark + format_count(source.histogram.longest),
+    )
+    return (
+        mark + format_count(source.num_samples),
+        *(("-",) * len(lengths) if source.unit == "samples" else lengths),
         "" if source.nbytes is None else format_nbytes(source.nbytes),
         format_share(source.fraction_read),
     )
@@ -156,7 +161,7 @@ def report_lengths(
     ConfigError
         If a number is out of range, or the dataset cannot be counted.
     SourceError
-        If a sample has no length.
+        If the samples of a source are of several units, or ``length_of`` returns no length.
     """
     lengths = count_lengths(
         dataset,

@@ -156,6 +156,7 @@ def test_estimates_damage_and_emptiness_are_noted() -> None:
     ]
     empty = MergedDataset([Parts("b", [0, 0]), items("a", [1])])
     assert texts(ask(empty), "empty") == ["'b' gave 0 samples in 2 parts."]
+    assert texts(ask(Parts("b", [0])), "empty") == ["'b' gave 0 samples in 1 part."]
 
     class Damaged(Parts):
         def read_part(self, part: int) -> Any:
@@ -165,6 +166,23 @@ def test_estimates_damage_and_emptiness_are_noted() -> None:
     assert texts(ask(Damaged("a", [2, 3], tokens_per_sample=9)), "damage") == [
         "'a' lost 2 damaged samples, or rests of files, beside 5 that were read; restore its files."
     ]
+
+
+def test_lengths_that_are_no_tokens_are_noted() -> None:
+    mix = MergedDataset(
+        [Items("images", 4), *(items(f"t{n}", [5], field="text") for n in range(9))]
+    )
+    advice = ask(mix, num_samples=40)
+    assert texts(advice, "unit") == [
+        "'images' is counted in samples only, which have neither tokens nor a text: give "
+        "length_of, which returns the tokens of a sample, to count these too.",
+        "The lengths of 't0', 't1', 't2', 't3', 't4', 't5', 't6', 't7' and 1 more are in "
+        "characters: give length_of=TextLength(tokenizer) (--tokenizer FILE) to count tokens.",
+    ]
+    assert [drawn.num_samples for drawn in advice.draws] == [4] * 10
+    assert advice.sequence_lengths
+    with pytest.raises(ConfigError, match="those of 'images' are in samples; give length_of to"):
+        ask(mix, num_tokens=40)
 
 
 def test_of_many_sources_the_largest_are_named() -> None:

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -49,3 +50,9 @@ def test_without_a_text_there_is_no_length() -> None:
 def test_tokens_go_before_texts() -> None:
     assert measure({"text": "four", "caption": [1, 2]}, "a") == (2, "tokens")
     assert measure({"text": None, "caption": "abc"}, "a") == (3, "characters")
+
+
+def test_what_has_no_length_is_a_sample() -> None:
+    assert measure({"id": 1}, "a") == (0, "samples")
+    assert measure((np.zeros((2, 2)), 1), "a") == (0, "samples")
+    assert measure([], "a") == (0, "tokens")

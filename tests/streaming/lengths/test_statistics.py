@@ -27,6 +27,8 @@ def count_words(text: str) -> list[int]:
 
 def make_mix() -> MergedDataset:
     inner = MergedDataset([Parts("inner", [4, 0, 9, 2], tokens_per_sample=50)])
+    inner.percent = 1
+    inner.percent = 1.0
     return MergedDataset([texts("texts", [5, 70, 0, 900]), inner])
 
 
@@ -141,15 +143,37 @@ def test_length_of_must_count(length: Any) -> None:
         count(texts("a", [3]), length_of=lambda sample: length)
 
 
-def test_a_sample_without_length_is_an_error() -> None:
-    with pytest.raises(SourceError, match=r"samples of 'a' must have one .* got \['id'\]; give"):
-        count(Items("a", 3))
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"png": b"image", "json": {"id": 1}},
+        {"text": torch.zeros(3, 8, 8)},
+        (torch.zeros(3, 8, 8), 7),
+        [torch.arange(5), 7],
+        torch.zeros(4),
+    ],
+)
+def test_samples_without_length_are_counted_themselves(sample: Any) -> None:
+    images = Items("images", 0, items=[sample] * 5)
+    lengths = count(MergedDataset([images, texts("texts", [3, 4])]))
+    source = lengths["images"]
+    assert (source.num_samples, source.num_tokens, source.unit) == (5, 0, "samples")
+    assert (lengths["texts"].num_tokens, lengths["texts"].unit) == (7, "characters")
+    assert Lengths.from_json(lengths.to_json()) == lengths
+
+
+def test_a_length_of_that_fails_is_an_error() -> None:
+    with pytest.raises(SourceError, match=r"must have a text under one of .* got \['id'\]; name"):
+        count(Items("a", 3), length_of=TextLength(count_words))
 
 
 def test_units_must_not_mix() -> None:
     mixed = Items("a", 0, items=[{"text": "x"}, {"tokens": [1]}])
     with pytest.raises(SourceError, match="in one unit, got characters and tokens; give length_of"):
         count(mixed)
+    some = Items("a", 0, items=[{"text": "x"}, {"png": b"x"}])
+    with pytest.raises(SourceError, match="in one unit, got characters and samples; give length_o"):
+        count(some)
 
 
 def test_some_parts_give_an_estimate() -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import ConfigError
-from zindex.kernels.packing import count_samples
-from zindex.plan.packing import LONG_DOCUMENTS
 from zindex.streaming.leaves import Leaf
+from zindex.streaming.lengths.best_fit import count_sequences
 from zindex.streaming.lengths.draws import SourceDraws, check_lengths, epochs_of, fill, find_shares
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_leaves
 
@@ -28,7 +27,15 @@ _MAX_CANDIDATES = 8
 _MAX_SEQUENCE_LENGTH = 1 << 20
 
 Kind = Literal[
-    "repeats", "unfinished", "weights", "sequence_length", "lanes", "estimate", "damage", "empty"
+    "repeats",
+    "unfinished",
+    "weights",
+    "sequence_length",
+    "lanes",
+    "estimate",
+    "damage",
+    "empty",
+    "unit",
 ]
 
 
@@ -155,6 +162,7 @@ def advise(
         *_advise_length(rows, lengths),
         *_advise_lanes(list_leaves(dataset), num_ranks, num_workers),
         *_note_sources(lengths),
+        *_advise_units(lengths),
     ]
     return RunAdvice(draws, _proportional(lengths), limited, rows, tuple(advice))
 
@@ -252,15 +260,13 @@ def _choose_lengths(
             histogram = source.histogram
             kept += weight * histogram.kept_tokens(length) / histogram.num_samples
             split += weight * histogram.longer_samples(length) / histogram.num_samples
-        num_rows, _, num_packed = count_samples(
-            mixed.astype(np.int32), length, 0, _MAX_DOCUMENTS, LONG_DOCUMENTS["split"]
-        )
+        num_places = count_sequences(mixed, length, _MAX_DOCUMENTS) * length
         rows.append(
             SequenceLength(
                 sequence_length=int(length),
                 padding=max(0.0, float(1 - kept / length)),
                 truncated=max(0.0, float(1 - kept / tokens)),
-                packed_padding=float(1 - num_packed / max(1, num_rows * length)),
+                packed_padding=float(1 - mixed.sum() / max(1, num_places)),
                 split=float(split),
             )
         )
@@ -333,13 +339,41 @@ def _note_sources(lengths: Lengths) -> Iterator[Advice]:
             yield Advice("estimate", source.name, text, {"fraction_read": source.fraction_read})
         if source.num_skipped:
             text = (
-                f"{source.name!r} lost {source.num_skipped:,} damaged samples, or rests of files, "
-                f"beside {source.histogram.num_samples:,} that were read; restore its files."
+                f"{source.name!r} lost {_count(source.num_skipped, 'damaged sample')}, or rests of "
+                f"files, beside {source.histogram.num_samples:,} that were read; restore its files."
             )
             yield Advice("damage", source.name, text, {"num_skipped": source.num_skipped})
         if not source.histogram.num_samples:
-            text = f"{source.name!r} gave 0 samples in {source.num_parts:,} {source.kind}."
+            where = _count(source.num_parts, source.kind.removesuffix("s"))
+            text = f"{source.name!r} gave 0 samples in {where}."
             yield Advice("empty", source.name, text, {"num_parts": source.num_parts})
+
+
+def _advise_units(lengths: Lengths) -> Iterator[Advice]:
+    """Say which lengths are no tokens, and how to get these."""
+    for source in lengths:
+        numbers = {"num_samples": source.num_samples}
+        if source.unit == "samples":
+            text = (
+                f"{source.name!r} is counted in samples only, which have no tokens and no text: "
+                "give length_of, which returns the tokens of a sample, to count these too."
+            )
+            yield Advice("unit", source.name, text, numbers)
+    others = [source for source in lengths if source.unit in {"characters", "bytes"}]
+    if others:
+        text = (
+            f"The lengths of {_list_names(others)} are in "
+            f"{' and '.join(sorted({source.unit for source in others}))}: give "
+            "length_of=TextLength(tokenizer) (--tokenizer FILE) to count tokens."
+        )
+        yield Advice("unit", None, text, {"num_sources": len(others)})
+
+
+def _list_names(sources: Sequence[SourceLengths], shown: int = 8) -> str:
+    """Return the names of sources as a text; of many the first."""
+    names = ", ".join(repr(source.name) for source in sources[:shown])
+    more = len(sources) - shown
+    return f"{names} and {more:,} more" if more > 0 else names
 
 
 def _count(number: int, noun: str) -> str:

@@ -68,7 +68,10 @@ class TextLength:
 
 
 def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[int, str]:
-    """Return the length of a sample, and its unit: ``"tokens"``, ``"characters"`` or ``"bytes"``.
+    """Return the length of a sample, and its unit.
+
+    That is ``"tokens"``, ``"characters"`` or ``"bytes"``; the length is 0 and the unit
+    ``"samples"`` where nothing of a sample is known to be one of these.
 
     Parameters
     ----------
@@ -82,7 +85,7 @@ def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[
     Raises
     ------
     SourceError
-        If the sample has no length.
+        If ``length_of`` returns no length.
     """
     if length_of is not None:
         return _check(length_of(sample), name), "tokens"
@@ -96,10 +99,7 @@ def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[
             return len(value), "characters"
         if isinstance(value, bytes):
             return len(value), "bytes"
-    raise SourceError(
-        f"samples of {name!r} must have one of the fields {', '.join(_FIELDS[:-1])} to be counted, "
-        f"got {sorted(map(str, fields))}; give length_of, which returns the tokens of a sample"
-    )
+    return 0, "samples"
 
 
 def _fields_of(sample: Any) -> dict[str, Any]:
@@ -116,8 +116,10 @@ def _find_tokens(fields: dict[str, Any]) -> Iterator[int]:
         if mask is not None:
             yield int(np.count_nonzero(np.asarray(mask)))
         elif isinstance(value, list | tuple):
-            yield len(value)
-        elif hasattr(value, "shape"):
+            # Other items, such as an image beside its class, are no tokens.
+            if all(isinstance(item, int | np.integer | str) for item in value[:1]):
+                yield len(value)
+        elif hasattr(value, "shape") and "int" in str(getattr(value, "dtype", "")):
             yield math.prod(value.shape)
 
 

@@ -38,7 +38,8 @@ class SourceLengths:
     """What one source holds, counted or estimated from some of its parts."""
 
     name: str
-    #: What lengths count: ``"tokens"``, ``"characters"`` or ``"bytes"``; ``""`` without samples.
+    #: What lengths count: ``"tokens"``, ``"characters"`` or ``"bytes"``; ``"samples"`` if samples
+    #: have no length, which all count as 0 then; ``""`` without samples.
     unit: str
     #: Lengths of the samples that were read.
     histogram: LengthHistogram
@@ -169,7 +170,8 @@ def count_lengths(
         Returns the tokens of a sample, as `TextLength` of a tokenizer does. Without it the first
         of the fields ``tokens``, ``input_ids``, ``token_ids``, ``txt``, ``text`` and ``caption``
         that holds tokens is counted, where a mask beside it (``txt_mask``) allows; if there is
-        none, the characters or bytes of the first that is a text.
+        none, the characters or bytes of the first that is a text. A source whose samples have none
+        of these is counted in samples alone.
     client
         As for `zindex.build`: a ``distributed.Client``, a scheduler's address, or an executor; None
         takes the process's current client, or starts a cluster of this machine's cores. Samples
@@ -193,7 +195,7 @@ def count_lengths(
     ConfigError
         If the dataset is no source, cannot be sent to other processes, or a number is out of range.
     SourceError
-        If a sample has no length.
+        If the samples of a source are of several units, or ``length_of`` returns no length.
     """
     if num_samples is not None and num_samples < 1:
         raise ConfigError(f"num_samples must be at least 1, or None for all, got {num_samples}")
