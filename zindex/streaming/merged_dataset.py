@@ -57,6 +57,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         times (lanes begin at different places of that order); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples that the yield function gets in one call, which is what is read again on resuming.
+        A run that goes on keeps to the number that it began with until its ranks or workers change.
     stop_on_first
         With ``cyclic=False``: end with the dataset that ends first.
 
@@ -219,7 +220,16 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         reload_from_url_level: bool = False,
         ignore_customized_yield_fn: bool = False,
     ) -> Iterator[Sample]:
-        """Return an iterator that goes on from a state; see `set_dataloader_states`."""
+        """Return an iterator that goes on from a state, and leave this dataset as it is.
+
+        Parameters
+        ----------
+        dataloader_states, reload_from_url_level
+            See `set_dataloader_states`.
+        ignore_customized_yield_fn
+            Give the mixed samples themselves. Their state does not tell what the function has made
+            of them: go on from it without the function.
+        """
         self._check_state(dataloader_states, reload_from_url_level)
         return self._iterate(
             dataloader_states or None, reload_from_url_level, ignore_customized_yield_fn
