@@ -11,6 +11,7 @@ from tests.streaming.tiny_sources import write_jsonl
 from zindex import cli_streaming
 from zindex.cli import main
 from zindex.report.length_report import LengthReport
+from zindex.streaming.lengths import statistics
 
 CONFIG = """
 target: MergedDataset
@@ -88,7 +89,11 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
         (["--samples", "many"], "--samples must be a number such as 1.5B, 300M or 2e9, got 'many'"),
         (["--samples", "1.5"], "--samples must be a whole number, got 1.5"),
         (["--sequence-lengths", "8,x"], "--sequence-lengths must be numbers such as 2048,4096"),
-        (["--tokens", "5K"], "num_tokens needs lengths in tokens, those of 'a' are in characters"),
+        (
+            ["--tokens", "5K"],
+            "num_tokens needs lengths in tokens, those of 'a' are in characters; give "
+            "length_of to count_lengths (--tokenizer FILE), or num_samples (--samples)",
+        ),
         (["--samples", "5", "--tokens", "5"], "a run must be given by num_samples or by num_token"),
     ],
 )
@@ -96,6 +101,13 @@ def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str)
     done = run(config, *arguments)
     assert done.exit_code == 1
     assert message in done.stderr
+
+
+def test_little_is_counted_in_this_process(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "open_processes", None)
+    variables = ["--set", f"folder={config.parent}", "--set", "share=0.75"]
+    done = CliRunner().invoke(main, ["lengths", str(config), *variables])
+    assert done.exit_code == 0, done.output
 
 
 def test_without_torch(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

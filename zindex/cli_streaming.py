@@ -1,7 +1,6 @@
 """The command ``zindex lengths``: what the sources of a streaming dataset hold, with advice."""
 
 import json
-import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,7 +28,7 @@ from zindex.plan.number import parse_number
     "imports",
     multiple=True,
     metavar="MODULE",
-    help="A module whose classes and functions the file may use.",
+    help="A module whose classes and functions the file may use, installed or in PYTHONPATH.",
 )
 @click.option(
     "--read",
@@ -64,7 +63,7 @@ from zindex.plan.number import parse_number
     "--processes",
     "num_processes",
     type=click.IntRange(1),
-    help="Of this machine; one for each core if left out.",
+    help="Of this machine; if left out one for little to read, else one for each core.",
 )
 @click.option("--figure", metavar="FILE", help="Draw it too: .svg, .png or .pdf.")
 @json_option
@@ -93,15 +92,17 @@ def lengths(
     from zindex.report.length_report import report_lengths
     from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
     from zindex.streaming.lengths.sample_length import TextLength
+    from zindex.streaming.lengths.workload import choose_processes
 
-    if scheduler is None and num_processes is None:
-        num_processes = len(os.sched_getaffinity(0))
     dataset = instantiate_from_yaml(config, _parse_variables(variables), allow_imports=imports)
+    num_read = _parse_count(read_samples, "--read")
+    if scheduler is None and num_processes is None:
+        num_processes = choose_processes(dataset, num_read)
     report = report_lengths(
         dataset,
         num_samples=_parse_count(samples, "--samples"),
         num_tokens=_parse_count(tokens, "--tokens"),
-        read_samples=_parse_count(read_samples, "--read"),
+        read_samples=num_read,
         length_of=None if tokenizer is None else TextLength(tokenizer),
         client=scheduler,
         num_processes=num_processes,

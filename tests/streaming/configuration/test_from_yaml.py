@@ -321,9 +321,10 @@ def _hidden(): pass
         "opened_by_test.sets._hidden": "a target must be public names joined by dots",
         "opened_by_test.sets.Made.Inner": "no module 'opened_by_test.sets.Made'",
         "opened_by_test.sets.os.system": "no module 'opened_by_test.sets.os'",
-        "opened_by_test.no.Made": "there is no module 'opened_by_test.no'",
+        "opened_by_test.no.Made": "there is no module 'opened_by_test.no'; check the name, "
+        "and install it or set PYTHONPATH to its folder",
         "opened_by_test2.sets.Made": "to open it, give it as targets={'opened_by_test2.sets.Made'",
-        "json.dumps": "or its module as allow_imports=('json',)",
+        "json.dumps": "or its module as allow_imports=('json',) (--allow-import json)",
     }
     for name, message in refused.items():
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -346,9 +347,10 @@ def test_an_error_of_an_opened_module_comes_as_it_is(
 
 REFUSED = {
     "a: ${variables:max_txt_len}": "line 1, column 4: ${variables:max_txt_len} must be given, "
-    "variables has max_text_len (did you mean 'max_text_len'?); pass variables={'max_txt_len'",
+    "variables has max_text_len (did you mean 'max_text_len'?); pass variables={'max_txt_len'"
+    ": ...} (--set max_txt_len=...), or correct the name",
     "\na:\n- ${dynamic_objs:x}": "line 3, column 3: ${dynamic_objs:x} must be given, dynamic_objs "
-    "has thing; pass",
+    "has thing; pass dynamic_objs={'x': ...}, or correct",
     "a: x${dynamic_objs:thing}": "line 1, column 4: a dynamic object must be a whole value",
     "a: ${oc.env:HOME}": "${...} must be ${variables:NAME} or ${dynamic_objs:NAME}, got "
     "'${oc.env:HOME}'",

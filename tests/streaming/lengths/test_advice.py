@@ -174,7 +174,7 @@ def test_lengths_that_are_no_tokens_are_noted() -> None:
     )
     advice = ask(mix, num_samples=40)
     assert texts(advice, "unit") == [
-        "'images' is counted in samples only, which have neither tokens nor a text: give "
+        "'images' is counted in samples only, which have no tokens and no text: give "
         "length_of, which returns the tokens of a sample, to count these too.",
         "The lengths of 't0', 't1', 't2', 't3', 't4', 't5', 't6', 't7' and 1 more are in "
         "characters: give length_of=TextLength(tokenizer) (--tokenizer FILE) to count tokens.",

@@ -183,7 +183,7 @@ class Targets:
                 raise
             raise place.error(
                 f"a target must be a module and one name of it, there is no module {error.name!r}; "
-                "check the name, or install it"
+                "check the name, and install it or set PYTHONPATH to its folder"
             ) from error
         if attribute not in names:
             raise place.error(
@@ -216,7 +216,7 @@ class Targets:
         if module:
             return (
                 f"{message}{close}; to open it, give it as targets={{{name!r}: ...}}, or its "
-                f"module as allow_imports=({module!r},)"
+                f"module as allow_imports=({module!r},) (--allow-import {module})"
             )
         return f"{message}{close}; give it as targets={{{name!r}: ...}}, or register it"
 

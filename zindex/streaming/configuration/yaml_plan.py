@@ -219,10 +219,11 @@ class Planner:
         known = self.variables if kind == "variables" else self.dynamic_objs
         if name not in known:
             names = ", ".join(sorted(map(str, known))) or "none"
+            option = f" (--set {name}=...)" if kind == "variables" else ""
             raise place.error(
                 f"${{{kind}:{name}}} must be given, {kind} has {names}"
-                f"{suggest(name, map(str, known))}; pass {kind}={{{name!r}: ...}}, or correct the "
-                "name"
+                f"{suggest(name, map(str, known))}; pass {kind}={{{name!r}: ...}}{option}, or "
+                "correct the name"
             )
         return known[name]
 

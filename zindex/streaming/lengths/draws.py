@@ -70,7 +70,7 @@ def epochs_of(
     if (num_samples is None) == (num_tokens is None) or wanted is None or wanted < 1:
         raise ConfigError(
             "a run must be given by num_samples or by num_tokens, at least 1, got num_samples="
-            f"{num_samples} and num_tokens={num_tokens}; give one of them"
+            f"{num_samples} and num_tokens={num_tokens}; give one of them (--samples or --tokens)"
         )
     check_lengths(lengths, dataset)
     known = {source.name: source for source in lengths}
@@ -140,8 +140,8 @@ def _check_units(lengths: Lengths) -> None:
     if other:
         raise ConfigError(
             f"num_tokens needs lengths in tokens, those of {other[0].name!r} are in "
-            f"{other[0].unit or 'nothing, as it is empty'}; give length_of to count_lengths, or "
-            "num_samples"
+            f"{other[0].unit or 'nothing, as it is empty'}; give length_of to count_lengths "
+            "(--tokenizer FILE), or num_samples (--samples)"
         )
 
 

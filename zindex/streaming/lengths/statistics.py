@@ -363,7 +363,8 @@ def _describe(leaf: Leaf, count: _Count, numbers: list[int], size: int) -> Sourc
     if len(count.units) > 1:
         raise SourceError(
             f"the samples of {leaf.name!r} must all be counted in one unit, got "
-            f"{' and '.join(sorted(count.units))}; give length_of, which returns their tokens"
+            f"{' and '.join(sorted(count.units))}; give length_of, which returns their "
+            "tokens, such as TextLength(tokenizer) (--tokenizer FILE)"
         )
     part_nbytes = getattr(getattr(leaf.dataset, "files", None), "part_nbytes", None)
     nbytes = nbytes_read = None
