@@ -94,6 +94,22 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_failed_import_is_restarted(jsonl: Path, tmp_path: Path) -> None:
+    whole = jsonl.read_bytes()
+    jsonl.write_bytes(whole + b"{\n")
+    failed = invoke(jsonl, tmp_path / "s")
+    assert failed.exit_code == 1
+    assert "(line 6) there is no JSON: Expecting property name" in failed.output
+    assert "with on_damage='skip' (--on-damage skip)" in failed.output
+    jsonl.write_bytes(whole)
+    refused = invoke(jsonl, tmp_path / "s")
+    assert refused.exit_code == 1
+    assert "the files, or their sizes" in refused.output
+    assert "restart=True (--restart)" in refused.output
+    again = invoke(jsonl, tmp_path / "s", "--restart")
+    assert again.exit_code == 0, again.output
+
+
 def test_help_names_what_there_is() -> None:
     result = invoke("--help")
     assert result.exit_code == 0

@@ -34,6 +34,11 @@ from zindex.errors import ConfigError
     show_default=True,
     help="Whether damaged records stop the import, or are left out and counted.",
 )
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Remove an unfinished import of TARGET first; no other may be running there.",
+)
 @click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
 @click.option(
     "--chunk-nbytes", type=int, default=1 << 16, show_default=True, help="What is read at once."
@@ -63,6 +68,7 @@ def import_command(
     include_dirs: str | None,
     part_nbytes: int | None,
     on_damage: str,
+    restart: bool,
     codec: str,
     chunk_nbytes: int,
     shard_nbytes: int,
@@ -92,6 +98,7 @@ def import_command(
         include_dirs=include_dirs,
         part_nbytes=part_nbytes,
         on_damage="skip" if on_damage == "skip" else "error",
+        restart=restart,
         grid=ChunkGrid(chunk_nbytes, shard_nbytes, "zstd" if codec == "zstd" else "none"),
         client=scheduler,
         num_processes=num_processes,

@@ -133,8 +133,23 @@ def test_what_is_no_file(folder: Path) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     with pytest.raises(SourceError, match="must be a regular file or a folder, it is neither"):
         list_files(folder / "pipe.jsonl", [".jsonl"])
-    (folder / "none").mkdir()
     with pytest.raises(SourceError, match=r"name none that ends in \.jsonl; check the folder"):
+        list_files([], [".jsonl"])
+
+
+def test_each_folder_must_hold_a_file(folder: Path) -> None:
+    (folder / "none").mkdir()
+    problem = r"a folder must hold files that end in \.jsonl and are not empty, \S+/none holds none"
+    for path, more in (
+        (f"{folder}/none", None),
+        (f"{folder}/b,{folder}/none", None),
+        (f"{folder}/{{b,none}}", None),
+        (f"{folder}/a.jsonl", f"{folder}/none*2"),
+    ):
+        with pytest.raises(SourceError, match=problem):
+            list_files(path, [".jsonl"], include_dirs=more)
+    (folder / "none" / "empty.jsonl").touch()
+    with pytest.raises(SourceError, match=problem):
         list_files(folder / "none", [".jsonl"])
 
 

@@ -73,13 +73,13 @@ def list_files(
     StoreNotFoundError
         If a file or folder is not there.
     SourceError
-        If a file is no regular one, or nothing is named at all.
+        If a file is no regular one, a folder holds none, or nothing is named at all.
     """
-    names = _names(path, include_dirs)
-    files = [file for name in names for file in _files_of(name, endings)]
+    names = named_paths(path, include_dirs)
+    files = [file for name in names for file in _held(name, endings)]
     repeated: list[SourceFile] = []
     for folder, count in _folders(include_dirs):
-        found = list(_files_of(folder, endings))
+        found = _held(folder, endings)
         files += found
         repeated += found * (count - 1)
     seen: set[Place] = set()
@@ -98,8 +98,14 @@ def list_files(
     return files + repeated
 
 
-def _names(path: object, include_dirs: str | None) -> list[str]:
-    """Return the files and folders that ``path`` names."""
+def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
+    """Return the files and folders that ``path`` names, as `list_files` takes it.
+
+    Raises
+    ------
+    ConfigError
+        If it is no path, or names nothing.
+    """
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
         if not isinstance(text, str):
@@ -132,6 +138,17 @@ def _folders(include_dirs: str | None) -> Iterator[tuple[str, int]]:
                 f"a folder of include_dirs must be read 1 to {MAX_REPEATS:,} times, got {part!r}"
             )
         yield name, count
+
+
+def _held(name: str, endings: Sequence[str]) -> list[SourceFile]:
+    """Return the file of a name, or the files of the folder, of which there must be one."""
+    found = list(_files_of(name, endings))
+    if not found:
+        raise SourceError(
+            f"a folder must hold files that end in {' or '.join(endings)} and are not empty, "
+            f"{mask(name)} holds none; check the folder, or leave it out"
+        )
+    return found
 
 
 def _files_of(name: str, endings: Sequence[str]) -> Iterator[SourceFile]:

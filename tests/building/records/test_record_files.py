@@ -48,7 +48,18 @@ def test_folders_tell_the_kind(tmp_path: Path) -> None:
     assert find_kind(tmp_path / "lines") == "jsonl"
     assert find_kind([str(tmp_path / "tars")]) == "tar"
     assert find_kind("", include_dirs="anything") == "tar"
-    assert find_kind(tmp_path) == "tar"
+    problem = (
+        r"of one kind, got tar \(.*tars/a\.tar\) and jsonl \(.*lines/a\.jsonl\); import each kind"
+    )
+    for mixture in (tmp_path, [tmp_path / "tars", tmp_path / "lines"]):
+        with pytest.raises(ConfigError, match=problem):
+            find_kind(mixture)
+    with pytest.raises(
+        ConfigError, match=r"got tar \(b\.tar\) and jsonl \(a\.jsonl\); import each"
+    ):
+        find_kind("a.jsonl, b.tar")
+    (tmp_path / "a.txt").touch()
+    assert find_kind([tmp_path / "a.txt", tmp_path / "lines"]) == "jsonl"
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="a source must name tar or jsonl files, or a folder of"):
         find_kind(tmp_path / "empty")

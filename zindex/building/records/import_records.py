@@ -29,6 +29,7 @@ from zindex.building.records.record_files import (
     line_ranges,
     open_files,
 )
+from zindex.building.records.unfinished import check_unfinished
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
@@ -64,6 +65,7 @@ def import_records(
     include_dirs: str | None = None,
     part_nbytes: int | None = None,
     on_damage: Literal["error", "skip"] = "error",
+    restart: bool = False,
     grid: ChunkGrid = BYTE_GRID,
     client: Any = None,
     num_processes: int | None = None,
@@ -94,6 +96,9 @@ def import_records(
     on_damage
         ``"error"`` stops at the first damage; ``"skip"`` leaves damaged records out and counts them
         in the attribute ``num_skipped``.
+    restart
+        Whether to remove an unfinished import that is there, rather than to go on with it; another
+        one would be an error. No other import may be running there. A finished store stays.
     grid
         Bytes per chunk and shard of every array, and the codec; the default is 64 KiB and 64 MiB,
         uncompressed.
@@ -143,7 +148,7 @@ def import_records(
         on_damage=on_damage,
     )
     root = place_of(target)
-    work = _Import(opened, root, settings, identity | settings.to_json(), grid)
+    work = _Import(opened, root, settings, identity | settings.to_json(), grid, restart)
     if client is not None and num_processes is not None:
         raise ConfigError(
             "client (--scheduler) and num_processes (--processes) both say where the work is done; "
@@ -169,6 +174,8 @@ class _Import:
         Everything that decides the records.
     grid
         How the arrays are cut.
+    restart
+        Whether to remove an unfinished import first.
     """
 
     def __init__(
@@ -178,18 +185,21 @@ class _Import:
         settings: Settings,
         identity: dict[str, Any],
         grid: ChunkGrid,
+        restart: bool,
     ) -> None:
         self.source = source
         self.root = root
         self.settings = settings
         self.identity = identity
         self.grid = grid
+        self.restart = restart
 
     async def run(self, executor: Executor, shown: Progress) -> Store:
         """Return the store, finished."""
         found = await asyncio.to_thread(self._find)
         if found is not None:
             return found
+        await asyncio.to_thread(check_unfinished, self.root, self.identity, restart=self.restart)
         await asyncio.to_thread(begin_import, self.root, self.identity)
         try:
             await self._make(executor, shown)

@@ -14,11 +14,12 @@ from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.damage import Damage
 from zindex.formats.json_lines import cut_lines, decode_with_json, explain
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.file_list import list_files
+from zindex.sources.file_list import list_files, named_paths
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.tar_files import TarFiles
 from zindex.store import files
+from zindex.store.objects import mask
 
 FilesKind = Literal["jsonl", "tar"]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -29,6 +30,7 @@ JSONL_PART_NBYTES, TAR_PART_NBYTES = 1 << 26, 1 << 30
 # A part that holds any file: what is in the files does not depend on how they are cut.
 _WHOLE = 1 << 62
 _JSONL = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$")
+_SIDECAR = re.compile(r"\.meta\.jsonl$")
 _TAR = re.compile(r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$")
 _READ_NBYTES = 1 << 22
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -98,27 +100,52 @@ def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
     Raises
     ------
     ConfigError
-        If neither tells it.
+        If neither tells it, or they tell both.
     """
     if include_dirs:
         return "tar"
-    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    for path in given:
-        text = os.fspath(path)
-        if _JSONL.search(text):
-            return "jsonl"
-        if _TAR.search(text):
-            return "tar"
-    for kind, endings in (("tar", ["tar"]), ("jsonl", [".jsonl"])):
-        try:
-            list_files(source, endings)
-        except (SourceError, StoreNotFoundError):
-            continue
-        return "tar" if kind == "tar" else "jsonl"
+    firsts: dict[FilesKind, str] = {}
+    for name in named_paths(source):
+        for kind, path in _kinds_of(name):
+            firsts.setdefault(kind, path)
+    if len(firsts) == 2:
+        raise ConfigError(
+            f"the files of an import must be of one kind, got tar ({firsts['tar']}) and jsonl "
+            f"({firsts['jsonl']}); import each kind by itself, or name the one that a folder is "
+            "read for with kind (--kind)"
+        )
+    for kind in firsts:
+        return kind
     raise ConfigError(
         f"a source must name tar or jsonl files, or a folder of them, got {source!r}; name files "
         "that are there, and say their kind if their names do not"
     )
+
+
+def _kinds_of(name: str) -> Iterator[tuple[FilesKind, str]]:
+    """Yield each kind of files that a name stands for, with one of them."""
+    if _JSONL.search(name):
+        yield "jsonl", mask(name)
+    elif _TAR.search(name):
+        yield "tar", mask(name)
+    else:
+        tars = _files_below(name, "tar")
+        if tars:
+            yield "tar", tars[0]
+        lines = _files_below(name, ".jsonl")
+        # Beside tars they are their metadata.
+        lines = [url for url in lines if not (tars and _SIDECAR.search(url))]
+        if lines:
+            yield "jsonl", lines[0]
+
+
+def _files_below(name: str, ending: str) -> list[str]:
+    """Return the files of a folder that end so; none of what is no folder, or not there."""
+    try:
+        urls = [file.url for file in list_files([name], [ending])]
+    except (SourceError, StoreNotFoundError):
+        return []
+    return [] if urls == [name] else urls
 
 
 def own_copy(source: SampleFiles) -> SampleFiles:

@@ -1,0 +1,116 @@
+"""What is left of an import that failed: it blocks no other one for good."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.building.records.sources import ListFiles
+from tests.store.conftest import objects  # noqa: F401
+from zindex.building.records import import_records as module
+from zindex.building.records.import_records import import_records
+from zindex.building.records.unfinished import check_unfinished
+from zindex.errors import FingerprintMismatchError, SourceError
+from zindex.store.files import read_file
+from zindex.store.layout import ChunkGrid
+from zindex.store.objects import Place
+from zindex.store.record_reader import RecordReader
+from zindex.store.scratch import IMPORT_KEY, begin_import
+
+OTHER = ListFiles({"b": [[{"y": 1}, {"y": 2}]]})
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Path:
+    """The place of an import that has failed while it read."""
+    source = ListFiles({"a": [[{"x": "1"}], [{"x": "2"}]]})
+    source.broken = {1}
+    with pytest.raises(SourceError, match="part 1 is broken"):
+        import_records(source, tmp_path / "s")
+    return tmp_path / "s"
+
+
+def test_the_error_says_what_differs_and_what_to_do(failed: Path) -> None:
+    problem = (
+        r"s holds an unfinished import of another source, or with other settings; what differs: "
+        r"on_damage \(--on-damage\), the files, or their sizes; choose another place or, if no "
+        r"import is running there, remove that one with restart=True \(--restart\)"
+    )
+    with pytest.raises(FingerprintMismatchError, match=problem):
+        import_records(OTHER, failed, on_damage="skip")
+
+
+@pytest.mark.parametrize("grid", [ChunkGrid(8, 16), ChunkGrid()])
+def test_another_import_takes_its_place(failed: Path, grid: ChunkGrid) -> None:
+    store = import_records(OTHER, failed, restart=True, grid=grid)
+    assert [RecordReader(store).read(i)["y"] for i in range(2)] == [1, 2]
+    assert sorted(path.name for path in (failed / "_zindex").iterdir()) == [
+        "manifest.json",
+        "plan.json",
+    ]
+    again = import_records(OTHER, failed, restart=True)
+    assert again.fingerprint == store.fingerprint
+
+
+def test_one_that_died_while_it_wrote_is_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = import_records(OTHER, tmp_path / "golden")
+    commit = module.commit_store
+
+    def fail(*arguments: Any) -> None:
+        raise OSError("no commit")
+
+    monkeypatch.setattr(module, "commit_store", fail)
+    with pytest.raises(OSError, match="no commit"):
+        import_records(ListFiles({"a": [[{"x": "1"}]]}), tmp_path / "s")
+    monkeypatch.setattr(module, "commit_store", commit)
+    assert (tmp_path / "s/x_text").is_dir() or (tmp_path / "s/key_text").is_dir()
+    store = import_records(OTHER, tmp_path / "s", restart=True)
+    assert store.fingerprint == golden.fingerprint
+    names = {path.name for path in (tmp_path / "s").iterdir()}
+    assert names == {path.name for path in (tmp_path / "golden").iterdir()}
+
+
+def test_a_finished_store_is_never_removed(tmp_path: Path) -> None:
+    import_records(ListFiles({"a": [[{"x": "1"}]]}), tmp_path / "s")
+    with pytest.raises(FingerprintMismatchError, match="holds records of another source"):
+        import_records(OTHER, tmp_path / "s", restart=True)
+    # As after a death between the commit and the end.
+    (tmp_path / "s" / IMPORT_KEY).write_text("{}")
+    before = {path for path in (tmp_path / "s").rglob("*") if path.is_file()}
+    check_unfinished(tmp_path / "s", {}, restart=True)
+    assert {path for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
+
+
+def test_what_is_no_import_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s" / "mine").mkdir(parents=True)
+    with pytest.raises(FingerprintMismatchError, match="must be empty or a zindex store"):
+        import_records(OTHER, tmp_path / "s", restart=True)
+    (tmp_path / "s" / "mine").rmdir()
+    begin_import(tmp_path / "s", {"source": "a"})
+    monkeypatch.setattr(
+        "zindex.building.records.unfinished.read_plan",
+        lambda root: {"kind": "tokens", "arrays": [{"name": "tokens"}]},
+    )
+    with pytest.raises(
+        FingerprintMismatchError, match="it holds an unfinished store of kind 'tokens'; choose"
+    ):
+        check_unfinished(tmp_path / "s", {}, restart=True)
+    assert (tmp_path / "s" / IMPORT_KEY).exists()
+
+
+def test_an_import_that_just_finished_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zindex.store.files.exists", lambda path: True)
+    check_unfinished(tmp_path, {"source": "a"}, restart=False)
+
+
+def test_in_an_object_store(objects: Place) -> None:  # noqa: F811
+    begin_import(objects, {"source": "a"})
+    check_unfinished(objects, {"source": "b"}, restart=True)
+    begin_import(objects, {"source": "b"})
+    assert read_file(objects / IMPORT_KEY) == b'{"source":"b"}'
