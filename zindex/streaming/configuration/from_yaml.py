@@ -8,6 +8,11 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from zindex.errors import ZindexError
+from zindex.streaming.configuration.mixture_check import (
+    check_children,
+    check_spelling,
+    list_children,
+)
 from zindex.streaming.configuration.registry import Target, Targets, suggest
 from zindex.streaming.configuration.yaml_plan import (
     Call,
@@ -20,6 +25,9 @@ from zindex.streaming.configuration.yaml_plan import (
     Plan,
     Planner,
 )
+
+# Arguments that are called with samples.
+_FUNCTIONS = {"process_fn", "customized_yield_fn"}
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -78,6 +86,9 @@ def instantiate_from_yaml(
     made = {id(target): _load(target) for target in _find_targets(plan)}
     for call in _find_calls(plan):
         _check_call(call, made[id(call.target)])
+        _check_functions(call, made)
+        for _, child in list_children(call, made[id(call.target)]):
+            check_spelling(child, made[id(child.target)])
     return _make(plan, made)
 
 
@@ -159,6 +170,21 @@ def _check_call(call: Call, made: Callable[..., Any]) -> None:
         ) from error
 
 
+def _check_functions(call: Call, made: Mapping[int, Any]) -> None:
+    """Refuse a class where an object of it is meant to be called."""
+    for name in _FUNCTIONS & call.params.keys():
+        plan = call.params[name].plan
+        if not isinstance(plan, Named):
+            continue
+        value = made[id(plan.target)]
+        # A class may itself be the function, if its objects are what it yields from.
+        if isinstance(value, type) and not hasattr(value, "__iter__"):
+            raise plan.target.place.error(
+                f"{name} must be a function of samples, {plan.target.name!r} names a class; write "
+                "`params: null` beside it to make an object of it"
+            )
+
+
 def _make(plan: Plan, made: Mapping[int, Any]) -> Any:
     """Return the object of a plan, inner ones made first."""
     if isinstance(plan, Given):
@@ -172,6 +198,7 @@ def _make(plan: Plan, made: Mapping[int, Any]) -> Any:
     if isinstance(plan, Named):
         return made[id(plan.target)]
     params = {name: _make(entry.plan, made) for name, entry in plan.params.items()}
+    check_children(list_children(plan, made[id(plan.target)]), params)
     with _Placed(plan.target):
         value = made[id(plan.target)](**params)
     for name, entry in plan.attributes.items():

@@ -1,0 +1,142 @@
+"""Datasets of mixtures that YAML describes: what they lack, with its place."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.streaming.tiny_sources import Items
+from zindex.errors import ConfigError
+from zindex.streaming import MergedDataset, instantiate_from_yaml
+
+HEAD = "target: MergedDataset\nparams:\n  datasets:\n"
+FIRST = "  - {target: Data, params: null, name: a, percent: 1}\n"
+
+
+class Data(Items):
+    """A dataset without attributes."""
+
+    extra_names = 0
+
+    def __init__(self) -> None:
+        super().__init__("", 3)
+        del self.name, self.percent
+
+
+class Upper:
+    """A process function."""
+
+    def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
+        return samples
+
+
+class Doubled:
+    """A class that is a process function itself."""
+
+    def __init__(self, samples: Iterator[Any]) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in self.samples:
+            yield from (sample, sample)
+
+
+class Read(Data):
+    """A dataset with a process function."""
+
+    def __init__(self, process_fn: Any) -> None:
+        super().__init__()
+        self.process_fn = process_fn
+
+
+TARGETS = {"Data": Data, "Upper": Upper, "Doubled": Doubled, "Read": Read}
+
+
+def load(folder: Path, text: str, **settings: Any) -> Any:
+    (folder / "a.yaml").write_text(text)
+    return instantiate_from_yaml(folder / "a.yaml", targets=TARGETS, **settings)
+
+
+@pytest.mark.parametrize(
+    ("child", "message"),
+    [
+        (
+            "name: b",
+            "line 5, column 14: a dataset of a mixture must have a percent > 0, 'Data' has ",
+        ),
+        ("name: b, percent: -1", "line 5, column 43: a dataset of a mixture must have a percent"),
+        ("name: b, percent: true", "column 43: a dataset of a mixture must have a percent > 0"),
+        (
+            "percent: 1",
+            "column 14: a dataset of a mixture must have a name without '@', 'Data' has",
+        ),
+        ("percent: 1, name: b@c", "column 46: a dataset of a mixture must have a name without"),
+        ("percent: 1, name: a", "column 46: the names of all datasets must differ, 'a' is that of"),
+        (
+            "percnt: 1, name: b",
+            "column 34: a dataset of a mixture must have its attributes spelled",
+        ),
+        ("precent: 1, name: b", "got 'precent' (did you mean 'percent'?); correct it"),
+        ("percent: 1, nmae: b", "got 'nmae' (did you mean 'name'?); correct it"),
+        ("Percent: 1, name: b", "got 'Percent' (did you mean 'percent'?); correct it"),
+        ("percent: 1, name: b, lenght: 5", "got 'lenght' (did you mean 'length'?)"),
+        ("percent: 1, name: b, length_multipler: 5", "(did you mean 'length_multiplier'?)"),
+        ("percent: 1, name: b, length_divider: 5", "(did you mean 'length_divisor'?)"),
+    ],
+)
+def test_what_a_dataset_lacks_has_its_place(tmp_path: Path, child: str, message: str) -> None:
+    text = f"{HEAD}{FIRST}  - {{target: Data, params: null, {child}}}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, text)
+
+
+def test_other_attributes_are_free(tmp_path: Path) -> None:
+    mixed = load(
+        tmp_path,
+        f"{HEAD}{FIRST}  - {{target: Data, params: null, name: b, names: 3, percent: 2, "
+        "percents: 5, length_of: 5, weight: 1, length: 5}",
+    )
+    assert mixed.datasets[1].length_of == 5
+    # Nothing but a mixture reads them.
+    assert load(tmp_path, "{target: Data, params: null, percnt: 3}").percnt == 3
+
+
+def test_mixtures_within_need_no_name(tmp_path: Path) -> None:
+    inner = "  - target: MergedDataset\n    percent: 1\n    params:\n      datasets:\n    " + FIRST
+    mixed = load(tmp_path, HEAD + inner)
+    assert isinstance(mixed.datasets[0], MergedDataset)
+    with pytest.raises(
+        ConfigError, match="line 4, column 13: a dataset of a mixture must have a p"
+    ):
+        load(tmp_path, HEAD + inner.replace("    percent: 1\n", ""))
+
+
+def test_datasets_of_the_program_have_no_place(tmp_path: Path) -> None:
+    text = f"{HEAD}  - ${{dynamic_objs:given}}\n{FIRST}"
+    assert load(tmp_path, text, dynamic_objs={"given": Items("g", 3)}).datasets[0].name == "g"
+    with pytest.raises(ConfigError, match="percent of dataset"):
+        load(tmp_path, text, dynamic_objs={"given": Data()})
+    whole = "{target: MergedDataset, params: {datasets: '${dynamic_objs:given}'}}"
+    assert len(load(tmp_path, whole, dynamic_objs={"given": [Items("g", 3)]}).datasets) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("{target: Read, params: {process_fn: {target: Upper}}}", "process_fn"),
+        (f"{HEAD}{FIRST}  customized_yield_fn: {{target: Upper}}", "customized_yield_fn"),
+    ],
+)
+def test_a_class_is_no_process_function(tmp_path: Path, text: str, name: str) -> None:
+    message = f"{name} must be a function of samples, 'Upper' names a class; write `params: null`"
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, text)
+    made = load(tmp_path, text.replace("target: Upper", "target: Upper, params: null"))
+    assert isinstance(getattr(made, name), Upper)
+
+
+def test_a_class_whose_objects_are_iterated_is_one(tmp_path: Path) -> None:
+    made = load(tmp_path, "{target: Read, params: {process_fn: {target: Doubled}}}")
+    assert made.process_fn is Doubled
