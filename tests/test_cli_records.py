@@ -110,6 +110,21 @@ def test_a_failed_import_is_restarted(jsonl: Path, tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
 
 
+def test_fields_and_metadata_that_are_not_there(jsonl: Path, tmp_path: Path) -> None:
+    result = invoke(jsonl, tmp_path / "s", "--field", "txet")
+    assert result.exit_code == 1
+    assert "got 'txet', which no record has; there are ['ids', 'text']" in result.output
+    write_tar(tmp_path / "tars/a.tar", [("k.txt", b"hi")])
+    write_jsonl(tmp_path / "tars/a.meta.jsonl", [{"key": "k", "caption": "c"}])
+    result = invoke(tmp_path / "tars", tmp_path / "t", "--meta", "Caption")
+    assert result.exit_code == 1
+    assert "no record has 'caption': only samples with a member .id get" in result.output
+    write_tar(tmp_path / "tars/a.tar", [("k.id", b""), ("k.txt", b"hi")])
+    write_jsonl(tmp_path / "tars/a.meta.jsonl", [{"key": "k", "Caption": "c"}])
+    result = invoke(tmp_path / "tars", tmp_path / "t", "--meta", "Caption", "--restart")
+    assert result.exit_code == 0, result.output
+
+
 def test_help_names_what_there_is() -> None:
     result = invoke("--help")
     assert result.exit_code == 0

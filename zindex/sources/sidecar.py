@@ -41,11 +41,18 @@ def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
     return fields
 
 
+def sidecar_url(file: SourceFile) -> str:
+    """Return where the metadata of a tar is: beside it, its name cut at the first dot."""
+    return file.url[: len(file.url) - len(file.url.rpartition("/")[2])] + _name_of(file)
+
+
+def _name_of(file: SourceFile) -> str:
+    return file.place.name.partition(".")[0] + ".meta.jsonl"
+
+
 def sidecar_of(file: SourceFile) -> SourceFile:
-    """Return the file of metadata of a tar: beside it, its name cut at the first dot."""
-    name = file.place.name.partition(".")[0] + ".meta.jsonl"
-    place = file.place.parent / name
-    url = file.url[: len(file.url) - len(file.url.rpartition("/")[2])] + name
+    """Return the file of metadata of a tar; StoreNotFoundError if there is none."""
+    place, url = file.place.parent / _name_of(file), sidecar_url(file)
     nbytes = file_nbytes(place)
     if nbytes is None:
         raise StoreNotFoundError(f"{file.url} must have its metadata in {url}, there is no file")

@@ -15,8 +15,9 @@ from zindex.formats.tar_headers import BLOCK_NBYTES
 from zindex.sources.chunks import open_local, read_chunks
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files
+from zindex.sources.join_log import JoinLog
 from zindex.sources.part_grid import PartGrid
-from zindex.sources.sidecar import Metadata, check_meta_names, read_sidecar
+from zindex.sources.sidecar import Metadata, check_meta_names, read_sidecar, sidecar_url
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
     STEP_NBYTES,
@@ -41,7 +42,8 @@ class TarFiles:
     meta_names
         Fields of the metadata that each sample with a member ``.id`` gets: those of the line with
         its key in the file ``<name of the tar up to its first dot>.meta.jsonl`` beside the tar,
-        None where there is none. Samples without ``.id`` get none of them.
+        None where there is none. Samples without ``.id`` get none of them. Where that leaves a file
+        without any metadata, it is logged once.
     include_dirs
         More folders, with commas between; ``*n`` behind one repeats its files n times.
     part_nbytes
@@ -87,6 +89,7 @@ class TarFiles:
         # Of each file, where the samples of its parts begin, as far as that is known.
         self._starts: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
+        self._joins = JoinLog(list(self._fields.values()))
 
     @property
     def num_parts(self) -> int:
@@ -126,8 +129,18 @@ class TarFiles:
             If the archive cannot be read.
         """
         number, inner = self._grid.locate(part)
-        url, fields = self.urls[number], self._fields.values()
         metadata = self._metadata_of(number)
+        samples = self._read_samples(number, inner, metadata)
+        if self._fields:
+            sidecar = sidecar_url(self._grid.files[number])
+            samples = self._joins.watch(self.urls[number], sidecar, metadata, samples)
+        yield from samples
+
+    def _read_samples(
+        self, number: int, inner: int, metadata: Metadata
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the samples of one part of a file."""
+        url, fields = self.urls[number], self._fields.values()
         nothing = (None,) * len(fields)
         current: str | None = None
         sample: dict[str, Any] = {}

@@ -76,5 +76,37 @@ def test_fields_that_nobody_has_are_refused(tmp_path: Path) -> None:
         Gathered([result], settings)
     settings = Settings(fields=("y",))
     result = read_portion(source, tmp_path, Portion("q", 0, (0,)), settings)
+    with pytest.raises(
+        SourceError, match=r"got 'y', which no record has; there are \['x'\]; name one of"
+    ):
+        Gathered([result], settings)
+    source.parts = [(0, [{}])]
+    result = read_portion(source, tmp_path, Portion("r", 0, (0,)), settings)
     with pytest.raises(SourceError, match="got 'y', which no record has; there are no others"):
         Gathered([result], settings)
+
+
+def test_metadata_must_be_joined_to_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = draw_files(0)
+    source.parts = [(0, [{"x": "abc", "y": None}]), (0, [{"z": 1}])]
+    results = [
+        read_portion(source, tmp_path, Portion(f"p{part}", part, (0,)), Settings())
+        for part in range(2)
+    ]
+    assert [result.names for result in results] == [("x",), ("z",)]
+    Gathered(results, Settings(), ["x", "z"])
+    problem = (
+        r"must name metadata of some sample, no record has 'y': only samples with a member \.id"
+    )
+    with pytest.raises(SourceError, match=problem):
+        Gathered(results, Settings(), ["x", "y"])
+    Gathered([], Settings(), ["y"])
+    # More fields than are remembered: nothing is sure.
+    monkeypatch.setattr(reading, "MAX_NAMES", 1)
+    monkeypatch.setattr("zindex.building.records.gathering.MAX_NAMES", 1)
+    source.parts = [(0, [{"x": "abc", "z": 1}])]
+    result = read_portion(source, tmp_path, Portion("q", 0, (0,)), Settings())
+    assert len(result.names) == 1
+    Gathered([result], Settings(), ["x", "z"])

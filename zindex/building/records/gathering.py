@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.records.reading import PortionResult, Settings
+from zindex.building.records.reading import MAX_NAMES, PortionResult, Settings
 from zindex.errors import SourceError
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import Place
@@ -47,16 +47,23 @@ class Gathered:
         Of every portion, in the order of the source.
     settings
         How they were read.
+    meta_fields
+        Fields that metadata was asked for.
 
     Raises
     ------
     SourceError
-        If a field that was asked for is in no record.
+        If a field that was asked for is in no record, or metadata was joined to none.
     ConfigError
         If there are more fields than a store can have.
     """
 
-    def __init__(self, results: Sequence[PortionResult], settings: Settings) -> None:
+    def __init__(
+        self,
+        results: Sequence[PortionResult],
+        settings: Settings,
+        meta_fields: Sequence[str] = (),
+    ) -> None:
         self.segments = [segment for result in results for segment in result.segments]
         self.num_skipped = sum(result.num_skipped for result in results)
         counts = (segment.num_records for segment in self.segments)
@@ -65,11 +72,15 @@ class Gathered:
         self._bases = [segment.bases() for segment in self.segments]
         self._parts = [{part.name: part for part in segment.fields} for segment in self.segments]
         names = list(dict.fromkeys([KEY, *(name for parts in self._parts for name in parts)]))
+        if self.num_records:
+            _check_joined(results, meta_fields)
         for name in settings.fields or ():
             if name not in names and self.num_records:
+                known = sorted({name for result in results for name in result.names})
                 raise SourceError(
-                    f"fields must be among those of the source, got {name!r}, which no record has; "
-                    f"there are {names[1:] or 'no others'}"
+                    f"fields (--field) must be among those of the source, got {name!r}, which no "
+                    f"record has; there are {known or 'no others'}; name one of them and import "
+                    "again with restart=True (--restart)"
                 )
         if settings.fields is not None:
             names = [KEY, *(name for name in settings.fields if name in names)]
@@ -130,6 +141,20 @@ class Gathered:
             number += 1
         if start < stop:  # the bound behind the last record
             yield Piece(None, 0, 0, 0, 1, field.num_values)
+
+
+def _check_joined(results: Sequence[PortionResult], meta_fields: Sequence[str]) -> None:
+    """Check that metadata that was asked for is in some record."""
+    if any(len(result.names) == MAX_NAMES for result in results):
+        return  # there may be more
+    for name in meta_fields:
+        if not any(name in result.names for result in results):
+            raise SourceError(
+                f"meta_names (--meta) must name metadata of some sample, no record has {name!r}: "
+                "only samples with a member .id get metadata, from the line with their key in the "
+                ".meta.jsonl beside their tar; mend these or leave the name out, and import again "
+                "with restart=True (--restart)"
+            )
 
 
 def store_gathered_shard(

@@ -121,7 +121,8 @@ def import_records(
     ConfigError
         If a setting does not fit the files, or there are more than 64 fields.
     SourceError
-        If a file is damaged, or a field that was asked for is in no record.
+        If a file is damaged, a field that was asked for is in no record, or metadata is joined to
+        none.
     StoreNotFoundError
         If a file is missing.
     FingerprintMismatchError
@@ -242,7 +243,8 @@ class _Import:
                 return result
 
             results = await run_together(map(read, portions))
-        gathered = Gathered(results, self.settings)
+        meta_fields = [name.lower() for name in self.identity["meta_names"]]
+        gathered = Gathered(results, self.settings, meta_fields)
         prefix, urls = _split_prefix(self.source.urls)
         own = _url_arrays(urls, gathered.count_of_urls(len(urls)))
         plan = await asyncio.to_thread(begin_store, self._plan(gathered, own))

@@ -17,6 +17,8 @@ from zindex.store.scratch import is_whole, read_note, stored_nbytes, write_note,
 
 #: Bytes of values that a task holds before it writes them.
 SEGMENT_NBYTES = 1 << 25
+#: Names of fields that a task remembers for messages.
+MAX_NAMES = 256
 # What a value takes beside its bytes: length and form.
 _VALUE_NBYTES = 9
 
@@ -99,6 +101,8 @@ class PortionResult:
 
     segments: tuple[Segment, ...]
     num_skipped: int
+    #: Fields that some record has a value of, kept or not: `MAX_NAMES` at most.
+    names: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -106,7 +110,7 @@ class PortionResult:
             [item.name, item.num_records, item.urls, [astuple(field) for field in item.fields]]
             for item in self.segments
         ]
-        return {"segments": rows, "num_skipped": self.num_skipped}
+        return {"segments": rows, "num_skipped": self.num_skipped, "names": self.names}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "PortionResult":
@@ -120,7 +124,7 @@ class PortionResult:
             )
             for name, num_records, urls, fields in content["segments"]
         )
-        return cls(segments, content["num_skipped"])
+        return cls(segments, content["num_skipped"], tuple(content["names"]))
 
 
 def read_portion(
@@ -145,7 +149,7 @@ def read_portion(
         If the records have more fields than a store can have.
     """
     note = read_note(root, portion.name)
-    if note is not None:
+    if note is not None and "names" in note:
         result = PortionResult.from_json(note)
         if all(is_whole(root, item.name, item.sizes) for item in result.segments):
             return result
@@ -157,7 +161,7 @@ def read_portion(
             writer.add(record, number)
     writer.write()
     num_skipped = source.num_skipped - num_skipped + writer.num_skipped
-    result = PortionResult(tuple(writer.segments), num_skipped)
+    result = PortionResult(tuple(writer.segments), num_skipped, tuple(sorted(writer.names)))
     write_note(root, portion.name, result.to_json())
     return result
 
@@ -190,6 +194,7 @@ class _SegmentWriter:
         }
         self.segments: list[Segment] = []
         self.num_skipped = 0
+        self.names: set[str] = set()
         self._clear()
 
     def _clear(self) -> None:
@@ -210,6 +215,10 @@ class _SegmentWriter:
                 f"{error}, in record {record.get(KEY)!r} of {record.get(URL)}; mend it, leave the "
                 "field out, or leave out such records with on_damage='skip' (--on-damage skip)"
             ) from error
+        for name in record.keys() - self.names:
+            is_own = name not in (KEY, URL) and record[name] is not None
+            if is_own and len(self.names) < MAX_NAMES:
+                self.names.add(name)
         for name, form, content, length in encoded:
             column = self.columns.get(name)
             if column is None:
