@@ -76,8 +76,11 @@ def test_sources_without_lengths_have_dashes(tmp_path: Path) -> None:
 
 def test_of_many_sources_the_largest_are_shown() -> None:
     mix = MergedDataset([Items(f"s{n}", 0, items=[{"tokens": [0] * 9}]) for n in range(30)])
-    report = report_lengths(mix, client=SERIAL)
+    report = report_lengths(mix, num_samples=1, client=SERIAL)
     assert "  and 10 smaller ones; --json lists all" in report.to_text().splitlines()
+    assert "a run of 1 sample:" in report.to_text().splitlines()
+    mix = MergedDataset(mix.datasets[:21])
+    assert "  and 1 smaller one; --json lists all" in report_lengths(mix, client=SERIAL).to_text()
 
 
 def test_json_gives_the_same_back() -> None:

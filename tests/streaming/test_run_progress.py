@@ -72,9 +72,25 @@ def test_lanes_may_be_in_several_epochs() -> None:
     assert (found.epochs_begun, found.epochs_finished, found.num_begun) == (2, 0, 4)
     assert found.num_delivered == 4
     assert (
-        "finished and 4 begun (4 samples), up to epoch 1"
+        "0.00 to 2.00 epochs, 0 of 2 parts of epoch 0 finished and 4 begun "
+        "(4 samples of them so far), up to epoch 1"
         in progress(tiny(), run.merged_states()).to_text()
     )
+
+
+def test_one_large_part_is_not_shown_as_nothing() -> None:
+    def single() -> MergedDataset:
+        return MergedDataset([Parts("a", [134])])
+
+    run = Run(single, 1, 0)
+    run.advance(1)
+    assert progress(single(), run.merged_states()).to_text() == (
+        "a: 0.00 to 1.00 epochs, 0 of 1 part of epoch 0 finished and 1 begun "
+        "(1 sample of them so far)"
+    )
+    run.advance(109)
+    [found] = progress(single(), run.merged_states())
+    assert (found.num_epochs, found.most_epochs, found.num_delivered) == (0, 1, 110)
 
 
 def test_files_of_the_order_of_cogdata() -> None:
@@ -147,6 +163,7 @@ def test_json_gives_the_same_back() -> None:
     found = progress(make(), run.merged_states())
     fields = json.loads(json.dumps(found.to_json()))
     assert fields["sources"][0]["num_epochs"] == found["parts"].num_epochs
+    assert fields["sources"][0]["most_epochs"] == found["parts"].most_epochs
     assert Progress.from_json(fields) == found
 
 

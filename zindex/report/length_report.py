@@ -63,7 +63,8 @@ class LengthReport:
         cells = [(*_source_cells(sources[i]), sources[i].name) for i in shown]
         lines = align_columns([(*headers, "source"), *cells], text_columns=("unit", "source"))
         if len(shown) < len(sources):
-            lines.append(f"  and {len(sources) - len(shown):,} smaller ones; --json lists all")
+            left = len(sources) - len(shown)
+            lines.append(f"  and {left:,} smaller one{'s' if left > 1 else ''}; --json lists all")
         if any(source.is_estimate for source in sources):
             lines += ["", "~: estimated from the parts or items that were read"]
         return lines
@@ -89,7 +90,8 @@ class LengthReport:
             )
             for drawn in (draws[i] for i in shown)
         ]
-        first = f"a run of {format_count(sum(drawn.num_samples for drawn in draws))} samples:"
+        total = sum(drawn.num_samples for drawn in draws)
+        first = f"a run of {format_count(total)} sample{'' if total == 1 else 's'}:"
         return [first, *align_columns([(*headers, "source"), *cells], text_columns=("source",))]
 
     def _sequence_lines(self) -> list[str]:

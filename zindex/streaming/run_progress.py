@@ -34,8 +34,16 @@ class SourceProgress:
 
     @property
     def num_epochs(self) -> float:
-        """Epochs finished, with the finished share of the first unfinished one."""
+        """Epochs finished, with the finished share of the first unfinished one.
+
+        Parts that are begun count as nothing: nobody knows how many samples they have.
+        """
         return self.epochs_finished + self.num_finished / max(1, self.num_items)
+
+    @property
+    def most_epochs(self) -> float:
+        """The same if parts that are begun count as finished; the run is between both."""
+        return self.num_epochs + self.num_begun / max(1, self.num_items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,10 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        rows = [asdict(source) | {"num_epochs": source.num_epochs} for source in self.sources]
+        rows = [
+            asdict(source) | {"num_epochs": source.num_epochs, "most_epochs": source.most_epochs}
+            for source in self.sources
+        ]
         return {"sources": rows}
 
     @classmethod
@@ -181,13 +192,17 @@ def _count_files(
 
 def _to_line(source: SourceProgress) -> str:
     """Return how far a run is in one source, for people."""
+    epochs = f"{source.num_epochs:,.2f}"
+    if source.num_begun:
+        epochs += f" to {source.most_epochs:,.2f}"
+    kind = source.kind if source.num_items != 1 else source.kind.removesuffix("s")
     line = (
-        f"{source.name}: {source.num_epochs:,.2f} epochs, "
-        f"{source.num_finished:,} of {source.num_items:,} {source.kind} of epoch "
-        f"{source.epochs_finished:,} finished"
+        f"{source.name}: {epochs} epochs, {source.num_finished:,} of {source.num_items:,} {kind} "
+        f"of epoch {source.epochs_finished:,} finished"
     )
     if source.num_begun:
-        line += f" and {source.num_begun:,} begun ({source.num_delivered:,} samples)"
+        noun = "sample" if source.num_delivered == 1 else "samples"
+        line += f" and {source.num_begun:,} begun ({source.num_delivered:,} {noun} of them so far)"
     if source.epochs_begun > source.epochs_finished + 1:
         line += f", up to epoch {source.epochs_begun - 1:,}"
     if source.num_skipped:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
-from zindex.streaming.configuration.yaml_plan import Call, ListPlan, Place
+from zindex.streaming.configuration.yaml_plan import Call, ListPlan
+from zindex.streaming.configuration.yaml_tree import Place
 
 _ATTRIBUTES = ("name", "percent", "length", "length_multiplier", "length_divisor")
 # Likeness from which one word is taken for another; ``lenght`` is as near, ``length_of`` is not.

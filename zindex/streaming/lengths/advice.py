@@ -175,9 +175,10 @@ def _advise_draws(
         numbers = {"num_samples": drawn.num_samples, "num_epochs": drawn.num_epochs}
         if drawn.num_epochs > max_epochs:
             text = (
-                f"{source.name!r} comes {drawn.num_epochs:,.2f} times, {drawn.num_samples:,} "
-                f"samples drawn of {source.num_samples:,}: more than {max_epochs:g} epochs, so "
-                f"lower its share from {drawn.share:.3g} or find more of it."
+                f"{source.name!r} comes {drawn.num_epochs:,.2f} times, "
+                f"{_count(drawn.num_samples, 'sample')} drawn of {source.num_samples:,}: "
+                f"more than {max_epochs:g} epochs, so lower its share from {drawn.share:.3g} "
+                "or find more of it."
             )
             yield Advice("repeats", source.name, text, numbers)
         elif 0 < drawn.num_epochs < 1:
@@ -209,9 +210,9 @@ def _advise_weights(
     at_most = [max_epochs * source.num_samples for source in lengths]
     if total > sum(at_most):
         text = (
-            f"The run draws {total:,} samples, and {max_epochs:g} epochs of all sources are only "
-            f"{sum(at_most):,.0f}: without more data it has to repeat {total / num_available:,.2f} "
-            "times."
+            f"The run draws {_count(total, 'sample')}, and {max_epochs:g} epochs of all sources "
+            f"are only {sum(at_most):,.0f}: without more data it has to repeat "
+            f"{total / num_available:,.2f} times."
         )
         numbers = {"num_samples": total, "num_available": num_available}
         advice.append(Advice("weights", None, text, numbers))
@@ -334,7 +335,7 @@ def _note_sources(lengths: Lengths) -> Iterator[Advice]:
         if source.is_estimate:
             text = (
                 f"The numbers of {source.name!r} are estimates: {source.fraction_read:.2%} of it "
-                f"was read, {source.histogram.num_samples:,} samples."
+                f"was read, {_count(source.histogram.num_samples, 'sample')}."
             )
             yield Advice("estimate", source.name, text, {"fraction_read": source.fraction_read})
         if source.num_skipped:
