@@ -7,11 +7,12 @@ import pytest
 
 from tests.building.records.sources import ListFiles
 from tests.store.conftest import objects  # noqa: F401
+from zindex.building.executor import SerialExecutor
 from zindex.building.records import import_records as module
 from zindex.building.records.import_records import import_records
 from zindex.building.records.unfinished import check_unfinished
 from zindex.errors import FingerprintMismatchError, SourceError
-from zindex.store.files import read_file
+from zindex.store.files import list_names, read_file
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import Place
 from zindex.store.record_reader import RecordReader
@@ -109,8 +110,18 @@ def test_an_import_that_just_finished_is_no_error(
     check_unfinished(tmp_path, {"source": "a"}, restart=False)
 
 
-def test_in_an_object_store(objects: Place) -> None:  # noqa: F811
+def test_in_an_object_store(
+    objects: Place,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begin_import(objects, {"source": "a"})
     check_unfinished(objects, {"source": "b"}, restart=True)
     begin_import(objects, {"source": "b"})
     assert read_file(objects / IMPORT_KEY) == b'{"source":"b"}'
+    check_unfinished(objects, {}, restart=True)
+    monkeypatch.setattr(module, "commit_store", None)
+    with pytest.raises(TypeError, match="not callable"):
+        import_records(ListFiles({"a": [[{"x": "1"}]]}), objects, client=SerialExecutor())
+    assert "x_value" in list_names(objects)
+    check_unfinished(objects, {}, restart=True)
+    assert list_names(objects) == set()
