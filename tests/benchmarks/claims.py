@@ -164,4 +164,25 @@ CLAIMS = (
         "zindex, kernel",
         "document_ns",
     ),
+    Claim(
+        "samples of tar archives, mixed, with a state on each",
+        "bench_streaming",
+        "tar",
+        "zindex, MergedDataset",
+        "samples_per_second",
+    ),
+    Claim(
+        "lines of jsonl of 2 kB, mixed, with a state on each",
+        "bench_streaming",
+        "jsonl-2000",
+        "zindex, MergedDataset",
+        "samples_per_second",
+    ),
+    Claim(
+        "short lines of jsonl, mixed, with a state on each",
+        "bench_streaming",
+        "jsonl-200",
+        "zindex, MergedDataset",
+        "samples_per_second",
+    ),
 )

@@ -11,12 +11,12 @@ from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_o
 from zindex.sources.chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files
-from zindex.sources.part_grid import PartGrid
+from zindex.sources.part_grid import CutFiles
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class JsonlFiles:
+class JsonlFiles(CutFiles):
     """Files of JSON objects, one a line: plain or compressed, here or in an object store.
 
     Parameters
@@ -57,34 +57,10 @@ class JsonlFiles:
         part_nbytes: int = 8 << 20,
         on_damage: OnDamage = "error",
     ) -> None:
-        self.damage = DamageLog("lines of JSON objects", on_damage)
-        self._grid = PartGrid(list_files(path, [".jsonl"]), part_nbytes)
-        self.urls: Sequence[str] = [file.url for file in self._grid.files]
+        damage = DamageLog("lines of JSON objects", on_damage)
+        super().__init__(list_files(path, [".jsonl"]), part_nbytes, damage)
         # Of each file, the line breaks before its parts, as far as they were counted.
         self._breaks: dict[int, dict[int, int]] = {}
-
-    @property
-    def num_parts(self) -> int:
-        """Parts of all files, >= 1."""
-        return self._grid.num_parts
-
-    @property
-    def num_skipped(self) -> int:
-        """Lines, or rests of files, left out so far in this process."""
-        return self.damage.num_skipped
-
-    def part_url(self, part: int) -> str:
-        """Return the file that a part belongs to."""
-        return self.urls[self._grid.locate(part)[0]]
-
-    def url_parts(self, url_number: int) -> range:
-        """Return the parts of one file, in its order."""
-        return self._grid.parts_of(url_number)
-
-    def part_nbytes(self, part: int) -> int | None:
-        """Return the bytes of a part as they are stored; None in object stores."""
-        start, stop = self._grid.bounds(part)
-        return None if stop is None else stop - start
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the list of files, their sizes and the grid of parts."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from zindex.errors import ConfigError
+from zindex.sources.damage_log import DamageLog
 from zindex.sources.file_list import SourceFile
 
 
@@ -92,3 +93,35 @@ class PartGrid:
         }
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class CutFiles:
+    """Base of the sources of files: their parts, and how much was left out of them."""
+
+    def __init__(self, files: Sequence[SourceFile], part_nbytes: int, damage: DamageLog) -> None:
+        self.damage = damage
+        self._grid = PartGrid(files, part_nbytes)
+        self.urls: Sequence[str] = [file.url for file in files]
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of all files, >= 1."""
+        return self._grid.num_parts
+
+    @property
+    def num_skipped(self) -> int:
+        """What was damaged and left out so far in this process."""
+        return self.damage.num_skipped
+
+    def part_url(self, part: int) -> str:
+        """Return the file that a part belongs to."""
+        return self.urls[self._grid.locate(part)[0]]
+
+    def url_parts(self, url_number: int) -> range:
+        """Return the parts of one file, in its order."""
+        return self._grid.parts_of(url_number)
+
+    def part_nbytes(self, part: int) -> int | None:
+        """Return the bytes of a part as they are stored; None in object stores."""
+        start, stop = self._grid.bounds(part)
+        return None if stop is None else stop - start

@@ -16,7 +16,7 @@ from zindex.sources.chunks import open_local, read_chunks
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files
 from zindex.sources.join_log import JoinLog
-from zindex.sources.part_grid import PartGrid
+from zindex.sources.part_grid import CutFiles
 from zindex.sources.sidecar import Metadata, check_meta_names, read_sidecar, sidecar_url
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
@@ -30,7 +30,7 @@ from zindex.sources.tar_members import (
 )
 
 
-class TarFiles:
+class TarFiles(CutFiles):
     """Tar archives of samples: plain or compressed, here or in an object store.
 
     Parameters
@@ -82,37 +82,14 @@ class TarFiles:
         part_nbytes: int = 64 << 20,
         on_damage: OnDamage = "error",
     ) -> None:
-        self.damage = DamageLog("a whole tar archive of samples", on_damage)
+        damage = DamageLog("a whole tar archive of samples", on_damage)
         self._fields = check_meta_names(meta_names)
-        self._grid = PartGrid(list_files(path, ["tar"], include_dirs=include_dirs), part_nbytes)
-        self.urls: Sequence[str] = [file.url for file in self._grid.files]
+        files = list_files(path, ["tar"], include_dirs=include_dirs)
+        super().__init__(files, part_nbytes, damage)
         # Of each file, where the samples of its parts begin, as far as that is known.
         self._starts: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
         self._joins = JoinLog(list(self._fields.values()))
-
-    @property
-    def num_parts(self) -> int:
-        """Parts of all files, >= 1."""
-        return self._grid.num_parts
-
-    @property
-    def num_skipped(self) -> int:
-        """Samples, rests of archives and lines of metadata left out so far in this process."""
-        return self.damage.num_skipped
-
-    def part_url(self, part: int) -> str:
-        """Return the file that a part belongs to."""
-        return self.urls[self._grid.locate(part)[0]]
-
-    def url_parts(self, url_number: int) -> range:
-        """Return the parts of one file, in its order."""
-        return self._grid.parts_of(url_number)
-
-    def part_nbytes(self, part: int) -> int | None:
-        """Return the bytes of a part as they are stored; None in object stores."""
-        start, stop = self._grid.bounds(part)
-        return None if stop is None else stop - start
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the files, their sizes, the grid and the metadata."""

@@ -162,9 +162,9 @@ def test_samples_without_length_are_counted_themselves(sample: Any) -> None:
     assert Lengths.from_json(lengths.to_json()) == lengths
 
 
-def test_a_length_of_that_fails_is_an_error() -> None:
-    with pytest.raises(SourceError, match=r"must have a text under one of .* got \['id'\]; name"):
-        count(Items("a", 3), length_of=TextLength(count_words))
+def test_what_has_no_text_is_counted_in_samples_beside_tokens() -> None:
+    (images,) = count(Items("a", 3), length_of=TextLength(count_words))
+    assert (images.unit, images.num_samples, images.num_tokens) == ("samples", 3, 0)
 
 
 def test_units_must_not_mix() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from zindex.errors import SourceError
 from zindex.streaming.processing.text_encoder import TextEncoder, TokenizerLike
 
-#: Returns how long a sample is, in tokens.
-LengthOf = Callable[[Any], int]
+#: Returns how long a sample is, in tokens; only a `TextLength` may find that it has no length.
+LengthOf = Callable[[Any], int | None]
 
 # Fields whose length is the sample's, the first one that is there.
 _FIELDS = ("tokens", "input_ids", "token_ids", "txt", "text", "caption", "data")
@@ -44,13 +44,10 @@ class TextLength:
         self.encoder = TextEncoder(tokenizer)
         self.fields = tuple(fields)
 
-    def __call__(self, sample: Any) -> int:
-        """Return the tokens of a sample; one that has tokens already is not tokenised again.
+    def __call__(self, sample: Any) -> int | None:
+        """Return the tokens of a sample, or None if it has no text.
 
-        Raises
-        ------
-        SourceError
-            If it has no text either.
+        One that has tokens already is not tokenised again.
         """
         fields = _fields_of(sample)
         found = next(_find_tokens(fields), None)
@@ -60,10 +57,7 @@ class TextLength:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         if not isinstance(text, str):
-            raise SourceError(
-                f"samples must have a text under one of {list(self.fields)} to count its tokens, "
-                f"got {sorted(map(str, fields))}; name its field"
-            )
+            return None
         return len(self.encoder.encode([text])[0])
 
 
@@ -85,10 +79,13 @@ def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[
     Raises
     ------
     SourceError
-        If ``length_of`` returns no length.
+        If ``length_of`` returns what is no length.
     """
     if length_of is not None:
-        return _check(length_of(sample), name), "tokens"
+        length = length_of(sample)
+        if length is None and isinstance(length_of, TextLength):
+            return 0, "samples"
+        return _check(length, name), "tokens"
     fields = _fields_of(sample)
     found = next(_find_tokens(fields), None)
     if found is not None:
