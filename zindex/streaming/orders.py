@@ -127,7 +127,8 @@ def mix_samples(samples: Iterable[T], size: int, *, key: tuple[int, str, int, in
         buffer[place] = sample
         yield drawn
     # What is left comes in a random order, drawn at once.
-    yield from (buffer[i] for i in np.argsort(generator.random_raw(len(buffer)), kind="stable"))
+    last = np.argsort(generator.random_raw(len(buffer)), kind="stable").tolist()
+    yield from map(buffer.__getitem__, last)
 
 
 def _draw_below(size: int, generator: np.random.PCG64) -> Iterator[int]:
