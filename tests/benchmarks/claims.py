@@ -172,17 +172,17 @@ CLAIMS = (
         "samples_per_second",
     ),
     Claim(
-        "lines of jsonl of 2 kB, mixed, with a state on each",
+        "lines of jsonl of 2 kB in the files' order, with a state on each",
         "bench_streaming",
         "jsonl-2000",
-        "zindex, MergedDataset",
+        "zindex, MergedDataset, files' order",
         "samples_per_second",
     ),
     Claim(
-        "short lines of jsonl, mixed, with a state on each",
+        "short lines of jsonl in the files' order, with a state on each",
         "bench_streaming",
         "jsonl-200",
-        "zindex, MergedDataset",
+        "zindex, MergedDataset, files' order",
         "samples_per_second",
     ),
 )
