@@ -127,12 +127,12 @@ BENCHMARKS = (
     Benchmark(
         "bench_streaming",
         short="--samples 200 --letters 100 --runs 1",
-        long="--samples 4e4 --letters 200 2000 --runs 5",
+        long="--samples 4e4 --letters 200 2000 --runs 3",
     ),
     Benchmark(
         "bench_records",
         short="--records 200 --runs 1",
-        long="--records 2e5 --runs 5",
+        long="--records 2e5 --runs 3",
     ),
     Benchmark(
         "bench_peers",
