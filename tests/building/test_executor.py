@@ -386,12 +386,13 @@ def test_embedded_cluster_listens_nowhere_and_leaves_nothing() -> None:
     with embedded_client(3) as first, embedded_client(1) as second:
         assert run(DaskExecutor(first), add, 1, 2) + run(DaskExecutor(second), add, 3, 4) == 10
         assert sum(first.nthreads().values()) == 3
-        assert listening_ports() == ports
+        assert set(listening_ports()) <= set(ports)
     deadline = time.monotonic() + 10
-    while own_threads() != threads and time.monotonic() < deadline:
+    # What an earlier test left to end by itself may be gone by now.
+    while own_threads() - threads and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert own_threads() == threads
-    assert process.children() == children
+    assert not own_threads() - threads
+    assert set(process.children()) <= set(children)
     assert dask.config.get("distributed.worker.memory.spill") == settings
 
 
@@ -400,9 +401,9 @@ def test_embedded_cluster_ends_with_an_error_too() -> None:
     with pytest.raises(SourceError, match="41"), open_executor() as executor:
         run(executor, fail, "caused")
     deadline = time.monotonic() + 10
-    while own_threads() != threads and time.monotonic() < deadline:
+    while own_threads() - threads and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert own_threads() == threads
+    assert not own_threads() - threads
 
 
 def test_builds_run_inside_a_running_event_loop() -> None:
