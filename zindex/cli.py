@@ -18,7 +18,7 @@ import click
 from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
 from zindex.cli_edit import edit
 from zindex.cli_measure import bench
-from zindex.cli_options import json_option
+from zindex.cli_options import json_option, scheduler_option
 from zindex.cli_records import import_command
 from zindex.cli_streaming import lengths
 from zindex.errors import ConfigError, ZindexError
@@ -44,13 +44,6 @@ class _EchoHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         click.echo(self.format(record), err=True)
-
-
-_scheduler_option = click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
-)
 
 
 @click.group(name="zindex", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,7 +73,7 @@ def _show_logs(verbose: bool) -> None:
 @click.option("--chunk-length", type=int, help="Elements that a reader fetches at once.")
 @click.option("--shard-length", type=int, help="Elements per file, a multiple of the chunk.")
 @click.option("--multimodal", is_flag=True, help="Demand a mode for every sequence.")
-@_scheduler_option
+@scheduler_option
 @json_option
 def convert(
     prefixes: tuple[str, ...],
@@ -181,7 +174,7 @@ def plan(run_file: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
-@_scheduler_option
+@scheduler_option
 @cluster_options
 @click.option(
     "--timeline",

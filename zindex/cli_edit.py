@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from zindex.cli_options import json_option
+from zindex.cli_options import json_option, scheduler_option
 from zindex.errors import ConfigError
 
 
@@ -37,11 +37,7 @@ from zindex.errors import ConfigError
     help="What to edit.",
 )
 @click.option("--verify", is_flag=True, help="Walk the whole run, and prove its edits.")
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
-)
+@scheduler_option
 @json_option
 def edit(
     run_file: str,

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from zindex.cli_options import json_option
+from zindex.cli_options import json_option, scheduler_option
 from zindex.errors import ConfigError
 
 
@@ -46,11 +46,7 @@ from zindex.errors import ConfigError
 @click.option(
     "--shard-nbytes", type=int, default=1 << 26, show_default=True, help="A multiple, per file."
 )
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
-)
+@scheduler_option
 @click.option(
     "--processes",
     "num_processes",

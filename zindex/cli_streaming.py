@@ -7,7 +7,7 @@ from typing import Any
 import click
 import yaml
 
-from zindex.cli_options import json_option
+from zindex.cli_options import json_option, scheduler_option
 from zindex.errors import ConfigError
 from zindex.plan.number import parse_number
 
@@ -54,11 +54,7 @@ from zindex.plan.number import parse_number
     metavar="N,N",
     help="Candidates to compare. [default: powers of two]",
 )
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Dask scheduler, such as tcp://10.0.0.1:8786; without it this machine does the work.",
-)
+@scheduler_option
 @click.option(
     "--processes",
     "num_processes",

@@ -1,16 +1,15 @@
 """The samples of one source in one lane, each with how far the lane is in that source."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import SourceError
 from zindex.streaming.lanes import Entries, Lane, Origin
-from zindex.streaming.leaves import Leaf
+from zindex.streaming.leaves import Leaf, read_items
 from zindex.streaming.orders import block_order, keyed_order, mix_like_cogdata, mix_samples
 from zindex.streaming.parted import Sample
 from zindex.streaming.pool import Pool
@@ -19,7 +18,6 @@ Int64Array = npt.NDArray[np.int64]
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 _BLOCK = 256  # positions of a map-style set that are looked up at once
-_BATCH = 16  # items that a map-style set with __getitems__ reads at once
 
 # Number of the part or file, its samples, their labels, how many of them were delivered before,
 # and how many parts or files the lane comes to.
@@ -199,7 +197,9 @@ class ItemStream(LeafStream):
             seed = self.leaf.seed + (SEED_STEP * epoch if by_position else 0)
             labels = self._labels(seed, epoch)
             shown = positions if by_position else indices
-            for index, item in zip(shown, self._read_items(indices), strict=True):
+            for index, item in zip(
+                shown, read_items(self.leaf.dataset, self.leaf.name, indices), strict=True
+            ):
                 # Items may be kept by their set, so they are copied before they are labelled.
                 sample = {**item, **labels} if isinstance(item, dict) else {"data": item, **labels}
                 sample["__index__"] = index
@@ -223,20 +223,6 @@ class ItemStream(LeafStream):
                     return
                 positions = numbers[epochs == epoch] % size
                 yield epoch, positions.tolist(), self._order(positions, size, epoch).tolist()
-
-    def _read_items(self, indices: list[int]) -> Iterator[Any]:
-        """Yield items; an error of the dataset says which one it came up at."""
-        dataset = self.leaf.dataset
-        read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
-        step = 1 if read_many is None else _BATCH
-        for first in range(0, len(indices), step):
-            some = indices[first : first + step]
-            try:
-                items = [dataset[some[0]]] if read_many is None else read_many(some)
-            except Exception as error:
-                error.add_note(f"This came up at the items {some} of {self.leaf.name!r}.")
-                raise
-            yield from items
 
     def _order(self, positions: Int64Array, size: int, epoch: int) -> Int64Array:
         leaf = self.leaf

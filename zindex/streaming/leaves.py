@@ -1,5 +1,6 @@
 """The sources of a stream: what they must offer, what they are known by, how long they are."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch
 
 from zindex.errors import ConfigError
 from zindex.streaming.parted import UrlDataset
+
+_BATCH = 16  # items that a map-style set with __getitems__ reads at once
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,20 @@ _PARTED = ("num_parts", "read_part", "shuffle_buffer", "num_skipped", "fingerpri
 def is_streaming(dataset: Any) -> bool:
     """Return whether a dataset is read part by part, not item by item."""
     return isinstance(dataset, torch.utils.data.IterableDataset) or hasattr(dataset, "num_parts")
+
+
+def read_items(dataset: Any, name: str, indices: list[int]) -> Iterator[Any]:
+    """Yield items of a map-style set; an error of the set says at which it came up."""
+    read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+    step = 1 if read_many is None else _BATCH
+    for first in range(0, len(indices), step):
+        some = indices[first : first + step]
+        try:
+            items = [dataset[some[0]]] if read_many is None else read_many(some)
+        except Exception as error:
+            error.add_note(f"This came up at the items {some} of {name!r}.")
+            raise
+        yield from items
 
 
 def known_length(dataset: Any) -> int | None:

@@ -1,7 +1,7 @@
 """How many samples and tokens each source has, and how long the samples are."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
@@ -19,7 +19,7 @@ from zindex.building.executor import (
 )
 from zindex.building.process_executor import open_processes
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.leaves import Leaf, describe
+from zindex.streaming.leaves import Leaf, describe, read_items
 from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
@@ -28,7 +28,6 @@ from zindex.streaming.orders import keyed_order
 _TASKS_PER_THREAD = 4
 # Parts that are read before anybody knows how many samples a part has.
 _FIRST_PARTS = 4
-_BATCH = 16  # items that a map-style set with __getitems__ reads at once
 _BLOCK = 1 << 16  # lengths that are held at a time
 _FORMAT_VERSION = 1
 
@@ -326,12 +325,12 @@ def _count(held: Any, numbers: list[int]) -> _Count:
     dataset, is_parted, name, length_of = (
         cloudpickle.loads(held) if isinstance(held, bytes) else held
     )
-    read = _read_parts if is_parted else _read_items
     already = int(dataset.num_skipped) if is_parted else 0
     units: set[str] = set()
     histograms: list[LengthHistogram] = []
     lengths: list[int] = []
-    for sample in read(dataset, numbers):
+    samples = _read_parts(dataset, numbers) if is_parted else read_items(dataset, name, numbers)
+    for sample in samples:
         length, unit = measure(sample, name, length_of)
         units.add(unit)
         lengths.append(length)
@@ -347,15 +346,6 @@ def _read_parts(dataset: Any, numbers: list[int]) -> Iterator[Any]:
     read = dataset.read_part if hasattr(dataset, "num_parts") else dataset.read_url
     for part in numbers:
         yield from read(part)
-
-
-def _read_items(dataset: Any, numbers: list[int]) -> Iterator[Any]:
-    read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
-    if read_many is None:
-        yield from map(dataset.__getitem__, numbers)
-        return
-    for first in range(0, len(numbers), _BATCH):
-        yield from read_many(numbers[first : first + _BATCH])
 
 
 def _describe(leaf: Leaf, count: _Count, numbers: list[int], size: int) -> SourceLengths:
