@@ -11,6 +11,8 @@ from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
     ForkedStoreError,
+    MissingKeyError,
+    NotLoadedError,
     NotReadyError,
     PlanError,
     SourceError,
@@ -33,6 +35,8 @@ CLASSES = (
     StoreUnavailableError,
     StoreUnreadableError,
     ForkedStoreError,
+    NotLoadedError,
+    MissingKeyError,
     StateMismatchError,
     FingerprintMismatchError,
     VerificationError,
@@ -123,3 +127,9 @@ def test_what_the_system_says_is_kept(protocol: int) -> None:
 def test_callers_may_catch_builtins(error: ZindexError, builtin: type[Exception]) -> None:
     with pytest.raises(builtin, match=r"text|3 of 7"):
         raise error
+
+
+def test_a_missing_key_is_said_without_quotes() -> None:
+    error = MissingKeyError("the store needs the key 'sequence'")
+    assert isinstance(error, KeyError)
+    assert str(error) == "the store needs the key 'sequence'"

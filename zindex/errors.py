@@ -12,6 +12,8 @@
     │   ├── StoreUnavailableError (OSError)    an object store does not answer, or refuses
     │   ├── StoreUnreadableError (OSError)     a file system refuses a file, or fails to read it
     │   └── ForkedStoreError (RuntimeError)    an object store was used before this fork
+    ├── NotLoadedError (RuntimeError)          a keyed store or dataset is used before it is loaded
+    ├── MissingKeyError (KeyError)             a keyed store lacks a key that is needed
     ├── StateMismatchError (ValueError)        a loader state belongs to another run
     ├── FingerprintMismatchError               same place, other content
     ├── VerificationError                      bytes on disk fail their checksum, or are missing
@@ -107,6 +109,18 @@ class StoreUnreadableError(StoreError, OSError):
 
 class ForkedStoreError(StoreError, RuntimeError):
     """A client of an object store was used before this process was forked, and cannot go on."""
+
+
+class NotLoadedError(ZindexError, RuntimeError):
+    """A keyed store, or a dataset over one, is used before it is loaded."""
+
+
+class MissingKeyError(ZindexError, KeyError):
+    """A keyed store lacks a key that is needed."""
+
+    # KeyError shows its message in quotes.
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class StateMismatchError(ZindexError, ValueError):

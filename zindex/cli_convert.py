@@ -1,0 +1,1 @@
+"""The commands ``zindex convert`` and ``zindex export``."""

@@ -1,0 +1,1 @@
+"""The command ``zindex tokenize``: texts and conversations to token stores."""
