@@ -90,6 +90,12 @@ def test_padding_of_floats_is_nan(dtype: str) -> None:
     assert layout.zarr_metadata()["fill_value"] == "NaN"
 
 
+def test_padding_of_booleans_is_false() -> None:
+    layout = ArrayLayout.plan(ONE, 1, bool, ChunkGrid())
+    assert layout.fill_value is False
+    assert layout.zarr_metadata()["fill_value"] is False
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("spec", [ONE, TWO])
 @pytest.mark.parametrize("codec", ["none", "zstd"])

@@ -123,6 +123,15 @@ def test_what_is_no_list_of_numbers_is_refused(value: Any) -> None:
         encode_numbers(value, np.dtype("int32"))
 
 
+def test_booleans_may_be_written_as_numbers() -> None:
+    value = [True, False, 1, 0]
+    encoded = encode_numbers(value, np.dtype(bool))
+    assert np.frombuffer(encoded, bool).tolist() == [True, False, True, False]
+    for other in ([2], [-1], [1.0], "yes", 1, [None], np.ones(2)):
+        with pytest.raises(SourceError, match="a value must be a list of true and false, got"):
+            encode_numbers(other, np.dtype(bool))
+
+
 def test_an_array_of_the_dtype_is_taken_as_it_is() -> None:
     values = np.arange(5, dtype=np.int16)
     assert encode_numbers(values, values.dtype) == values.tobytes()

@@ -130,6 +130,8 @@ class ArrayLayout:
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             return math.nan
+        if dtype.kind == "b":
+            return False  # there is no third value
         return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max)
 
     def shard_bounds(self, shard: int) -> tuple[int, int]:

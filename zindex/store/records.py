@@ -33,7 +33,7 @@ BYTE_GRID = ChunkGrid(chunk_length=1 << 16, shard_length=1 << 26)
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_.\-]|^[._]")
 _MAX_NAME_LENGTH = 80
-_NUMBER_KINDS = "iuf"
+_NUMBER_KINDS = "biuf"
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _from_json = json.JSONDecoder().raw_decode
 
@@ -173,7 +173,7 @@ def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        If one is not a dtype of whole numbers or floats that Zarr has too.
+        If one is not a dtype of booleans, whole numbers or floats that Zarr has too.
     """
     names = {}
     for field, given in dtypes.items():
@@ -183,8 +183,8 @@ def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
             dtype = np.dtype(object)
         if dtype.kind not in _NUMBER_KINDS or dtype.itemsize > 8:
             raise ConfigError(
-                f"the numbers of field {field!r} must have a dtype such as int32 or float64, got "
-                f"{given!r}"
+                f"the numbers of field {field!r} must have a dtype such as int32, float64 or bool, "
+                f"got {given!r}"
             )
         names[field] = dtype.name
     return names
@@ -219,7 +219,7 @@ def encode_value(value: Any) -> tuple[int, bytes]:
 
 
 def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of a flat list of numbers.
+    """Return the bytes of a flat list of numbers; booleans may be written 0 and 1 too.
 
     Raises
     ------
@@ -228,6 +228,12 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
     """
     if isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1:
         return value.tobytes()
+    if dtype.kind == "b":
+        if not isinstance(value, list) or not all(
+            type(item) is bool or (type(item) is int and 0 <= item <= 1) for item in value
+        ):
+            raise SourceError(f"a value must be a list of true and false, got {_shorten(value)}")
+        return bytes(value)
     kinds = (int, float) if dtype.kind == "f" else (int,)
     if not isinstance(value, list) or not all(type(item) in kinds for item in value):
         nouns = "numbers" if dtype.kind == "f" else "whole numbers"

@@ -223,6 +223,19 @@ def test_numbers_come_back_as_arrays(tmp_path: Path) -> None:
     assert plain(RecordReader(store).read_many(range(5))) == found
 
 
+def test_booleans_come_back_as_arrays_and_from_any_reader(tmp_path: Path) -> None:
+    rows = [[True, False, 1], [], [0] * 200, [1] * 7]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"mask": row} for row in rows])
+    store = import_records(path, tmp_path / "s", dtypes={"mask": bool}, grid=SMALL, client=SERIAL)
+    found = plain(RecordReader(store).read_many(range(4)))
+    assert [record["mask"] for record in found] == [("bool", list(map(bool, row))) for row in rows]
+    assert plain(read_all(store)) == found
+    assert verify_store(store.root).is_sound
+    values = zarr.open_group(tmp_path / "s", mode="r")["mask_value"]
+    assert values.dtype == bool
+    assert values[:].tolist() == [bool(item) for row in rows for item in row]
+
+
 def test_a_null_is_no_numbers_and_else_an_empty_text(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"ids": None, "x": None}, {"ids": [1], "x": [None]}])
     store = import_records(path, tmp_path / "s", dtypes={"ids": "int8"}, client=SERIAL)
