@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import SourceError
-from zindex.streaming.processing.text_encoder import TextEncoder, TokenizerLike
+from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 #: Returns how long a sample is, in tokens; only a `TextLength` may find that it has no length.
 LengthOf = Callable[[Any], int | None]
@@ -23,7 +23,7 @@ class TextLength:
     Parameters
     ----------
     tokenizer
-        See `zindex.streaming.processing.text_encoder.TextEncoder`.
+        See `zindex.text.text_encoder.TextEncoder`.
     fields
         Names of the text, the first one that a sample has is taken.
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.processing.text_encoder import TextEncoder, TokenizerLike
+from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
 #: What becomes of a sample whose image or text is damaged.
@@ -183,7 +183,7 @@ class ImageTextPairs(_PerSample):
     max_text_len
         Tokens of a text: longer ones are cut, shorter ones filled up.
     tokenizer
-        See `zindex.streaming.processing.text_encoder.TextEncoder`.
+        See `zindex.text.text_encoder.TextEncoder`.
     text_fields
         Names of the text, the first one that a sample has is taken.
     image_fields

@@ -10,7 +10,7 @@ import torch
 
 from zindex.errors import ConfigError, SourceError
 from zindex.store.identity import fingerprint
-from zindex.streaming.processing.text_encoder import TextEncoder, TokenizerLike
+from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Int64Array = npt.NDArray[np.int64]
 Sample = dict[str, Any]
@@ -30,7 +30,7 @@ class TextPacking:
     sequence_length
         Tokens per sequence.
     tokenizer
-        See `zindex.streaming.processing.text_encoder.TextEncoder`.
+        See `zindex.text.text_encoder.TextEncoder`.
     field
         Name of the text in a sample.
     append_eod
