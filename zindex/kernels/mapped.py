@@ -1,0 +1,163 @@
+"""Spans of arrays in memory, whose extents lie anywhere, to rows of a batch: many keys at once.
+
+Arrays are given by address, and their values are copied as they are, widened to int64, or told
+apart from 0 on their way, so that there is one compiled version. Nothing here reads a file by a
+call: where an address belongs to a mapped file, the system does.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numba import carray
+
+from zindex.kernels._jit import inline, jit
+from zindex.kernels._memory import load_int64, pointer
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+#: Fields of a group: the spans of one array that go to one target. Where its spans end in the
+#: round; addresses of two int64 per extent, one array after the other: where the extent ends,
+#: counted in values, and where its values lie; extents; bytes of a value, negative if signed;
+#: address and values of the target; and what becomes of values.
+STOP, ENDS, EXTENTS, NUM_EXTENTS, WIDTH, TARGET, TARGET_LENGTH, FORM = 0, 1, 2, 3, 4, 5, 6, 7
+GROUP_LENGTH = 8
+
+#: What becomes of values: the same bytes, int64, or one byte that is 0 or 1.
+COPY, WIDEN, TRUTH = 0, 1, 2
+
+
+@inline
+def _find_extent(ends: int, count: int, value: int) -> int:
+    """Return the first extent that ends behind a value."""
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        if load_int64(ends + 8 * middle) > value:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@inline
+def _widen(source: int, target: int, count: int, width: int) -> None:
+    """Write integers as int64."""
+    out = carray(pointer(target), (count,), dtype=np.int64)
+    if width == -4:
+        int32 = carray(pointer(source), (count,), dtype=np.int32)
+        for i in range(count):
+            out[i] = int32[i]
+    elif width == 2:
+        uint16 = carray(pointer(source), (count,), dtype=np.uint16)
+        for i in range(count):
+            out[i] = uint16[i]
+    elif abs(width) == 8:
+        int64 = carray(pointer(source), (count,), dtype=np.int64)
+        for i in range(count):
+            out[i] = int64[i]
+    elif width == 4:
+        uint32 = carray(pointer(source), (count,), dtype=np.uint32)
+        for i in range(count):
+            out[i] = uint32[i]
+    elif width == -2:
+        int16 = carray(pointer(source), (count,), dtype=np.int16)
+        for i in range(count):
+            out[i] = int16[i]
+    elif width == 1:
+        uint8 = carray(pointer(source), (count,), dtype=np.uint8)
+        for i in range(count):
+            out[i] = uint8[i]
+    else:
+        int8 = carray(pointer(source), (count,), dtype=np.int8)
+        for i in range(count):
+            out[i] = int8[i]
+
+
+@inline
+def _tell_truth(source: int, target: int, count: int, nbytes: int) -> None:
+    """Write of integers whether any of their bytes is not 0."""
+    out = carray(pointer(target), (count,), dtype=np.uint8)
+    raw = carray(pointer(source), (count * nbytes,), dtype=np.uint8)
+    for i in range(count):
+        byte = np.uint8(0)
+        for k in range(nbytes):
+            byte |= raw[i * nbytes + k]
+        out[i] = byte != 0
+
+
+@inline
+def _copy(source: int, target: int, nbytes: int) -> None:
+    """Write bytes as they are."""
+    out = carray(pointer(target), (nbytes,), dtype=np.uint8)
+    raw = carray(pointer(source), (nbytes,), dtype=np.uint8)
+    for i in range(nbytes):
+        out[i] = raw[i]
+
+
+@jit
+def gather_mapped(
+    groups: Int64Array, starts: Int64Array, stops: Int64Array, places: Int64Array
+) -> int:
+    """Copy spans of arrays in memory to their targets.
+
+    Parameters
+    ----------
+    groups
+        Shape (groups, GROUP_LENGTH), int64. What its addresses name must be held by the caller.
+    starts, stops
+        Shape (spans,), int64: values of the group's array, counted through all of its extents.
+    places
+        Shape (spans,), int64: value of the target at which the span goes.
+
+    Returns
+    -------
+    wrong
+        The first span outside its array or target, before which all are copied; -1 if there is
+        none.
+
+    Notes
+    -----
+    Law: the target of a group holds at ``places[i]`` what numpy gives for ``[starts[i], stops[i])``
+    of its extents joined. Cost: the bytes of the spans, and a search among the extents for each.
+    """
+    group = 0
+    for span in range(starts.size):
+        while span >= groups[group, STOP]:
+            group += 1
+        ends, extents = groups[group, ENDS], groups[group, EXTENTS]
+        count, width, form = (
+            groups[group, NUM_EXTENTS],
+            groups[group, WIDTH],
+            groups[group, FORM],
+        )
+        nbytes = abs(width)
+        target_nbytes = 8 if form == WIDEN else 1 if form == TRUTH else nbytes
+        start, stop, place = starts[span], stops[span], places[span]
+        if start == stop and 0 <= place <= groups[group, TARGET_LENGTH]:
+            continue
+        if not (0 <= start < stop and place >= 0) or count == 0:
+            return span
+        if stop > load_int64(ends + 8 * (count - 1)):
+            return span
+        if stop - start > groups[group, TARGET_LENGTH] - place:
+            return span
+        target = groups[group, TARGET] + place * target_nbytes
+        extent = _find_extent(ends, count, start)
+        first = load_int64(ends + 8 * (extent - 1)) if extent else 0
+        while start < stop:
+            end = load_int64(ends + 8 * extent)
+            length = min(stop, end) - start
+            if length > 0:
+                source = load_int64(extents + 8 * extent) + (start - first) * nbytes
+                if form == WIDEN:
+                    _widen(source, target, length, width)
+                elif form == TRUTH:
+                    _tell_truth(source, target, length, nbytes)
+                else:
+                    _copy(source, target, length * nbytes)
+                start += length
+                target += length * target_nbytes
+            first = end
+            extent += 1
+    return -1

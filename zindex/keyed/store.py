@@ -1,0 +1,187 @@
+"""What every keyed store offers: its keys, and spans of their values as tensors."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
+from zindex.keyed.columns import Column, Request, read_columns
+from zindex.store.objects import Place, PlaceLike, place_of
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class Store:
+    """Token arrays by key, such as ``sequence`` and ``loss_mask``, over any number of shards.
+
+    Subclasses say what their files hold, in ``_open``; `zindex.keyed.StoreFactory` makes stores by
+    the names of their formats.
+
+    Notes
+    -----
+    What is fetched is the caller's own: writing to it changes no file. A store pickles as the
+    description of its files, so processes that start by spawn read the same files and copy nothing.
+    """
+
+    #: The name of the format.
+    format: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, Column] | None = None
+        self._is_strict = True
+        self.path: Place | None = None
+        self.fingerprint = ""
+
+    def load(self, path: PlaceLike, *, strict: bool = True) -> Self:
+        """Describe the files at a path; values are read when they are fetched.
+
+        Parameters
+        ----------
+        path
+            A file or folder of the format.
+        strict
+            Whether the keys must agree in every shard. False cuts all of them to the shortest one,
+            as AstrAI does, whose streams then may not belong together.
+
+        Returns
+        -------
+        store
+            This store.
+
+        Raises
+        ------
+        StoreNotFoundError
+            If nothing of the format is there.
+        SourceError
+            If files are damaged, or their keys do not agree.
+        """
+        place = place_of(path)
+        columns, fingerprint = self._open(place, strict=strict)
+        self._columns = dict(columns)
+        self._is_strict = strict
+        self.path = place
+        self.fingerprint = fingerprint
+        return self
+
+    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
+        """Return the columns of the files at a path, and what identifies them."""
+        raise NotImplementedError
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether ``load`` was called."""
+        return self._columns is not None
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the arrays, sorted; none before ``load``."""
+        return sorted(self._columns or ())
+
+    @property
+    def num_records(self) -> int | None:
+        """Records, such as documents or pairs; None where it is not known where they begin."""
+        counts = [column.num_records for column in (self._columns or {}).values()]
+        known = [count for count in counts if count is not None]
+        return min(known) if known and len(known) == len(counts) else None
+
+    def __len__(self) -> int:
+        """Return the values per key: of the shortest key if they differ, as among pairs."""
+        return min((column.length for column in (self._columns or {}).values()), default=0)
+
+    def __repr__(self) -> str:
+        what = f"{self.path}, {len(self):,} values of {self.keys}" if self.is_loaded else "empty"
+        return f"<{type(self).__name__} {what}>"
+
+    def column(self, key: str) -> Column:
+        """Return the column of a key.
+
+        Raises
+        ------
+        NotLoadedError
+            If the store is not loaded.
+        MissingKeyError
+            If it has no such key.
+        """
+        if self._columns is None:
+            raise NotLoadedError("Store not loaded: call load(path) first")
+        if key not in self._columns:
+            raise MissingKeyError(
+                f"a key must be among those of {self.path}, {self.keys}, got {key!r}; name one of "
+                "them"
+            )
+        return self._columns[key]
+
+    @overload
+    def fetch(self, begin: int, end: int, keys: str) -> torch.Tensor: ...
+    @overload
+    def fetch(
+        self, begin: int, end: int, keys: list[str] | tuple[str, ...]
+    ) -> dict[str, torch.Tensor]: ...
+    def fetch(
+        self, begin: int, end: int, keys: str | list[str] | tuple[str, ...]
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Return values ``[begin, end)`` of one key or of several.
+
+        Parameters
+        ----------
+        begin, end
+            Values, counted over all shards: ``0 <= begin <= end <= len(self)``.
+        keys
+            A key, or several.
+
+        Returns
+        -------
+        values
+            Shape (end - begin,), in the dtype of the files: one tensor, or one for each key.
+
+        Raises
+        ------
+        NotLoadedError
+            If the store is not loaded.
+        MissingKeyError
+            If it has no such key.
+        ConfigError
+            If the range is not one of the store's.
+        SourceError
+            If keys that differ in length are asked for together.
+        """
+        names = [keys] if isinstance(keys, str) else list(keys)
+        columns = [self.column(name) for name in names]
+        self.check_lengths(names)
+        length = min((column.length for column in columns), default=0)
+        if not 0 <= begin <= end <= length:
+            raise ConfigError(
+                f"Index out of bounds: begin={begin}, end={end}, length={length}; a range must lie "
+                "within the store"
+            )
+        span = np.array([begin], np.int64), np.array([end], np.int64)
+        found = {name: np.empty(end - begin, column.dtype) for name, column in self._pick(names)}
+        place = np.zeros(1, np.int64)
+        read_columns(
+            [Request(column, *span, found[name], place) for name, column in self._pick(names)]
+        )
+        tensors = {name: torch.from_numpy(values) for name, values in found.items()}
+        return tensors[keys] if isinstance(keys, str) else tensors
+
+    def _pick(self, names: Sequence[str]) -> list[tuple[str, Column]]:
+        """Return columns by name, each once."""
+        return [(name, self.column(name)) for name in dict.fromkeys(names)]
+
+    def check_lengths(self, keys: Sequence[str]) -> None:
+        """Refuse keys that differ in length, whose values at a place do not belong together.
+
+        Raises
+        ------
+        SourceError
+            If they do and the store was loaded with ``strict``.
+        """
+        lengths = {key: self.column(key).length for key in keys}
+        if self._is_strict and len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{key} {length:,}" for key, length in lengths.items())
+            raise SourceError(
+                f"keys of {self.path} must have one length to be cut at the same places, got "
+                f"{shown}; read them by record, or load the store with strict=False"
+            )
