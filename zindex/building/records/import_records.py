@@ -38,6 +38,7 @@ from zindex.errors import (
 )
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.identity import fingerprint
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -322,6 +323,8 @@ def _return(value: Any) -> Any:
 
 async def _count_lines(source: SampleFiles, executor: Executor, name: str) -> SampleFiles:
     """Return jsonl files with the lines before each part counted; others as they are."""
+    if isinstance(source, WrappedFiles):
+        return source.over(await _count_lines(source.files, executor, name))
     if not isinstance(source, JsonlFiles):
         return source
     found = []

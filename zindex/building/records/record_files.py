@@ -18,6 +18,7 @@ from zindex.sources.file_list import list_files, named_paths
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.tar_files import TarFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store import files
 from zindex.store.objects import mask
 
@@ -58,7 +59,8 @@ def open_files(
         If a setting does not fit the kind of files, or there is no such kind.
     """
     if not isinstance(source, str | os.PathLike | Sequence):
-        return source, _identify(source, None, ())
+        own = source.identity() if isinstance(source, WrappedFiles) else {}
+        return source, _identify(source, None, ()) | own
     if kind is None:
         kind = find_kind(source, include_dirs)
     if kind == "tar":
@@ -153,6 +155,8 @@ def own_copy(source: SampleFiles) -> SampleFiles:
 
     The threads of a worker share what they are given.
     """
+    if isinstance(source, WrappedFiles):
+        return source.over(own_copy(source.files))
     own = copy.copy(source)
     for name, value in vars(source).items():
         if isinstance(value, DamageLog):

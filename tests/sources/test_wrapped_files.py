@@ -1,0 +1,89 @@
+"""Wrapped files are cut as the files below, and count what either has left out."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.building.records.sources import ListFiles, write_jsonl
+from zindex.building.executor import SerialExecutor
+from zindex.building.records import import_records as module
+from zindex.building.records.import_records import import_records
+from zindex.building.records.record_files import open_files, own_copy
+from zindex.errors import FingerprintMismatchError
+from zindex.sources.wrapped_files import WrappedFiles
+from zindex.store.layout import ChunkGrid
+from zindex.store.record_reader import RecordReader
+
+SMALL = ChunkGrid(chunk_length=32, shard_length=128)
+
+
+class Doubled(WrappedFiles):
+    """Doubles the numbers of samples, and leaves out what has none."""
+
+    factor = 2
+
+    def convert(self, samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            if "n" in sample:
+                yield sample | {"n": self.factor * sample["n"]}
+            else:
+                self.num_refused += 1
+
+    def identity(self) -> dict[str, Any]:
+        return {"factor": self.factor}
+
+
+def test_the_parts_are_those_of_the_files() -> None:
+    files = ListFiles({"a": [[{"n": 1}], [{"n": 2}, {}]], "b": [[{"n": 3}]]})
+    files.num_skipped = 5
+    wrapped = Doubled(files, "digest")
+    assert (wrapped.num_parts, list(wrapped.urls), wrapped.part_url(1)) == (3, ["a", "b"], "a")
+    assert (wrapped.url_parts(0), wrapped.part_nbytes(2)) == (range(2), 1 << 20)
+    assert wrapped.fingerprint() == "digest"
+    assert [record["n"] for record in wrapped.read_part(1)] == [4]
+    assert wrapped.num_skipped == 6
+    assert list(WrappedFiles(files, "").read_part(2)) == list(files.read_part(2))
+    assert WrappedFiles(files, "").identity() == {}
+
+
+def test_a_copy_counts_for_itself(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"n": 1}, {}])
+    path.write_text(path.read_text() + "damaged\n")
+    files, _ = open_files(path, "jsonl", on_damage="skip")
+    wrapped = Doubled(files, "")
+    own = own_copy(wrapped)
+    assert [record["n"] for record in own.read_part(0)] == [2]
+    assert (own.num_skipped, wrapped.num_skipped) == (2, 0)
+
+
+def test_an_import_is_the_same_however_files_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PORTION_NBYTES", 40)
+    rows = [{"n": number} if number % 7 else {} for number in range(60)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    fingerprints = set()
+    for part_nbytes in (1 << 20, 50, 7):
+        files, identity = open_files(path, "jsonl", part_nbytes=part_nbytes)
+        # Lines are counted once for all parts, not again in front of each of them.
+        monkeypatch.setattr(type(files), "_count_breaks", None)
+        store = import_records(
+            Doubled(files, identity["source"]),
+            tmp_path / str(part_nbytes),
+            client=SerialExecutor(),
+            grid=SMALL,
+        )
+        reader = RecordReader(store)
+        found = [reader.read(i) for i in range(len(reader))]
+        assert found == [
+            {"__key__": str(i), "__url__": str(path), "n": 2 * i} for i in range(60) if i % 7
+        ]
+        assert store.attributes["num_skipped"] == 9
+        assert store.spec["import"]["factor"] == 2
+        fingerprints.add(store.fingerprint)
+    assert len(fingerprints) == 1
+    monkeypatch.setattr(Doubled, "factor", 3)
+    with pytest.raises(FingerprintMismatchError, match="imported with other settings"):
+        import_records(Doubled(files, identity["source"]), tmp_path / "7", client=SerialExecutor())
