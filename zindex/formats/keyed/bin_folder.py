@@ -1,0 +1,291 @@
+"""Folders of raw arrays: ``<key>.bin`` for every key, and ``meta.json`` that says what they are.
+
+``meta.json`` is an object ``{"<key>": {"shape": [n], "dtype": "int64"}}``. Beside these a key may
+have ``"offsets"``, where its records begin among the values, and, if a record is a group of items,
+``"group_offsets"``, where records begin among the items; then ``"offsets"`` are those of the items.
+Values are little-endian.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError, StoreNotFoundError
+from zindex.formats.file_access import partial_path
+from zindex.formats.keyed.declarations import check_key, parse_dtype, parse_offsets
+from zindex.formats.keyed.natural_order import list_below
+from zindex.formats.keyed.shards import Int64Array, KeyedArray, KeyedShard
+
+#: The file that makes a folder a shard.
+META = "meta.json"
+_MAX_VALUES = 2**62
+
+
+def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
+    """Return what the folders with a ``meta.json`` below a path hold, in natural order of paths.
+
+    A key without offsets has those of the keys of its folder that have as many values, if these
+    agree: the mask of a sequence is cut like the sequence.
+
+    Parameters
+    ----------
+    path
+        A folder; it may be a shard itself, with the name ``.``.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such folder, or none below it with a ``meta.json``.
+    SourceError
+        If a ``meta.json`` is not what it must be, or a file has another size than it says.
+    """
+    root = os.path.abspath(path)
+    if not os.path.isdir(root):
+        raise StoreNotFoundError(
+            f"the folder {root} must be there, to have a {META} in it or below it; check the path"
+        )
+    metas = [name for name in list_below(root) if os.path.basename(name) == META]
+    if not metas:
+        raise StoreNotFoundError(
+            f"a folder of .bin files must have a {META}, there is none in {root} or below it; "
+            "check the path"
+        )
+    return [_read_shard(root, os.path.dirname(name) or ".") for name in metas]
+
+
+def _read_shard(root: str, name: str) -> KeyedShard:
+    """Return one folder."""
+    folder = root if name == "." else os.path.join(root, name)
+    meta = _read_meta(os.path.join(folder, META))
+    arrays = {key: _read_array(folder, key, entry) for key, entry in meta.items()}
+    return KeyedShard(name, _share_offsets(arrays))
+
+
+def _read_meta(path: str) -> dict[str, Any]:
+    """Return the object in a ``meta.json``."""
+    _regular_size(path)
+    try:
+        with open(path, "rb") as file:
+            meta = json.loads(file.read(), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise SourceError(
+            f"{path} must be a JSON object of keys, but {reason[:200]}; write the file again"
+        ) from error
+    if not isinstance(meta, dict) or not meta:
+        raise SourceError(
+            f"{path} must be a JSON object with one or more keys, it is {str(meta)[:40]!r}; "
+            "write the file again"
+        )
+    return meta
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; ValueError if a name is in it twice, for either may be meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is in it twice")
+    return found
+
+
+def _read_array(folder: str, key: str, entry: object) -> KeyedArray:
+    """Return one key of a folder, checked against its file."""
+    meta = os.path.join(folder, META)
+    check_key(key, where=meta)
+    where = f"{meta}, key {key!r},"
+    shape = entry.get("shape") if isinstance(entry, dict) else None
+    if not _is_flat(shape):
+        raise SourceError(
+            f'{where} must have a "shape" of one number of values, from 0, got '
+            f"{str(shape if isinstance(entry, dict) else entry)[:40]!r}; store flat arrays"
+        )
+    assert isinstance(entry, dict)
+    assert isinstance(shape, list)
+    dtype = parse_dtype(entry.get("dtype"), where=where.rstrip(","))
+    path = os.path.join(folder, f"{key}.bin")
+    _check_size(path, length=shape[0], dtype=dtype)
+    item_offset = group_offset = None
+    if entry.get("offsets") is not None:
+        item_offset = parse_offsets(entry["offsets"], stop=shape[0], where=where.rstrip(","))
+    if entry.get("group_offsets") is not None:
+        if item_offset is None:
+            raise SourceError(
+                f'{where} must have "offsets" where it has "group_offsets", there are none; '
+                "write the file again"
+            )
+        group_offset = parse_offsets(
+            entry["group_offsets"], stop=len(item_offset) - 1, where=f"{where} group_offsets,"
+        )
+    return KeyedArray(
+        key,
+        path,
+        dtype,
+        extent_start=np.zeros(1, np.int64),
+        extent_length=np.array(shape, np.int64),
+        item_offset=item_offset,
+        group_offset=group_offset,
+    )
+
+
+def _is_flat(shape: object) -> bool:
+    """Return whether this is the shape of a flat array."""
+    return (
+        isinstance(shape, list)
+        and len(shape) == 1
+        and type(shape[0]) is int
+        and 0 <= shape[0] < _MAX_VALUES
+    )
+
+
+def _check_size(path: str, *, length: int, dtype: str) -> None:
+    """Raise SourceError if the file of a key is of another size than its values."""
+    nbytes = length * np.dtype(dtype).itemsize
+    size = _regular_size(path)
+    if size != nbytes:
+        raise SourceError(
+            f"{path} must hold {nbytes:,} bytes, for {META} says {length:,} values of {dtype}, "
+            f"but it holds {size:,}; restore the file"
+        )
+
+
+def _regular_size(path: str) -> int:
+    """Return the bytes of a file; SourceError if it is not there, or no regular one."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceError(
+            f"{path} must be there as its folder has a {META}, but the system says: "
+            f"{error.strerror}; restore the file"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{path} must be a regular file, it is something else; restore the file")
+    return status.st_size
+
+
+def _share_offsets(arrays: dict[str, KeyedArray]) -> dict[str, KeyedArray]:
+    """Return the keys of a shard, those without offsets with those of others that are as long."""
+    return {key: _with_offsets(array, arrays) for key, array in arrays.items()}
+
+
+def _with_offsets(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedArray:
+    """Return a key with its own offsets, or with those on which all keys of its length agree."""
+    if array.item_offset is not None:
+        return array
+    donors = [
+        other
+        for other in arrays.values()
+        if other.item_offset is not None and other.length == array.length
+    ]
+    if not donors or not all(_same_offsets(donors[0], other) for other in donors[1:]):
+        return array
+    return replace(array, item_offset=donors[0].item_offset, group_offset=donors[0].group_offset)
+
+
+def _same_offsets(one: KeyedArray, other: KeyedArray) -> bool:
+    """Return whether two keys have items and records at the same places."""
+    return _equal(one.item_offset, other.item_offset) and _equal(
+        one.group_offset, other.group_offset
+    )
+
+
+def _equal(one: Int64Array | None, other: Int64Array | None) -> bool:
+    """Return whether both are None or the same."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
+
+
+def write_bin_folder(
+    folder: str | os.PathLike[str],
+    values: Mapping[str, Iterable[npt.NDArray[Any]]],
+    *,
+    dtypes: Mapping[str, str],
+    item_offset: Mapping[str, Int64Array] | None = None,
+    group_offset: Mapping[str, Int64Array] | None = None,
+) -> None:
+    """Write a folder of raw arrays, ``meta.json`` last.
+
+    A shard that is there is replaced: it is none while its files are exchanged.
+
+    Parameters
+    ----------
+    folder
+        Made where it is missing.
+    values
+        Of each key flat arrays, which are written one after the other and may be made as they go.
+    dtypes
+        Numpy dtype name of each key; the arrays must have it, in any byte order.
+    item_offset, group_offset
+        See `KeyedArray`; of keys that are not in them it is not written where items begin.
+
+    Raises
+    ------
+    SourceError
+        If a key, a dtype or offsets are not what they must be.
+    """
+    target = os.fspath(folder)
+    os.makedirs(target, exist_ok=True)
+    meta: dict[str, dict[str, Any]] = {}
+    partial: dict[str, str] = {}
+    try:
+        for key, pieces in values.items():
+            check_key(key, where=target)
+            path = os.path.join(target, f"{key}.bin")
+            partial[path] = partial_path(path)
+            meta[key] = _write_values(partial[path], pieces, parse_dtype(dtypes[key], where=path))
+            meta[key] |= _write_offsets(
+                meta[key]["shape"][0],
+                None if item_offset is None else item_offset.get(key),
+                None if group_offset is None else group_offset.get(key),
+                where=path,
+            )
+        path = os.path.join(target, META)
+        partial[path] = partial_path(path)
+        with open(partial[path], "w", encoding="utf-8") as file:
+            json.dump(meta, file)
+        with suppress(FileNotFoundError):
+            os.remove(path)
+        for path in list(partial):
+            os.replace(partial.pop(path), path)
+    finally:
+        for path in partial.values():
+            with suppress(FileNotFoundError):
+                os.remove(path)
+
+
+def _write_values(path: str, pieces: Iterable[npt.NDArray[Any]], dtype: str) -> dict[str, Any]:
+    """Write the values of a key and return what ``meta.json`` says of them."""
+    length = 0
+    stored = np.dtype(dtype).newbyteorder("<")
+    with open(path, "wb") as file:
+        for piece in pieces:
+            if piece.ndim != 1 or piece.dtype.name != dtype:
+                raise SourceError(
+                    f"values must be flat arrays of {dtype}, got shape {piece.shape} of "
+                    f"{piece.dtype.name} for {path}; convert them"
+                )
+            file.write(np.ascontiguousarray(piece, stored).view(np.uint8).data)
+            length += len(piece)
+    return {"shape": [length], "dtype": dtype}
+
+
+def _write_offsets(
+    length: int, item_offset: Int64Array | None, group_offset: Int64Array | None, *, where: str
+) -> dict[str, list[int]]:
+    """Return what ``meta.json`` says of items and records of a key."""
+    if item_offset is None:
+        return {}
+    offsets = item_offset.tolist()
+    parse_offsets(offsets, stop=length, where=where)
+    if group_offset is None:
+        return {"offsets": offsets}
+    groups = group_offset.tolist()
+    parse_offsets(groups, stop=len(offsets) - 1, where=f"{where}, group_offsets,")
+    return {"offsets": offsets, "group_offsets": groups}

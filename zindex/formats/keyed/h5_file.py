@@ -1,0 +1,280 @@
+"""HDF5 files of keys: a group for every key, and in it the datasets ``data_0``, ``data_1``, ...
+
+Each dataset is a record. Where a record is a group of items, such as the responses to a prompt, it
+is itself a group ``data_<i>`` of such datasets.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, ZindexError
+from zindex.formats.file_access import partial_path
+from zindex.formats.keyed.declarations import check_key, parse_dtype
+from zindex.formats.keyed.natural_order import list_below, natural_key
+from zindex.formats.keyed.shards import KeyedArray, KeyedShard
+
+#: Endings of the files' names.
+SUFFIXES = (".h5", ".hdf5")
+#: The dtype of a key without datasets, which has no values that could tell.
+EMPTY_DTYPE = "int64"
+
+
+def read_h5_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
+    """Return what the HDF5 files below a path hold, in natural order of their paths.
+
+    Datasets are in natural order too: ``data_2`` comes before ``data_10``.
+
+    Parameters
+    ----------
+    path
+        A file, or a folder.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file or folder, or none below it that ends in ``.h5`` or ``.hdf5``.
+    SourceError
+        If a file is not what it must be.
+    ConfigError
+        If h5py is not installed.
+    """
+    root = os.path.abspath(path)
+    if os.path.isfile(root):
+        return [_read_shard(root, os.path.basename(root))]
+    names = []
+    if os.path.isdir(root):
+        names = [name for name in list_below(root) if name.endswith(SUFFIXES)]
+    if not names:
+        raise StoreNotFoundError(
+            f"there must be a file that ends in {' or '.join(SUFFIXES)} at or below {root}, there "
+            "is none; check the path"
+        )
+    return [_read_shard(os.path.join(root, name), name) for name in names]
+
+
+@contextmanager
+def open_h5(path: str) -> Iterator[Any]:
+    """Open an HDF5 file for reading.
+
+    Raises
+    ------
+    SourceError
+        If its content is damaged, there or while it is read in the block.
+    ConfigError
+        If h5py is not installed.
+    """
+    h5py = _import_h5py()
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            yield file
+    except ZindexError:
+        raise
+    # h5py raises all of these over damaged files.
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(
+            f"{path} must be a sound HDF5 file, but it cannot be read: {str(error)[:200]}; restore "
+            "the file"
+        ) from error
+
+
+def _import_h5py() -> Any:
+    """Return the module; its import waits until there is a file to read or write."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ConfigError(
+            "HDF5 files need the package h5py, which is not installed; install zindex[keyed]"
+        ) from error
+    return h5py
+
+
+def _read_shard(path: str, name: str) -> KeyedShard:
+    """Return one file."""
+    h5py = _import_h5py()
+    with open_h5(path) as file:
+        size = os.path.getsize(path)
+        arrays = {}
+        for key in sorted(file):
+            check_key(key, where=path)
+            group = _open_child(file, key, where=f"{path}, key {key!r}")
+            if not isinstance(group, h5py.h5g.GroupID):
+                raise SourceError(
+                    f"a key must be a group of datasets, {path} has {key!r} which is none; write "
+                    f"it as the dataset /{key}/data_0"
+                )
+            arrays[key] = _KeyReader(path, key, size).read(h5py.Group(group))
+    if not arrays:
+        raise SourceError(
+            f"{path} must have a group for every key, it has none; write the file again"
+        )
+    return KeyedShard(name, arrays)
+
+
+def _open_child(group: Any, name: str, *, where: str) -> Any:
+    """Return the identifier of what is in a group under a name.
+
+    SourceError if it is a link, for a file from elsewhere must not lead to other files.
+    """
+    h5py = _import_h5py()
+    encoded = name.encode("utf-8", "surrogateescape")
+    if group.id.links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
+        raise SourceError(f"{where} must be in the file itself, it is a link; copy it there")
+    return h5py.h5o.open(group.id, encoded)
+
+
+@dataclass(slots=True)
+class _KeyReader:
+    """Goes through the datasets of one key and notes where they are."""
+
+    path: str
+    key: str
+    #: Bytes of the file.
+    size: int
+    dtype: str | None = None
+    start: list[int] = field(default_factory=list)
+    length: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def read(self, group: Any) -> KeyedArray:
+        """Return the key whose group this is."""
+        h5py = _import_h5py()
+        items_of_record = []
+        is_nested: bool | None = None
+        for name in sorted(group, key=natural_key):
+            child = _open_child(group, name, where=self._place(name))
+            if is_nested is None:
+                is_nested = isinstance(child, h5py.h5g.GroupID)
+            if is_nested != isinstance(child, h5py.h5g.GroupID):
+                raise SourceError(
+                    f"the records of a key must all be datasets or all be groups of datasets, "
+                    f"{self._place(name)} is not like those before; write the file again"
+                )
+            if is_nested:
+                items_of_record.append(self._read_items(h5py.Group(child), name))
+            else:
+                self._read_dataset(child, name)
+        return KeyedArray(
+            self.key,
+            self.path,
+            self.dtype or EMPTY_DTYPE,
+            extent_start=np.array(self.start, np.int64),
+            extent_length=np.array(self.length, np.int64),
+            item_offset=_to_offset(self.length),
+            group_offset=_to_offset(items_of_record) if is_nested else None,
+            names=tuple(self.names),
+        )
+
+    def _read_items(self, group: Any, record: str) -> int:
+        """Note the datasets of one record and return how many they are."""
+        names = sorted(group, key=natural_key)
+        for name in names:
+            place = f"{record}/{name}"
+            self._read_dataset(_open_child(group, name, where=self._place(place)), place)
+        return len(names)
+
+    def _read_dataset(self, dataset: Any, name: str) -> None:
+        """Note one dataset."""
+        h5py = _import_h5py()
+        place = self._place(name)
+        if not isinstance(dataset, h5py.h5d.DatasetID) or len(dataset.shape or (0, 0)) != 1:
+            raise SourceError(
+                f"{place} must be a flat dataset, it is something else; write the file again"
+            )
+        dtype = parse_dtype(dataset.dtype.name, where=place)
+        if self.dtype not in {None, dtype}:
+            raise SourceError(
+                f"all datasets of a key must have one dtype, {place} has {dtype} after "
+                f"{self.dtype}; write the file again"
+            )
+        self.dtype = dtype
+        created = dataset.get_create_plist()
+        if created.get_external_count() or created.get_layout() == h5py.h5d.VIRTUAL:
+            raise SourceError(
+                f"{place} must be in the file itself, its values are in other files; copy them"
+            )
+        length = int(dataset.shape[0])
+        is_plain = created.get_layout() == h5py.h5d.CONTIGUOUS and dataset.dtype.isnative
+        start = dataset.get_offset() if is_plain else None
+        if length == 0:
+            start = 0
+        elif start is None:
+            start = -1
+        elif start + length * dataset.dtype.itemsize > self.size:
+            raise SourceError(
+                f"{place} must end before byte {self.size:,} where the file does, but it has "
+                f"{length:,} values of {dtype} from byte {start:,}; restore the file"
+            )
+        self.start.append(start)
+        self.length.append(length)
+        self.names.append(name)
+
+    def _place(self, name: str) -> str:
+        """Return file and dataset for messages."""
+        return f"{self.path}, /{self.key}/{name[:80]}"
+
+
+def _to_offset(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return where things of these lengths begin, and where the last one ends."""
+    return np.array(list(accumulate(lengths, initial=0)), np.int64)
+
+
+def write_h5_file(
+    path: str | os.PathLike[str],
+    values: Mapping[str, Iterable[npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]],
+) -> None:
+    """Write an HDF5 file of keys, in place of one that is there.
+
+    Parameters
+    ----------
+    path
+        The file; its folder is made where it is missing.
+    values
+        Of each key its records, which may be made as they go: flat arrays, or sequences of flat
+        arrays where a record is a group of items.
+
+    Raises
+    ------
+    SourceError
+        If a key, a dtype or a shape is not what it must be.
+    ConfigError
+        If h5py is not installed.
+    """
+    h5py = _import_h5py()
+    target = os.fspath(path)
+    os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+    partial = partial_path(target)
+    try:
+        with h5py.File(partial, "w", locking="best-effort") as file:
+            for key, records in values.items():
+                check_key(key, where=target)
+                group = file.create_group(key)
+                for i, record in enumerate(records):
+                    _write_record(group, f"data_{i}", record, where=f"{target}, /{key}/data_{i}")
+        os.replace(partial, target)
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+def _write_record(
+    group: Any, name: str, record: npt.NDArray[Any] | Sequence[npt.NDArray[Any]], *, where: str
+) -> None:
+    """Write a record as a dataset, or its items as datasets of a group."""
+    if isinstance(record, np.ndarray):
+        if record.ndim != 1:
+            raise SourceError(
+                f"values must be flat arrays, got shape {record.shape} for {where}; convert them"
+            )
+        parse_dtype(record.dtype.name, where=where)
+        group.create_dataset(name, data=record)
+        return
+    items = group.create_group(name)
+    for i, item in enumerate(record):
+        _write_record(items, f"data_{i}", item, where=f"{where}/data_{i}")

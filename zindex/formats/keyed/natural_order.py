@@ -1,0 +1,59 @@
+"""One order of files and datasets on every machine: numbers in names count as numbers."""
+
+import os
+import re
+from collections.abc import Iterator
+
+_NUMBERS = re.compile("([0-9]+)")
+
+NaturalKey = tuple[tuple[tuple[str | tuple[int, str], ...], ...], str]
+
+
+def natural_key(name: str) -> NaturalKey:
+    """Return what a name is sorted by: its parts between ``/``, with numbers by their value.
+
+    No two names have the same key: equal numbers with other zeros in front go by their text.
+
+    Examples
+    --------
+    >>> sorted(["data_10", "data_2", "data_02"], key=natural_key)
+    ['data_02', 'data_2', 'data_10']
+    >>> sorted(["b/1", "a/10", "a/9", "a"], key=natural_key)
+    ['a', 'a/9', 'a/10', 'b/1']
+    """
+    return tuple(_part_key(part) for part in name.split("/")), name
+
+
+def _part_key(part: str) -> tuple[str | tuple[int, str], ...]:
+    """Return texts and numbers in turn, so that like is always compared with like."""
+    pieces = _NUMBERS.split(part)
+    # Python refuses to read numbers of thousands of digits, which names in HDF5 may have.
+    numbers = [piece.lstrip("0") for piece in pieces[1::2]]
+    key: list[str | tuple[int, str]] = list(pieces)
+    key[1::2] = [(len(digits), digits) for digits in numbers]
+    return tuple(key)
+
+
+def list_below(folder: str) -> list[str]:
+    """Return all files below a folder, relative to it and with ``/``, in natural order.
+
+    Links are followed, but none to a folder that encloses it. Folders of Zarr stores are left out.
+    """
+    return sorted(_files_below(folder, "", ()), key=natural_key)
+
+
+def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files below a folder; ``above`` are the real paths of the folders around it."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    with os.scandir(folder) as found:
+        entries = list(found)
+    # A store of many shards is no place to look for other files.
+    if above and any(entry.name == "zarr.json" for entry in entries):
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(entry.path, f"{prefix}{entry.name}/", (*above, real))
+        else:
+            yield prefix + entry.name
