@@ -200,13 +200,16 @@ class _KeyReader:
                 f"{place} must be in the file itself, its values are in other files; copy them"
             )
         length = int(dataset.shape[0])
+        nbytes = length * dataset.dtype.itemsize
         is_plain = created.get_layout() == h5py.h5d.CONTIGUOUS and dataset.dtype.isnative
-        start = dataset.get_offset() if is_plain else None
+        # What was never written has no place, though HDF5 may give one.
+        is_written = is_plain and dataset.get_storage_size() == nbytes
+        start = dataset.get_offset() if is_written else None
         if length == 0:
             start = 0
         elif start is None:
             start = -1
-        elif start + length * dataset.dtype.itemsize > self.size:
+        elif start + nbytes > self.size:
             raise SourceError(
                 f"{place} must end before byte {self.size:,} where the file does, but it has "
                 f"{length:,} values of {dtype} from byte {start:,}; restore the file"

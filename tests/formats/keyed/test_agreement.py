@@ -1,0 +1,129 @@
+"""Whether the shards of keyed files fit together."""
+
+import logging
+from itertools import accumulate
+
+import numpy as np
+import pytest
+
+from zindex.errors import SourceError
+from zindex.formats.keyed.agreement import check_shards
+from zindex.formats.keyed.shards import KeyedArray, KeyedShard
+
+
+def array(
+    key: str,
+    lengths: list[int],
+    *,
+    dtype: str = "int32",
+    is_cut: bool = True,
+    names: tuple[str, ...] | None = None,
+    groups: list[int] | None = None,
+) -> KeyedArray:
+    """Return a key of records of these lengths."""
+    offset = np.array(list(accumulate(lengths, initial=0)))
+    return KeyedArray(
+        key,
+        f"/{key}.bin",
+        dtype,
+        extent_start=np.zeros(1, np.int64),
+        extent_length=offset[-1:],
+        item_offset=offset if is_cut else None,
+        group_offset=None if groups is None else np.array(groups),
+        names=names,
+    )
+
+
+def shard(name: str, *arrays: KeyedArray) -> KeyedShard:
+    return KeyedShard(name, {array.key: array for array in arrays})
+
+
+def counts(shards: list[KeyedShard]) -> list[list[int | None]]:
+    return [[array.num_records for array in shard.arrays.values()] for shard in shards]
+
+
+def test_records_of_pairs_and_streams_of_one_length() -> None:
+    pairs = [shard("a", array("chosen", [3, 1]), array("rejected", [2, 5]))]
+    assert counts(check_shards(pairs)) == [[2, 2]]
+    streams = [shard(n, array("k", [4], is_cut=False), array("m", [4], is_cut=False)) for n in "ab"]
+    assert counts(check_shards(streams)) == [[None, None], [None, None]]
+    assert check_shards([]) == []
+
+
+def test_a_key_that_is_missing() -> None:
+    shards = [
+        shard("s/a", array("k", [3]), array("m", [3])),
+        shard("s/b", array("k", [3]), array("x", [3])),
+    ]
+    message = r"same keys, but shard 's/b' lacks 'm' and has 'x' unlike shard 's/a'; restore"
+    with pytest.raises(SourceError, match=message):
+        check_shards(shards)
+
+
+def test_lengths_that_differ() -> None:
+    shards = [
+        shard("a", array("k", [3]), array("m", [3])),
+        shard("b", array("k", [3, 2, 1]), array("m", [2, 1])),
+    ]
+    message = r"shard 'b' has 'k' with 6 values in 3 records, 'm' with 3 values in 2 records;"
+    with pytest.raises(SourceError, match=message):
+        check_shards(shards)
+    shards = [shard("c", array("k", [3], is_cut=False), array("m", [2], is_cut=False))]
+    with pytest.raises(SourceError, match=r"shard 'c' has 'k' with 3 values, 'm' with 2 values;"):
+        check_shards(shards)
+
+
+def test_not_strictly(caplog: pytest.LogCaptureFixture) -> None:
+    shards = [shard("a", array("k", [3]), array("m", [2])), shard("b", array("k", [3, 1]))]
+    with caplog.at_level(logging.WARNING):
+        kept = check_shards(shards, strict=False)
+    assert counts(kept) == [[None, None], [None]]
+    assert "do not match in 1 of 2 shards: all shards must have the same keys" in caplog.text
+    assert "'b' lacks 'm'" in caplog.text
+
+
+def test_keys_cut_at_other_places_are_streams(caplog: pytest.LogCaptureFixture) -> None:
+    shards = [shard("a", array("k", [3, 1]), array("m", [4]))]
+    with caplog.at_level(logging.WARNING):
+        assert counts(check_shards(shards)) == [[None, None]]
+    assert "shard 'a' are cut into records at other places ('k' with 4 values in 2" in caplog.text
+
+
+def test_records_of_other_names() -> None:
+    shards = [
+        shard(
+            "a.h5",
+            array("k", [3, 1], names=("data_0", "data_1")),
+            array("m", [3, 1], names=("data_0", "data_2")),
+        )
+    ]
+    message = r"record 1 of shard 'a\.h5' is 'data_1' in 'k' and 'data_2' in 'm';"
+    with pytest.raises(SourceError, match=message):
+        check_shards(shards)
+
+
+def test_groups_without_items_have_any_name() -> None:
+    prompts = array("p", [3, 1, 2], names=("data_0", "data_1", "data_2"))
+    names = ("data_0/data_0", "data_2/data_0", "data_2/data_1")
+    fitting = array("r", [2, 2, 2], names=names, groups=[0, 1, 1, 3])
+    assert counts(check_shards([shard("a", prompts, fitting)])) == [[3, 3]]
+    other = array("r", [2, 2, 2], names=names, groups=[0, 1, 3, 3])
+    with pytest.raises(SourceError, match=r"record 1 of shard 'a' is 'data_1' in 'p' and 'data_2'"):
+        check_shards([shard("a", prompts, other)])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_one_dtype_for_each_key(strict: bool) -> None:
+    shards = [shard("a", array("k", [3])), shard("b", array("k", [3], dtype="int64"))]
+    message = r"'k' has int64 in shard 'b' and int32 in shard 'a'; convert one"
+    with pytest.raises(SourceError, match=message):
+        check_shards(shards, strict=strict)
+
+
+def test_keys_without_values_have_the_dtype_of_the_others() -> None:
+    shards = [
+        shard("a", array("k", [], dtype="int64")),
+        shard("b", array("k", [3])),
+        shard("c", array("k", [0], dtype="float32")),
+    ]
+    assert [kept.arrays["k"].dtype for kept in check_shards(shards)] == ["int32"] * 3
