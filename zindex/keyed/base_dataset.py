@@ -1,0 +1,179 @@
+"""What the datasets of all kinds of training share: a store, and indices as a list has them."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.errors import MissingKeyError, NotLoadedError, SourceError
+from zindex.formats.keyed.detect import detect_format
+from zindex.keyed.store import Store
+from zindex.keyed.store_factory import StoreFactory
+from zindex.keyed.train_types import Output, TrainType
+from zindex.store.identity import fingerprint as fingerprint_of
+from zindex.store.objects import PlaceLike
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """Samples of a keyed store; `zindex.keyed.DatasetFactory` makes them.
+
+    Parameters
+    ----------
+    train_type
+        What the store must have, and what samples are made of.
+    pad_id
+        What stands in tensors of token ids where there is no token.
+    """
+
+    def __init__(self, train_type: TrainType, *, pad_id: int = 0) -> None:
+        super().__init__()
+        self.train_type = train_type
+        self.pad_id = pad_id
+        self.storage: Store | None = None
+        self.num_samples = 0
+
+    def load(
+        self, load_path: PlaceLike, storage_type: str | None = None, *, strict: bool = True
+    ) -> Self:
+        """Open a store, and find out how many samples it has.
+
+        Parameters
+        ----------
+        load_path
+            Its file or folder.
+        storage_type
+            ``"h5"``, ``"bin"``, ``"zarr"`` or the name of a registered format; None tells it from
+            the files.
+        strict
+            Whether keys must agree in every shard; see `Store.load`.
+
+        Returns
+        -------
+        dataset
+            This dataset.
+
+        Raises
+        ------
+        StoreNotFoundError
+            If nothing is there.
+        MissingKeyError
+            If the store lacks a key.
+        SourceError
+            If its files are damaged, its keys do not agree or have the wrong dtype.
+        """
+        name = detect_format(load_path) if storage_type is None else storage_type
+        return self.open(StoreFactory.create(name).load(load_path, strict=strict))
+
+    def open(self, store: Store) -> Self:
+        """Take a store that is loaded; see `load`."""
+        available = store.keys
+        missing = [key for key in self.train_type.keys if key not in available]
+        if missing:
+            raise MissingKeyError(
+                f"a store for {self.train_type.name!r} needs the keys "
+                f"{', '.join(self.train_type.keys)}, got {', '.join(available)} in {store.path}: "
+                f"{', '.join(missing)} is missing; make it again with all of them"
+            )
+        for output in self.outputs_of(store):
+            dtype = store.column(output.key).dtype
+            if output.form == "int64" and dtype.kind not in "iu":
+                raise SourceError(
+                    f"{output.key} of {store.path} must hold whole numbers, got {dtype}; make the "
+                    "store again with an integer dtype"
+                )
+        self.num_samples = self._count_samples(store)
+        self.storage = store
+        return self
+
+    def outputs_of(self, store: Store) -> tuple[Output, ...]:
+        """Return what samples are made of: what is not required, if the store has it."""
+        keys = store.keys
+        return tuple(output for output in self.train_type.outputs if output.key in keys)
+
+    @property
+    def required_keys(self) -> list[str]:
+        """Keys that a store must have."""
+        return list(self.train_type.keys)
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of the store; none before ``load``."""
+        return [] if self.storage is None else self.storage.keys
+
+    @property
+    def count(self) -> int:
+        """Tokens of the store: values per key; 0 before ``load``."""
+        return 0 if self.storage is None else len(self.storage)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of what decides the samples: the store and the settings."""
+        return fingerprint_of({"store": self.opened.fingerprint} | self._settings())
+
+    @property
+    def opened(self) -> Store:
+        """The store.
+
+        Raises
+        ------
+        NotLoadedError
+            Before ``load``.
+        """
+        if self.storage is None:
+            raise NotLoadedError("Dataset not loaded: call load(load_path) first")
+        return self.storage
+
+    def collate(self, batch: Sequence[Any]) -> Any:
+        """Return the tensors of a batch; a ``collate_fn`` for torch's DataLoader."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        index
+            Its number, from the end if negative.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        NotLoadedError
+            Before ``load``.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> SampleBatch:
+        """Return several samples, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        indices
+            Numbers, as of single samples, in any order.
+        """
+        store = self.opened
+        if not len(indices):
+            return SampleBatch.of_items([])
+        where = f"{self.train_type.name} of {store.path}"
+        return self._read(store, resolve_positions(indices, self.num_samples, where)[0])
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what decides the samples beside the store, as JSON values."""
+        raise NotImplementedError
+
+    def _count_samples(self, store: Store) -> int:
+        """Return the samples of a store, or refuse it."""
+        raise NotImplementedError
+
+    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+        """Return samples by number, which are there."""
+        raise NotImplementedError

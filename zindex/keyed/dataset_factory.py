@@ -1,0 +1,137 @@
+"""Datasets by kind of training."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeVar
+
+from zindex.errors import ConfigError
+from zindex.keyed.base_dataset import BaseDataset
+from zindex.keyed.preference_datasets import DPODataset, GRPODataset
+from zindex.keyed.train_types import TRAIN_TYPES, find_train_type
+from zindex.keyed.window_dataset import WindowDataset
+from zindex.store.objects import PlaceLike
+
+#: What a sample is: a window of a stream, or a record.
+Mode = Literal["windows", "records"]
+D = TypeVar("D", bound=type[BaseDataset])
+
+_BY_RECORD: dict[str, type[DPODataset] | type[GRPODataset]] = {
+    "dpo": DPODataset,
+    "grpo": GRPODataset,
+}
+
+
+class DatasetFactory:
+    """Makes datasets of keyed stores by the kind of training: seq, sft, dpo or grpo."""
+
+    _registered: ClassVar[dict[str, type[BaseDataset]]] = {}
+
+    @classmethod
+    def register(cls, train_type: str) -> Callable[[D], D]:
+        """Return a decorator that makes a class known as the dataset of another kind of training.
+
+        Raises
+        ------
+        ConfigError
+            If the name is taken, or the class is no `BaseDataset`.
+        """
+
+        def add(kind: D) -> D:
+            if train_type in TRAIN_TYPES or train_type in cls._registered:
+                raise ConfigError(
+                    f"train_type {train_type!r} is registered already; choose another name"
+                )
+            if not (isinstance(kind, type) and issubclass(kind, BaseDataset)):
+                raise ConfigError(f"a dataset must be a class of BaseDataset, got {kind!r}")
+            cls._registered[train_type] = kind
+            return kind
+
+        return add
+
+    @classmethod
+    def create(
+        cls,
+        train_type: str,
+        window_size: int,
+        stride: int | None = None,
+        *,
+        mode: Mode | None = None,
+        **options: Any,
+    ) -> BaseDataset:
+        """Return a dataset that is not loaded yet; parameters as of `load`."""
+        if train_type in cls._registered:
+            make: Callable[..., BaseDataset] = cls._registered[train_type]
+            return make(window_size, stride, **options)
+        kind = find_train_type(train_type)
+        by_record = kind.by_record if mode is None else mode == "records"
+        if mode not in (None, "windows", "records") or (by_record and not kind.by_record):
+            raise ConfigError(
+                f"mode of {train_type!r} must be "
+                f"{'windows or records' if kind.by_record else 'windows'}, got {mode!r}; leave it "
+                "out"
+            )
+        if not by_record:
+            return WindowDataset(kind, window_size, stride, **options)
+        unknown = sorted(set(options) - {"pad_id"})
+        if unknown:
+            raise ConfigError(
+                f"records of {train_type!r} take no {', '.join(unknown)}, which is about windows; "
+                "leave it out, or choose mode='windows'"
+            )
+        return _BY_RECORD[train_type](**options)
+
+    @classmethod
+    def load(
+        cls,
+        train_type: str,
+        load_path: PlaceLike,
+        window_size: int,
+        stride: int | None = None,
+        storage_type: str | None = None,
+        *,
+        strict: bool = True,
+        mode: Mode | None = None,
+        **options: Any,
+    ) -> BaseDataset:
+        """Return the dataset of a keyed store.
+
+        Parameters
+        ----------
+        train_type
+            ``"seq"``, ``"sft"``, ``"dpo"`` or ``"grpo"``, or a registered one.
+        load_path
+            The store: a file or folder.
+        window_size
+            Values of a window, > 0. Records of ``dpo`` and ``grpo`` come whole, whatever it is.
+        stride
+            Values from one window to the next; None for ``window_size``.
+        storage_type
+            ``"h5"``, ``"bin"`` or ``"zarr"``, or a registered format; None tells it from the files.
+        strict
+            Whether the keys must agree in every shard; see `Store.load`.
+        mode
+            ``"windows"`` or ``"records"``. By default ``dpo`` and ``grpo`` give records, the others
+            windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI before it had records: they
+            cut all streams at the same places, so that pairs drift apart.
+        options
+            ``documents``, ``tail`` and ``pad_id``, as for `WindowDataset`; records take ``pad_id``.
+
+        Returns
+        -------
+        dataset
+            A map-style dataset with ``__getitems__``, ``collate`` and ``fingerprint``.
+
+        Raises
+        ------
+        ConfigError
+            If a setting is wrong.
+        StoreNotFoundError, MissingKeyError, SourceError
+            If the store is not there, lacks a key, or is damaged.
+
+        Examples
+        --------
+        >>> dataset = DatasetFactory.load("sft", "chats.zarr", 2048)  # doctest: +SKIP
+        >>> dataset[0]["input_ids"].shape  # doctest: +SKIP
+        torch.Size([2048])
+        """
+        made = cls.create(train_type, window_size, stride, mode=mode, **options)
+        return made.load(load_path, storage_type, strict=strict)

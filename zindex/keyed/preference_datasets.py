@@ -1,0 +1,231 @@
+"""Pairs for DPO and groups for GRPO, by record: what belongs together is never cut apart."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.datasets.batch_memory import Shapes, allocate_arrays
+from zindex.datasets.sample_batch import BatchTensors, SampleBatch
+from zindex.errors import SourceError
+from zindex.keyed.base_dataset import BaseDataset
+from zindex.keyed.columns import Column, Form, Request, read_columns
+from zindex.keyed.padding import PaddedBatch, dpo_collate_fn, grpo_collate_fn
+from zindex.keyed.store import Store
+from zindex.keyed.train_types import DPO, GRPO
+
+Int64Array = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+Spans = tuple[Int64Array, Int64Array]
+
+
+class _ByRecord(BaseDataset):
+    """A dataset whose samples are the records of its store."""
+
+    def _settings(self) -> dict[str, Any]:
+        return {"train_type": self.train_type.name, "records": True, "pad_id": self.pad_id}
+
+    def _count_samples(self, store: Store) -> int:
+        counts = {key: store.column(key).num_records for key in self.train_type.keys}
+        unknown = [key for key, count in counts.items() if count is None]
+        if unknown:
+            raise SourceError(
+                f"{self.train_type.name} needs a store that knows where its records begin, "
+                f"{', '.join(unknown)} of {store.path} do not say; write them with offsets "
+                "(record_keys of save_bin), or choose mode='windows'"
+            )
+        if len(set(counts.values())) > 1:
+            shown = ", ".join(f"{key} {count:,}" for key, count in counts.items())
+            raise SourceError(
+                f"the keys of {self.train_type.name} must have the same number of records, got "
+                f"{shown} in {store.path}; make the store again"
+            )
+        return next(iter(counts.values())) or 0
+
+    def _check_equal(
+        self, store: Store, numbers: Int64Array, lengths: dict[str, Int64Array]
+    ) -> None:
+        """Check that two keys have as many values in each record."""
+        (one, first), (other, second) = lengths.items()
+        wrong = np.flatnonzero(first != second)
+        if len(wrong):
+            at = int(wrong[0])
+            raise SourceError(
+                f"{one} and {other} of a record must be of one length, got {first[at]:,} and "
+                f"{second[at]:,} in record {numbers[at]:,} of {store.path}; make the store again"
+            )
+
+
+class DPODataset(_ByRecord):
+    """Pairs of answers: ``chosen`` and ``rejected``, each with the mask of what is trained.
+
+    Parameters
+    ----------
+    pad_id
+        What stands in batches where there is no token.
+
+    Notes
+    -----
+    A sample has ``chosen`` and ``rejected`` (int64) and ``chosen_mask`` and ``rejected_mask``
+    (bool), shape (tokens of that answer,).
+    """
+
+    def __init__(self, *, pad_id: int = 0) -> None:
+        super().__init__(DPO, pad_id=pad_id)
+
+    def collate(self, batch: Sequence[Any]) -> BatchTensors:
+        """Return pairs as tensors; see `zindex.keyed.dpo_collate_fn`."""
+        return dpo_collate_fn(batch, self.pad_id)
+
+    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+        """Return pairs by number."""
+        columns = {key: store.column(key) for key in self.train_type.keys}
+        spans = {key: column.record_spans(numbers) for key, column in columns.items()}
+        lengths = {key: stops - starts for key, (starts, stops) in spans.items()}
+        for name in ("chosen", "rejected"):
+            pair = {key: lengths[key] for key in (name, f"{name}_mask")}
+            self._check_equal(store, numbers, pair)
+        longest = max(int(length.max()) for length in lengths.values())
+        plane = len(numbers), longest
+        shapes: Shapes = {
+            key: (plane, torch.bool if key.endswith("_mask") else torch.int64) for key in columns
+        }
+        tensors, arrays = allocate_arrays(shapes)
+        requests = []
+        places = np.arange(len(numbers)) * longest
+        for output in self.train_type.outputs:
+            key = output.key
+            arrays[key].fill(self.pad_id if output.pad is None else output.pad)
+            requests.append(Request(columns[key], *spans[key], arrays[key], places, output.form))
+        read_columns(requests)
+        items = [
+            {key: tensors[key][row, : lengths[key][row]] for key in columns}
+            for row in range(len(numbers))
+        ]
+        return PaddedBatch(tensors, items)
+
+
+class GRPODataset(_ByRecord):
+    """Groups: a prompt, the responses to it, what of them is trained, and their rewards.
+
+    Parameters
+    ----------
+    pad_id
+        What stands in batches where there is no token.
+
+    Notes
+    -----
+    A sample has ``prompts`` (int64, shape (tokens,)), ``responses`` (list of int64) and ``masks``
+    (list of bool), of shape (tokens of that response,), and ``rewards`` (float32, shape
+    (responses,)). Groups may be of any sizes.
+    """
+
+    def __init__(self, *, pad_id: int = 0) -> None:
+        super().__init__(GRPO, pad_id=pad_id)
+
+    def collate(self, batch: Sequence[Any]) -> BatchTensors:
+        """Return groups as tensors; see `zindex.keyed.grpo_collate_fn`."""
+        return grpo_collate_fn(batch, self.pad_id)
+
+    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+        """Return groups by number."""
+        columns = {key: store.column(key) for key in self.train_type.keys}
+        prompts, rewards = (columns[key].record_spans(numbers) for key in ("prompts", "rewards"))
+        responses, masks = (_find_items(columns[key], numbers) for key in ("responses", "masks"))
+        counts = responses.counts
+        self._check_equal(store, numbers, {"responses": counts, "masks": masks.counts})
+        self._check_equal(store, numbers, {"responses": counts, "rewards": rewards[1] - rewards[0]})
+        rows = np.repeat(np.arange(len(numbers)), counts)
+        self._check_equal(
+            store, numbers[rows], {"responses": responses.lengths, "masks": masks.lengths}
+        )
+        prompt_lengths = prompts[1] - prompts[0]
+        width, depth = int(prompt_lengths.max()), int(responses.lengths.max(initial=0))
+        size, group_size = len(numbers), int(counts.max())
+        tensors, arrays = self._make_room(size, width, group_size, depth)
+        before = np.cumsum(counts) - counts
+        first = width - prompt_lengths
+        arrays["prompt_mask"][:] = np.arange(width) >= first[:, None]
+        arrays["group_mask"][:] = np.arange(group_size) < counts[:, None]
+        found = np.zeros((size, group_size), columns["rewards"].dtype)
+        within = np.arange(len(rows)) - before[rows]
+        places = (rows * group_size + within) * depth
+        begins = np.arange(size)
+        wanted: list[tuple[str, Spans, AnyArray, Int64Array, Form]] = [
+            ("prompts", prompts, arrays["prompts"], begins * width + first, "int64"),
+            ("rewards", rewards, found, begins * group_size, "copy"),
+            ("responses", responses.spans, arrays["responses"], places, "int64"),
+            ("masks", masks.spans, arrays["masks"], places, "bool"),
+        ]
+        read_columns(
+            [
+                Request(columns[key], *spans, target, where, form)
+                for key, spans, target, where, form in wanted
+            ]
+        )
+        arrays["rewards"][:] = found
+        lengths = np.split(responses.lengths, before[1:])
+        items = [
+            {
+                "prompts": tensors["prompts"][row, first[row] :],
+                "responses": _cut(tensors["responses"][row], lengths[row]),
+                "masks": _cut(tensors["masks"][row], lengths[row]),
+                "rewards": tensors["rewards"][row, : counts[row]],
+            }
+            for row in range(size)
+        ]
+        return PaddedBatch(tensors, items)
+
+    def _make_room(
+        self, size: int, width: int, group_size: int, depth: int
+    ) -> tuple[dict[str, torch.Tensor], dict[str, AnyArray]]:
+        """Return the tensors of a batch with nothing but padding, and arrays to fill them."""
+        shapes: Shapes = {
+            "prompts": ((size, width), torch.int64),
+            "prompt_mask": ((size, width), torch.bool),
+            "responses": ((size, group_size, depth), torch.int64),
+            "masks": ((size, group_size, depth), torch.bool),
+            "rewards": ((size, group_size), torch.float32),
+            "group_mask": ((size, group_size), torch.bool),
+        }
+        tensors, arrays = allocate_arrays(shapes)
+        for name, array in arrays.items():
+            array.fill(self.pad_id if name in ("prompts", "responses") else 0)
+        return tensors, arrays
+
+
+class _Items(NamedTuple):
+    """The items of some groups, one after the other."""
+
+    #: Where items begin and end.
+    spans: Spans
+    #: Items of each group.
+    counts: Int64Array
+
+    @property
+    def lengths(self) -> Int64Array:
+        """Values of each item."""
+        return self.spans[1] - self.spans[0]
+
+
+def _find_items(column: Column, records: Int64Array) -> _Items:
+    """Return where the items of records lie: a record that is no group is one item."""
+    starts, stops = column.record_spans(records)
+    if not column.has_groups:
+        return _Items((starts, stops), np.ones(len(records), np.int64))
+    groups = column.item_lengths(records)
+    counts = np.array([len(group) for group in groups])
+    lengths = np.concatenate(groups)
+    sums = np.cumsum(lengths) - lengths
+    before = np.cumsum(counts) - counts
+    # Of each item the values of its group's items before it.
+    within = sums - np.repeat(np.append(sums, 0)[before], counts)
+    firsts = np.repeat(starts, counts) + within
+    return _Items((firsts, firsts + lengths), counts)
+
+
+def _cut(rows: torch.Tensor, lengths: Int64Array) -> list[torch.Tensor]:
+    """Return rows without their padding."""
+    return [rows[k, :length] for k, length in enumerate(lengths.tolist())]

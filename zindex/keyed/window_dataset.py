@@ -1,0 +1,263 @@
+"""Windows of a store as samples: one read for all keys of a batch, straight into its tensors."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.datasets.batch_memory import Shapes, allocate_arrays
+from zindex.datasets.sample_batch import SampleBatch
+from zindex.errors import ConfigError, PlanError, SourceError
+from zindex.keyed.base_dataset import BaseDataset
+from zindex.keyed.columns import Request, read_columns
+from zindex.keyed.store import Store
+from zindex.keyed.train_types import IGNORED, Output, TrainType
+from zindex.keyed.windows import (
+    BoundedWindows,
+    PackedWindows,
+    Parts,
+    StreamWindows,
+    Tail,
+    Windows,
+    check_sizes,
+)
+from zindex.loading.collate import collate as join_samples
+
+Int64Array = npt.NDArray[np.int64]
+
+#: What windows make of where documents end: nothing; no window holds more than one; windows of the
+#: whole stream that say where they end; or whole documents packed into samples.
+Documents = Literal["ignore", "respect", "mark", "pack"]
+
+_DTYPES = {"int64": torch.int64, "bool": torch.bool}
+_POSITIONS, _DOCUMENTS = "position_ids", "document_ids"
+
+
+class WindowDataset(BaseDataset):
+    """Windows of a fixed number of values, cut out of all keys at the same places.
+
+    Parameters
+    ----------
+    train_type
+        What samples are made of.
+    window_size
+        Values of a window, w.
+    stride
+        Values from one window to the next; None for w. Less makes windows that overlap, more
+        leaves gaps.
+    documents
+        ``"ignore"``: windows of the stream of all values. ``"respect"``: windows of one document
+        each, from its start. ``"mark"``: as ``"ignore"``, and samples have ``position_ids`` that
+        begin at 0 in each document and ``document_ids``, the number of the document within the
+        sample, and no target is in another document than its input. ``"pack"``: whole documents
+        packed into samples by best fit, marked likewise.
+    tail
+        What becomes of targets behind the last full window of the stream, or of a document:
+        ``"drop"``, or ``"pad"`` with inputs of ``pad_id`` and targets of -100, or ``"short"``.
+        Packed samples are always filled up.
+    pad_id
+        What stands in inputs where there is no token.
+
+    Notes
+    -----
+    Where a sample has a ``loss_mask``, it is False at padding and at targets in other documents.
+    Documents are the records of the store. ``"respect"`` keeps 16 bytes in memory for each,
+    ``"mark"`` 8, ``"pack"`` 40.
+    """
+
+    def __init__(
+        self,
+        train_type: TrainType,
+        window_size: int,
+        stride: int | None = None,
+        *,
+        documents: Documents = "ignore",
+        tail: Tail = "drop",
+        pad_id: int = 0,
+    ) -> None:
+        super().__init__(train_type, pad_id=pad_id)
+        check_sizes(window_size, window_size if stride is None else stride)
+        for name, value, known in (("documents", documents, Documents), ("tail", tail, Tail)):
+            if value not in get_args(known):
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(get_args(known))}, got {value!r}; choose one"
+                )
+        if documents == "pack" and (stride is not None or tail == "short"):
+            raise ConfigError(
+                "documents='pack' makes samples without a stride that are filled up, got "
+                f"stride={stride!r} and tail={tail!r}; leave them out"
+            )
+        self.window_size = window_size
+        self.stride = window_size if stride is None else stride
+        self.documents: Documents = documents
+        self.tail: Tail = tail
+        self._windows: Windows | None = None
+        self._outputs: tuple[Output, ...] = ()
+
+    def get_index(self, index: int) -> tuple[int, int]:
+        """Return the values ``[begin, end)`` of the inputs of a window, as AstrAI names them.
+
+        Raises
+        ------
+        NotLoadedError
+            Before ``load``.
+        PlanError
+            If the store is too short for a window.
+        IndexError
+            If there is no such window.
+        ConfigError
+            If samples are packed, so that they are no windows.
+        """
+        self.opened  # noqa: B018
+        if not self.num_samples:
+            raise PlanError(
+                f"Data too short: a window of {self.window_size:,} needs {self.window_size + 1:,} "
+                f"values, got {self.count:,}; choose a shorter window or tail='pad'"
+            )
+        if self.documents == "pack":
+            raise ConfigError(
+                "get_index needs windows, got documents='pack', whose samples have several "
+                "documents; read the sample's document_ids"
+            )
+        if not -self.num_samples <= index < self.num_samples:
+            raise IndexError(f"index {index} is out of range for {self.num_samples} windows")
+        parts = self._find(np.array([index % self.num_samples]))
+        begin = int(parts.starts[0])
+        return begin, begin + int(parts.lengths.sum()) - 1
+
+    def collate(self, batch: Sequence[Any]) -> Any:
+        """Return the tensors of a batch, by name: shape (samples, window_size)."""
+        return join_samples(batch)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "train_type": self.train_type.name,
+            "window_size": self.window_size,
+            "stride": self.stride,
+            "documents": self.documents,
+            "tail": self.tail,
+            "pad_id": self.pad_id,
+        }
+
+    def _count_samples(self, store: Store) -> int:
+        keys = list(self.train_type.keys)
+        self._outputs = self.outputs_of(store)
+        store.check_lengths([output.key for output in self._outputs])
+        length = min(store.column(key).length for key in keys)
+        stream = np.array([0, length], np.int64)
+        if self.documents == "ignore":
+            windows: Windows = StreamWindows(stream, self.window_size, self.stride, self.tail)
+        else:
+            bounds = _document_bounds(store, keys[0])
+            if self.documents == "respect":
+                windows = StreamWindows(bounds, self.window_size, self.stride, self.tail)
+            elif self.documents == "mark":
+                inner = StreamWindows(stream, self.window_size, self.stride, self.tail)
+                windows = BoundedWindows(inner, bounds)
+            else:
+                windows = PackedWindows(bounds, self.window_size)
+        self._windows = windows
+        return windows.num_windows
+
+    def _find(self, numbers: Int64Array) -> Parts:
+        assert self._windows is not None
+        return self._windows.find_parts(numbers)
+
+    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+        """Return windows by number."""
+        plane = len(numbers), self.window_size
+        parts = self._find(numbers)
+        outputs = [output for output in self._outputs if not self._is_made(output.name)]
+        shapes: Shapes = {}
+        for output in outputs:
+            kind = store.column(output.key).dtype
+            dtype = _DTYPES.get(output.form) or torch.from_numpy(np.empty(0, kind)).dtype
+            shapes[output.name] = (plane, dtype)
+        if self._marks:
+            shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
+        tensors, arrays = allocate_arrays(shapes)
+        if not self._windows_are_full:
+            for output in outputs:
+                arrays[output.name].fill(self.pad_id if output.pad is None else output.pad)
+        read_columns([self._request(store, item, parts, arrays[item.name]) for item in outputs])
+        if self._marks:
+            _mark(arrays, parts, outputs)
+        batch = SampleBatch(tensors)
+        if self.tail != "short":
+            return batch
+        targets = parts.lengths - 1
+        if (targets == self.window_size).all():
+            return batch
+        lengths = targets.tolist()
+        return SampleBatch.of_items(
+            [
+                {name: value[:length] for name, value in item.items()}
+                for item, length in zip(batch, lengths, strict=True)
+            ]
+        )
+
+    @property
+    def _windows_are_full(self) -> bool:
+        """Whether every place of every tensor has a value of the store."""
+        return self._windows is not None and self._windows.are_full
+
+    @property
+    def _marks(self) -> bool:
+        """Whether samples say where documents end."""
+        return self.documents in ("mark", "pack")
+
+    def _is_made(self, name: str) -> bool:
+        """Return whether an output is computed, and not read."""
+        return self._marks and name == _POSITIONS
+
+    def _request(
+        self, store: Store, output: Output, parts: Parts, target: npt.NDArray[Any]
+    ) -> Request:
+        """Return what an output needs: of each part the values that are within its w places."""
+        skipped = np.maximum(output.shift - parts.offsets, 0)
+        first = np.maximum(parts.offsets - output.shift, 0)
+        starts = parts.starts + skipped
+        lengths = np.minimum(parts.lengths - skipped, self.window_size - first)
+        if not (output.shift or self._marks or self._windows_are_full):
+            # The last value of a window that is cut short is a target and no input.
+            lengths = lengths - (parts.lengths <= self.window_size)
+        places = parts.rows * self.window_size + first
+        return Request(
+            store.column(output.key), starts, starts + lengths, target, places, output.form
+        )
+
+
+def _document_bounds(store: Store, key: str) -> Int64Array:
+    """Return where documents begin, and where the last one ends."""
+    column = store.column(key)
+    if column.num_records is None:
+        raise SourceError(
+            f"{key} of {store.path} must know where its documents begin to respect, mark or pack "
+            "them, and its files do not say; write them with offsets, or choose documents='ignore'"
+        )
+    return column.record_offset(0, column.num_records)
+
+
+def _mark(arrays: dict[str, npt.NDArray[Any]], parts: Parts, outputs: Sequence[Output]) -> None:
+    """Fill in positions and documents, and ignore targets of other documents than their inputs."""
+    size, width = arrays[_DOCUMENTS].shape
+    # One value more than inputs, which only serves as a target.
+    documents = np.full((size, width + 1), -1, np.int64)
+    positions = np.zeros((size, width + 1), np.int64)
+    is_first = np.ones(len(parts.rows), np.bool_)
+    is_first[1:] = parts.rows[1:] != parts.rows[:-1]
+    order = np.arange(len(parts.rows))
+    numbers = order - np.maximum.accumulate(np.where(is_first, order, 0))
+    before = np.cumsum(parts.lengths) - parts.lengths
+    steps = np.arange(int(parts.lengths.sum())) - np.repeat(before, parts.lengths)
+    places = np.repeat(parts.rows * (width + 1) + parts.offsets, parts.lengths) + steps
+    documents.reshape(-1)[places] = np.repeat(numbers, parts.lengths)
+    positions.reshape(-1)[places] = steps
+    arrays[_DOCUMENTS][:] = documents[:, :width]
+    arrays[_POSITIONS][:] = positions[:, :width]
+    is_other = (documents[:, 1:] != documents[:, :-1]) | (documents[:, 1:] < 0)
+    for output in outputs:
+        if output.shift:
+            arrays[output.name][is_other] = IGNORED if output.form == "int64" else 0
