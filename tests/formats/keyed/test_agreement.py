@@ -93,8 +93,8 @@ def test_records_of_other_names() -> None:
     shards = [
         shard(
             "a.h5",
-            array("k", [3, 1], names=("data_0", "data_1")),
-            array("m", [3, 1], names=("data_0", "data_2")),
+            array("k", [3, 1], names=("k/data_0", "k/data_1")),
+            array("m", [3, 1], names=("m/data_0", "m/data_2")),
         )
     ]
     message = r"record 1 of shard 'a\.h5' is 'data_1' in 'k' and 'data_2' in 'm';"
@@ -103,8 +103,8 @@ def test_records_of_other_names() -> None:
 
 
 def test_groups_without_items_have_any_name() -> None:
-    prompts = array("p", [3, 1, 2], names=("data_0", "data_1", "data_2"))
-    names = ("data_0/data_0", "data_2/data_0", "data_2/data_1")
+    prompts = array("p", [3, 1, 2], names=("p/data_0", "p/data_1", "p/data_2"))
+    names = ("r/data_0/data_0", "r/data_2/data_0", "r/data_2/data_1")
     fitting = array("r", [2, 2, 2], names=names, groups=[0, 1, 1, 3])
     assert counts(check_shards([shard("a", prompts, fitting)])) == [[3, 3]]
     other = array("r", [2, 2, 2], names=names, groups=[0, 1, 3, 3])

@@ -25,7 +25,7 @@ def values_of(array: KeyedArray) -> list[list[int]]:
     with h5py.File(array.path) as file:
         places = zip(array.names, array.extent_start, array.extent_length, strict=True)
         for name, start, length in places:
-            stored = file[f"{array.key}/{name}"]
+            stored = file[name]
             if start >= 0:
                 raw = np.frombuffer(content, stored.dtype.newbyteorder("<"), length, start)
                 assert raw.tolist() == stored[:].tolist()
@@ -47,7 +47,7 @@ def test_twelve_datasets_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     write(tmp_path / "data_0.h5", sequence=records, loss_mask=[r % 2 == 0 for r in records])
     (shard,) = read_h5_shards(tmp_path)
     sequence = shard.arrays["sequence"]
-    assert sequence.names == tuple(f"data_{i}" for i in range(12))
+    assert sequence.names == tuple(f"sequence/data_{i}" for i in range(12))
     assert values_of(sequence) == [r.tolist() for r in records]
     assert (sequence.extent_start >= 0).all()
     assert sequence.item_offset is not None
@@ -100,7 +100,7 @@ def test_records_of_several_items(tmp_path: Path) -> None:
     assert array.group_offset is not None
     assert array.group_offset.tolist() == [0, 11, 22, 22]
     assert array.names is not None
-    assert array.names[10:12] == ("data_0/data_10", "data_1/data_0")
+    assert array.names[10:12] == ("responses/data_0/data_10", "responses/data_1/data_0")
     assert values_of(array) == [item.tolist() for record in responses for item in record]
     assert (array.num_records, arrays["rewards"].num_records) == (3, 3)
     assert (arrays["none"].num_records, arrays["none"].length) == (0, 0)

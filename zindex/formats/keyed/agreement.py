@@ -103,9 +103,9 @@ def _record_names(array: KeyedArray) -> list[str]:
     """Return the names of the records of a key, or nothing for groups without items."""
     names = array.names or ()
     if array.group_offset is None:
-        return list(names)
+        return [name.split("/")[1] for name in names]
     return [
-        names[start].split("/")[0] if start < stop else ""
+        names[start].split("/")[1] if start < stop else ""
         for start, stop in pairwise(array.group_offset.tolist())
     ]
 

@@ -216,7 +216,7 @@ class _KeyReader:
             )
         self.start.append(start)
         self.length.append(length)
-        self.names.append(name)
+        self.names.append(f"{self.key}/{name}")
 
     def _place(self, name: str) -> str:
         """Return file and dataset for messages."""
