@@ -247,7 +247,7 @@ class _Import:
         meta_fields = [name.lower() for name in self.identity["meta_names"]]
         gathered = Gathered(results, self.settings, meta_fields)
         prefix, urls = _split_prefix(self.source.urls)
-        own = _url_arrays(urls, gathered.count_of_urls(len(urls)))
+        own = url_arrays(urls, gathered.count_of_urls(len(urls)))
         plan = await asyncio.to_thread(begin_store, self._plan(gathered, own))
         layouts = {layout.name: layout for layout in plan.layouts}
         wanted: list[tuple[Any, Kind, ArrayLayout]] = []
@@ -351,8 +351,16 @@ def _split_prefix(urls: Sequence[str]) -> tuple[str, list[str]]:
     return prefix, [url[len(prefix) :] for url in urls]
 
 
-def _url_arrays(urls: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that say which file each record is from."""
+def url_arrays(urls: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that say which file each record is from.
+
+    Parameters
+    ----------
+    urls
+        The files.
+    counts
+        Shape (files,), int64: records of each.
+    """
     names = [url.encode("utf-8", "surrogateescape") for url in urls]
     bounds = list(accumulate(map(len, names), initial=0))
     return {

@@ -15,6 +15,7 @@ from zindex.building.executor import SerialExecutor, run_builds
 from zindex.building.held import drop_held, order_lengths
 from zindex.building.repairs.remade_source import open_same_lengths
 from zindex.building.repairs.remake_blend import RemadeBlend
+from zindex.building.repairs.remake_keyed import RemadeKeyed
 from zindex.building.repairs.remake_packing import RemadePacking
 from zindex.building.repairs.remake_records import RemadeRecords
 from zindex.building.samples import compute_boundaries
@@ -84,6 +85,8 @@ def open_remade(
         return _RemadeCorpus(plan, facts or {}, source)
     if plan.kind == KIND and "import" in plan.spec:
         return RemadeRecords(plan, source)
+    if plan.kind == KIND and "convert" in plan.spec:
+        return RemadeKeyed(plan, source)
     kind = plan.spec.get("kind")
     if kind == "gpt":
         return _RemadeIndex(plan, source)

@@ -8,7 +8,11 @@ import numpy.typing as npt
 
 from zindex.building.executor import SerialExecutor
 from zindex.building.records.import_records import import_records
+from zindex.building.records.record_files import open_files
 from zindex.errors import ConfigError, FingerprintMismatchError
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import SampleFiles
+from zindex.sources.token_lines import TokenLines
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
@@ -41,20 +45,29 @@ class RemadeRecords:
         if self._made is not None:
             return self._made
         identity = self.plan.spec["import"]
-        if not isinstance(self._source, str) or identity["kind"] is None:
+        lines = identity.get("token_lines")
+        if not isinstance(self._source, str) or (identity["kind"] is None and lines is None):
             raise ConfigError(
                 f"{self.plan.root} was imported from files, which must be named to repair it; give "
                 "--source PATH, or import them again at another place"
             )
         self._folder = TemporaryDirectory(prefix="zindex-repair-")
+        on_damage: OnDamage = "skip" if identity["skip_damaged"] else "error"
+        source: str | SampleFiles = self._source
+        if lines is not None:
+            files, found = open_files(source, "jsonl", on_damage=on_damage)
+            dtypes = {key: lines["dtypes"][key] for key in lines["keys"]}
+            source = TokenLines(
+                files, found["source"], dtypes, lines["groups"], on_damage=on_damage
+            )
         made = import_records(
-            self._source,
+            source,
             f"{self._folder.name}/records.zarr",
             kind=identity["kind"],
             fields=identity["fields"],
             dtypes=identity["dtypes"],
             meta_names=identity["meta_names"],
-            on_damage="skip" if identity["skip_damaged"] else "error",
+            on_damage=on_damage,
             client=SerialExecutor(),
         )
         if made.fingerprint != self.plan.fingerprint:

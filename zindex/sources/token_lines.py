@@ -1,0 +1,217 @@
+"""Lines with lists of numbers under several keys, as records of flat arrays."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from zindex.errors import ConfigError, SourceError
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
+
+#: Behind a key, the field with the lengths of its items.
+LENGTH_SUFFIX = "_length"
+
+# Lines that are looked at to learn what the keys are.
+_MAX_LOOK = 1000
+# Keys that go along with another one, value by value; ``<key>_mask`` goes with ``<key>``.
+_COMPANIONS = {"loss_mask": "sequence", "position_ids": "sequence", "masks": "responses"}
+# And one that has a value for each item of another one.
+_PER_ITEM = {"rewards": "responses"}
+
+
+class TokenLines(WrappedFiles):
+    """Records of the keys of lines; lists of lists become all their values, and their lengths.
+
+    Parameters
+    ----------
+    files
+        The lines, as `JsonlFiles` gives them.
+    files_fingerprint
+        What identifies them, however they are cut.
+    dtypes
+        Numpy dtype name of each key to keep.
+    groups
+        Keys whose values are lists of lists: ``<key>_length`` is then a field of its own.
+    on_damage
+        Whether a line that lacks a key, or whose keys do not match, is an error or left out.
+
+    Raises
+    ------
+    ConfigError
+        If a key has the name of another one's lengths.
+    """
+
+    def __init__(
+        self,
+        files: SampleFiles,
+        files_fingerprint: str,
+        dtypes: Mapping[str, str],
+        groups: Sequence[str] = (),
+        *,
+        on_damage: OnDamage = "error",
+    ) -> None:
+        super().__init__(files, files_fingerprint)
+        self.dtypes = dict(dtypes)
+        self.groups = tuple(groups)
+        self.on_damage = on_damage
+        for key in self.dtypes:
+            if f"{key}{LENGTH_SUFFIX}" in self.dtypes:
+                raise ConfigError(
+                    f"a key must not be called {key}{LENGTH_SUFFIX} beside {key}, for the store "
+                    f"keeps the lengths of the items of {key} by that name; rename it, or name the "
+                    "keys to keep by their dtypes (--dtype)"
+                )
+        self._companions = {
+            key: other for key in self.dtypes if (other := _companion(key)) in self.dtypes
+        }
+
+    @property
+    def field_dtypes(self) -> dict[str, str]:
+        """Dtype of each field of the records, in their order."""
+        found = {}
+        for key, dtype in self.dtypes.items():
+            found[key] = dtype
+            if key in self.groups:
+                found[f"{key}{LENGTH_SUFFIX}"] = "int64"
+        return found
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the records beside the files."""
+        # A JSON object has no order, and the keys have one.
+        keys = list(self.dtypes)
+        return {"token_lines": {"keys": keys, "dtypes": self.dtypes, "groups": list(self.groups)}}
+
+    def convert(self, samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the record of each line.
+
+        Raises
+        ------
+        SourceError
+            If a line lacks a key, or its keys do not match; unless such lines are left out.
+        """
+        for sample in samples:
+            try:
+                record = self._flatten(sample)
+            except SourceError as error:
+                if self.on_damage == "skip":
+                    self.num_refused += 1
+                    continue
+                raise SourceError(
+                    f"{error}, in line {int(sample['__key__']) + 1:,} of {sample['__url__']}; mend "
+                    "it, or leave out such lines with on_damage='skip' (--on-damage skip)"
+                ) from None
+            record["__key__"] = sample["__key__"]
+            record["__url__"] = sample["__url__"]
+            yield record
+
+    def _flatten(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of one line."""
+        record = {}
+        for key in self.dtypes:
+            value = sample.get(key)
+            if not isinstance(value, list):
+                raise SourceError(f"{key!r} must be a list, got {_shorten(value)}")
+            if key in self.groups:
+                if not all(isinstance(item, list) for item in value):
+                    raise SourceError(f"{key!r} must be a list of lists, got {_shorten(value)}")
+                record[key] = list(chain.from_iterable(value))
+                record[f"{key}{LENGTH_SUFFIX}"] = list(map(len, value))
+            else:
+                record[key] = value
+        for key, other in self._companions.items():
+            self._compare(key, other, sample)
+        return record
+
+    def _compare(self, key: str, other: str, sample: Mapping[str, Any]) -> None:
+        """Check that two keys of a line have as many values as they must."""
+        one, two = sample[key], sample[other]
+        if key in self.groups and other in self.groups:
+            one, two = list(map(len, one)), list(map(len, two))
+            if one != two:
+                raise SourceError(
+                    f"the items of {key!r} must be as long as those of {other!r}, their lengths "
+                    f"are {_shorten(one)} and {_shorten(two)}"
+                )
+        elif len(one) != len(two):
+            raise SourceError(
+                f"{key!r} must have as many values as {other!r} has, got {len(one):,} and "
+                f"{len(two):,}"
+            )
+
+
+def open_token_lines(
+    files: SampleFiles,
+    files_fingerprint: str,
+    dtypes: Mapping[str, str] | None = None,
+    *,
+    on_damage: OnDamage = "error",
+) -> TokenLines:
+    """Return the records of lines after a look at the first of them.
+
+    Parameters
+    ----------
+    files, files_fingerprint, on_damage
+        See `TokenLines`.
+    dtypes
+        Numpy dtype name of each key to keep. None keeps what is a list in the first line: keys with
+        ``mask`` in their name as bool, with ``reward`` or with fractions as float32, others as
+        int32.
+
+    Raises
+    ------
+    SourceError
+        If there is no line, or none of its values is a list.
+    """
+    seen: dict[str, list[Any]] = {}
+    for count, sample in enumerate(_look(files)):
+        if not seen:
+            names = sample if dtypes is None else dtypes
+            seen = {key: value for key in names if isinstance(value := sample.get(key, []), list)}
+        for key, value in seen.items():
+            if not value and isinstance(sample.get(key), list):
+                seen[key] = sample[key]
+        if all(seen.values()) or count >= _MAX_LOOK:
+            break
+    if not seen:
+        raise SourceError(
+            f"lines must have lists of numbers under their keys, the first of {files.urls[0]} has "
+            "none; name other files, or make tokens of texts with zindex tokenize"
+        )
+    groups = [key for key, value in seen.items() if value and isinstance(value[0], list)]
+    if dtypes is None:
+        dtypes = {key: _choose_dtype(key, value) for key, value in seen.items()}
+    return TokenLines(files, files_fingerprint, dtypes, groups, on_damage=on_damage)
+
+
+def _look(files: SampleFiles) -> Iterator[dict[str, Any]]:
+    """Yield the samples of files, part after part."""
+    for part in range(files.num_parts):
+        samples = files.read_part(part)
+        assert isinstance(samples, Iterator)
+        yield from samples
+
+
+def _choose_dtype(key: str, value: Sequence[Any]) -> str:
+    """Return the dtype of a key by its name, or by some of its values."""
+    if "mask" in key:
+        return "bool"
+    flat = chain.from_iterable(value) if value and isinstance(value[0], list) else value
+    if "reward" in key or any(isinstance(item, float) for item in flat):
+        return "float32"
+    return "int32"
+
+
+def _companion(key: str) -> str | None:
+    """Return the key that another one goes along with."""
+    if key in _COMPANIONS:
+        return _COMPANIONS[key]
+    if key in _PER_ITEM:
+        return _PER_ITEM[key]
+    return key.removesuffix("_mask") if key.endswith("_mask") else None
+
+
+def _shorten(value: Any) -> str:
+    """Return a value for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
