@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from zindex.kernels.bijection import NUM_ROUNDS
-from zindex.plan.keys import Stage, cut_keys, edit_seed, round_keys
+from zindex.plan.keys import Stage, cut_keys, edit_seed, record_split_key, round_keys
 from zindex.plan.split import SPLIT_NAMES
 
 DIGESTS = [hashlib.sha256(name).hexdigest() for name in (b"a", b"b")]
@@ -60,3 +60,8 @@ def test_seeds_and_keys_of_edits_are_their_own() -> None:
     }
     assert len(keys) == 4
     assert edit_seed(7, "train", 1) == edit_seed(7, "train", 1)
+
+
+def test_the_key_of_a_split_of_records_depends_on_the_seed() -> None:
+    assert len({record_split_key(seed).tobytes() for seed in (0, 1, 2**32)}) == 3
+    assert (record_split_key(7).shape, record_split_key(7).dtype) == ((2,), np.uint64)

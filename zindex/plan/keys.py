@@ -29,6 +29,7 @@ class Stage(IntEnum):
     CUT = 7
     STREAM_ORDER = 8
     STREAM_BUFFER = 9
+    RECORD_SPLIT = 10
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -167,6 +168,22 @@ def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int
     words = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(4)]
     # Such keys are used once, so they are not kept.
     return _draw_keys.__wrapped__(seed, int(stage), *words, *numbers, num_words=num_words)
+
+
+def record_split_key(seed: int) -> RoundKeys:
+    """Return the key of the hash by which records fall into splits.
+
+    Parameters
+    ----------
+    seed
+        The seed of the split, >= 0.
+
+    Returns
+    -------
+    key
+        Shape (2,), uint64. Stores of the same records share it, whatever they hold of them.
+    """
+    return _draw_keys(seed, int(Stage.RECORD_SPLIT), num_words=2)
 
 
 @lru_cache(maxsize=_NUM_CACHED)

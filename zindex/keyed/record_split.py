@@ -1,0 +1,128 @@
+"""Which records of a store are for training, and which for validation and tests.
+
+The split is made before windows are cut, so that no text is in two splits, as it would be if
+overlapping windows were drawn. It is arithmetic on the numbers of records: nothing is read.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError, PlanError
+from zindex.plan.keys import record_split_key
+from zindex.plan.split import SPLIT_NAMES, parse_and_normalize_split
+
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+
+# Records that are looked at together.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSplit:
+    """Records in splits by a keyed hash of their numbers.
+
+    Notes
+    -----
+    Law: a record's split depends on its number, the fractions and the seed alone. So records that
+    are added at the end change nothing for those before, and two stores made of the same records,
+    such as one for SFT and one for DPO, are split alike. The sizes of splits are near their
+    fractions, not equal to them: of n records, within about ``sqrt(n)``.
+    A larger fraction of the last split only takes records from those before it.
+
+    Examples
+    --------
+    >>> split = RecordSplit("80,20", seed=1)
+    >>> split.find("valid", 20)
+    array([ 4,  6, 11, 13])
+    """
+
+    split: str
+    """Weights of train, valid and test, such as ``"99,1"``."""
+    seed: int = 0
+    """Seed of the hash, >= 0."""
+
+    def __post_init__(self) -> None:
+        parse_and_normalize_split(self.split)
+        is_whole = isinstance(self.seed, int | np.integer) and not isinstance(self.seed, bool)
+        if not is_whole or self.seed < 0:
+            raise ConfigError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+
+    def assign(self, records: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
+        """Return the splits of records.
+
+        Parameters
+        ----------
+        records
+            Shape (records,), any integer dtype: their numbers, >= 0.
+
+        Returns
+        -------
+        splits
+            Shape (records,), int8: 0 for train, 1 for valid, 2 for test.
+        """
+        fractions = parse_and_normalize_split(self.split)
+        # In float64 the fractions before a split that is empty can add up to less than 1.
+        bounds = [
+            sum(fractions[:number]) if sum(fractions[number:]) else 2.0
+            for number in range(1, len(fractions))
+        ]
+        hashes = _hash(records.astype(np.uint64), record_split_key(int(self.seed)))
+        places = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        found = np.zeros(len(records), np.int8)
+        for bound in bounds:
+            found += places >= bound
+        return found
+
+    def find(self, name: str, num_records: int) -> Int64Array:
+        """Return the records of one split.
+
+        Parameters
+        ----------
+        name
+            ``"train"``, ``"valid"`` or ``"test"``.
+        num_records
+            Records of the store.
+
+        Returns
+        -------
+        records
+            Shape (records of the split,), int64, ascending.
+
+        Raises
+        ------
+        ConfigError
+            If there is no split of that name.
+        PlanError
+            If it has no record.
+        """
+        if name not in SPLIT_NAMES:
+            raise ConfigError(
+                f"a split must be one of {', '.join(SPLIT_NAMES)}, got {name!r}; choose one"
+            )
+        number = SPLIT_NAMES.index(name)
+        parts = []
+        for start in range(0, num_records, _BLOCK):
+            records = np.arange(start, min(start + _BLOCK, num_records), dtype=np.int64)
+            parts.append(records[self.assign(records) == number])
+        found = np.concatenate([np.empty(0, np.int64), *parts])
+        if not len(found):
+            raise PlanError(
+                f"a split must have records, got none of {num_records:,} for {name!r} of "
+                f"{self.split!r}; raise its weight, or choose another seed than {self.seed}"
+            )
+        return found
+
+
+def _hash(values: UInt64Array, key: UInt64Array) -> UInt64Array:
+    """Return a keyed hash of each value: twice the finaliser of SplitMix64 (Steele et al.)."""
+    hashes = values
+    for word in key:
+        hashes = hashes ^ word
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes = hashes ^ (hashes >> np.uint64(31))
+    return hashes
