@@ -44,8 +44,13 @@ def test_files(tmp_path: Path, name: str, wanted: str) -> None:
     assert detect_format(tmp_path / name) == wanted
 
 
-def test_urls() -> None:
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert detect_format("s3://bucket/store") == detect_format("https://host/store") == "zarr"
+    assert detect_format(object()) == "zarr"
+    touch(tmp_path, "a b/a.h5")
+    assert detect_format(f"file://{tmp_path}/a%20b") == "h5"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert detect_format("~/a b") == "h5"
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.txt", "meta.json", "h5", ".h5"])

@@ -1,6 +1,7 @@
 """Which format a path of keyed tokens has, by the names of its files."""
 
 import os
+from urllib.parse import unquote, urlsplit
 
 from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.formats.keyed.bin_folder import META
@@ -10,18 +11,18 @@ from zindex.formats.keyed.natural_order import list_below
 _ENDING = {**dict.fromkeys(SUFFIXES, "h5"), ".jsonl": "jsonl"}
 
 
-def detect_format(path: str | os.PathLike[str]) -> str:
+def detect_format(path: object) -> str:
     """Return ``"h5"``, ``"bin"``, ``"zarr"`` or ``"jsonl"``: the format of the files at a path.
 
     A folder is ``"zarr"`` if it has a ``zarr.json`` itself, ``"h5"`` with any ``.h5`` or ``.hdf5``
     file below it, ``"bin"`` with ``.bin`` files and a ``meta.json`` below it, and ``"jsonl"`` if
-    there is none of these but a ``.jsonl`` file. A URL is ``"zarr"``, for object stores hold
-    nothing else.
+    there is none of these but a ``.jsonl`` file. What is in an object store is ``"zarr"``, for
+    the others are read from file systems alone.
 
     Parameters
     ----------
     path
-        A file, a folder or a URL.
+        A file, a folder, or the place of a store in an object store.
 
     Raises
     ------
@@ -30,9 +31,12 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     ConfigError
         If a file has another ending, or a folder has two formats.
     """
-    place = os.fspath(path)
-    if "://" in place:
+    # A place in an object store is a URL, or an object of a layer above this one.
+    place = os.fspath(path) if isinstance(path, str | os.PathLike) else "://"
+    scheme, separator, _ = place.partition("://")
+    if separator and scheme != "file":
         return "zarr"
+    place = unquote(urlsplit(place).path) if separator else os.path.expanduser(place)
     if os.path.isfile(place):
         name = _ENDING.get(os.path.splitext(place)[1])
         if name is None:

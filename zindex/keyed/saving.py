@@ -1,0 +1,217 @@
+"""Tensors by key, written to files as AstrAI writes them, and read back whole.
+
+Stores are for training; these functions are for making small files, and for looking into them.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.errors import ConfigError
+from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
+from zindex.formats.keyed.h5_file import EMPTY_DTYPE, open_h5, read_h5_shards, write_h5_file
+from zindex.formats.keyed.shards import KeyedArray
+
+Array = npt.NDArray[Any]
+#: A record: flat values, or several of these where it is a group of items.
+Record = torch.Tensor | Array | Sequence[torch.Tensor | Array]
+TensorGroup = Mapping[str, Sequence[Record]]
+
+
+def save_h5(file_path: str | os.PathLike[str], file_name: str, tensor_group: TensorGroup) -> None:
+    """Write tensors to the file ``<file_path>/<file_name>.h5``, each as a dataset of its key.
+
+    Parameters
+    ----------
+    file_path
+        The folder, made where it is missing.
+    file_name
+        Name of the file, without its ending.
+    tensor_group
+        Of each key its records: flat tensors or arrays, or lists of these where a record is a group
+        of items, such as the responses to a prompt.
+
+    Raises
+    ------
+    ConfigError
+        If a record is something else, is of bfloat16, or h5py is not installed.
+    SourceError
+        If a key, a dtype or a shape cannot be stored.
+    """
+    arrays = _to_arrays(tensor_group)
+    write_h5_file(os.path.join(file_path, f"{file_name}.h5"), arrays)
+
+
+def save_bin(
+    file_path: str | os.PathLike[str],
+    tensor_group: TensorGroup,
+    record_keys: Sequence[str] | None = None,
+) -> None:
+    """Write tensors to a folder of raw arrays, those of a key one after the other.
+
+    Parameters
+    ----------
+    file_path
+        The folder, made where it is missing.
+    tensor_group
+        Of each key its records, of one dtype: flat tensors or arrays, or lists of these where a
+        record is a group of items, such as the responses to a prompt.
+    record_keys
+        Keys of which it is stored where records begin, so that they can be read one by one. Keys
+        with groups always are among them. None: all keys if one of them has groups, else none.
+
+    Raises
+    ------
+    ConfigError
+        If a record is something else or of bfloat16, or ``record_keys`` names no key.
+    SourceError
+        If a key, a dtype or a shape cannot be stored.
+    """
+    arrays = _to_arrays(tensor_group)
+    grouped = {key for key, records in arrays.items() if any(_is_group(item) for item in records)}
+    named = set(arrays if grouped else ()) if record_keys is None else set(record_keys)
+    if named - arrays.keys():
+        raise ConfigError(
+            f"record_keys must name keys of the tensors, {', '.join(arrays)}, got "
+            f"{', '.join(sorted(named - arrays.keys()))}; leave them out"
+        )
+    flat = {key: _flatten(records) for key, records in arrays.items()}
+    write_bin_folder(
+        file_path,
+        flat,
+        dtypes={key: items[0].dtype.name if items else EMPTY_DTYPE for key, items in flat.items()},
+        item_offset={
+            key: _to_offset([len(item) for item in flat[key]]) for key in (*grouped, *named)
+        },
+        group_offset={
+            key: _to_offset([len(record) if _is_group(record) else 1 for record in arrays[key]])
+            for key in grouped
+        },
+    )
+
+
+def load_h5(file_path: str | os.PathLike[str], share_memory: bool = True) -> dict[str, list[Any]]:
+    """Read all HDF5 files at or below a path into memory.
+
+    Parameters
+    ----------
+    file_path
+        A file or a folder.
+    share_memory
+        Whether to move the tensors to shared memory, for processes that start later.
+
+    Returns
+    -------
+    tensors
+        Of each key its records over all files, in natural order: tensors, or lists of tensors.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    SourceError
+        If a file is damaged.
+    """
+    loaded: dict[str, list[Any]] = {}
+    for shard in read_h5_shards(file_path):
+        for key, array in shard.arrays.items():
+            items = [torch.from_numpy(item) for item in _read_datasets(array)]
+            if share_memory:
+                items = [item.share_memory_() for item in items]  # type: ignore[no-untyped-call]
+            records: list[Any] = items
+            if array.group_offset is not None:
+                bounds = array.group_offset.tolist()
+                records = [items[a:b] for a, b in pairwise(bounds)]
+            loaded.setdefault(key, []).extend(records)
+    return loaded
+
+
+def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]:
+    """Map all folders of raw arrays at or below a path.
+
+    Parameters
+    ----------
+    file_path
+        A folder.
+
+    Returns
+    -------
+    tensors
+        Of each key one tensor for every folder, in natural order. What is written to a tensor stays
+        in this process and does not reach the file.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such folder.
+    SourceError
+        If a folder is damaged.
+    """
+    loaded: dict[str, list[torch.Tensor]] = {}
+    for shard in read_bin_shards(file_path):
+        for key, array in shard.arrays.items():
+            # An empty file cannot be mapped.
+            values: Array = np.empty(0, array.dtype)
+            if array.length:
+                values = np.memmap(array.path, array.dtype, mode="c", shape=(array.length,))
+            loaded.setdefault(key, []).append(torch.from_numpy(values))
+    return loaded
+
+
+def _read_datasets(array: KeyedArray) -> list[Array]:
+    """Return the datasets of a key of one HDF5 file."""
+    with open_h5(array.path) as file:
+        return [file[name][:].astype(array.dtype, copy=False) for name in array.names or ()]
+
+
+def _to_arrays(tensor_group: TensorGroup) -> dict[str, list[Any]]:
+    """Return the records of each key as arrays, or lists of arrays."""
+    if not tensor_group:
+        raise ConfigError("tensors must have one or more keys, got none; give a key")
+    return {
+        key: [_to_array(record, key) for record in records] for key, records in tensor_group.items()
+    }
+
+
+def _to_array(record: Record, key: str) -> Array | list[Array]:
+    """Return a record as an array, or as a list of arrays if it is a group."""
+    if isinstance(record, np.ndarray):
+        return record
+    if isinstance(record, torch.Tensor):
+        if record.dtype == torch.bfloat16:
+            raise ConfigError(
+                f"tensors must have a dtype that numpy has, {key!r} has bfloat16; store "
+                "tensor.float() instead"
+            )
+        return record.detach().cpu().numpy()
+    if isinstance(record, list | tuple):
+        items = [_to_array(item, key) for item in record if not isinstance(item, list | tuple)]
+        if len(items) == len(record):
+            return [item for item in items if isinstance(item, np.ndarray)]
+    raise ConfigError(
+        f"records must be flat tensors or arrays, or lists of them, {key!r} has "
+        f"{type(record).__name__} {str(record)[:40]!r}; convert it"
+    )
+
+
+def _is_group(record: Array | list[Array]) -> bool:
+    """Return whether a record is a group of items."""
+    return isinstance(record, list)
+
+
+def _flatten(records: Sequence[Array | list[Array]]) -> list[Array]:
+    """Return the items of all records."""
+    flat: list[Array] = []
+    for record in records:
+        flat.extend(record if isinstance(record, list) else [record])
+    return flat
+
+
+def _to_offset(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return where things of these lengths begin, and where the last one ends."""
+    return np.cumsum([0, *lengths], dtype=np.int64)
