@@ -22,14 +22,14 @@ def gather(
     held: list[Array] = []
     stop = 0
     for row, extents, own, target in zip(groups, arrays, spans, targets, strict=True):
-        stop += len(own)
+        first, stop = stop, stop + len(own)
         ends = np.cumsum([len(extent) for extent in extents])
         addresses = np.array([extent.ctypes.data for extent in extents])
         held += [ends, addresses]
         dtype = extents[0].dtype if extents else np.dtype(np.int32)
         width = -dtype.itemsize if dtype.kind == "i" else dtype.itemsize
         row[:] = (
-            stop, ends.ctypes.data, addresses.ctypes.data, len(extents), width,
+            first, stop, 0, ends.ctypes.data, addresses.ctypes.data, len(extents), width,
             target.ctypes.data, target.size, form,
         )  # fmt: skip
     flat = np.array([span for own in spans for span in own], np.int64).reshape(-1, 3)
@@ -68,10 +68,27 @@ def test_several_arrays_and_spans_in_one_call() -> None:
 @pytest.mark.parametrize(
     "span", [(-1, 2, 0), (0, 11, 0), (9, 12, 0), (3, 2, 0), (0, 5, 4), (0, 1, -1), (0, 1, 8)]
 )
-def test_a_span_outside_is_named_and_writes_nothing(span: tuple[int, int, int]) -> None:
-    target = np.zeros(8, np.int64)
-    assert gather([[np.arange(1, 11)]], [[(0, 1, 0), span]], [target], mapped.WIDEN) == 1
-    assert target.tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+def test_a_span_outside_is_refused_and_writes_nothing(span: tuple[int, int, int]) -> None:
+    targets = [np.zeros(8, np.int64), np.zeros(8, np.int64)]
+    values = [[np.arange(1, 11)], [np.arange(1, 11)]]
+    assert gather(values, [[(0, 1, 0)], [(1, 2, 0), span]], targets, mapped.WIDEN) == 1
+    assert targets[0].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert targets[1].tolist() == [2, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_groups_share_spans_that_lie_further_on_in_one_of_them() -> None:
+    values = np.arange(10, 20, dtype=np.int32)
+    ends, addresses = np.array([10]), np.array([values.ctypes.data])
+    targets = np.zeros((2, 4), np.int64)
+    groups = np.array(
+        [
+            [0, 2, shift, ends.ctypes.data, addresses.ctypes.data, 1, -4, row.ctypes.data, 4, 1]
+            for shift, row in enumerate(targets)
+        ]
+    )
+    spans = np.array([0, 7]), np.array([2, 9]), np.array([0, 2])
+    assert mapped.gather_mapped(groups, *spans) == -1
+    assert targets.tolist() == [[10, 11, 17, 18], [11, 12, 18, 19]]
 
 
 def test_an_array_without_extents_has_only_empty_spans() -> None:

@@ -16,12 +16,13 @@ from zindex.kernels._memory import load_int64, pointer
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-#: Fields of a group: the spans of one array that go to one target. Where its spans end in the
-#: round; addresses of two int64 per extent, one array after the other: where the extent ends,
-#: counted in values, and where its values lie; extents; bytes of a value, negative if signed;
-#: address and values of the target; and what becomes of values.
-STOP, ENDS, EXTENTS, NUM_EXTENTS, WIDTH, TARGET, TARGET_LENGTH, FORM = 0, 1, 2, 3, 4, 5, 6, 7
-GROUP_LENGTH = 8
+#: Fields of a group, the spans of one array that go to one target: the first of its spans and the
+#: one behind its last, which groups may share; how many values further on they lie in this array;
+#: addresses of two int64 per extent, where the extent ends, counted in values, and where its values
+#: lie; extents; bytes of a value, negative if signed; address and values of the target; and what
+#: becomes of values.
+FIRST, STOP, SHIFT, ENDS, EXTENTS, NUM_EXTENTS, WIDTH, TARGET, TARGET_LENGTH, FORM = range(10)
+GROUP_LENGTH = 10
 
 #: What becomes of values: the same bytes, int64, or one byte that is 0 or 1.
 COPY, WIDEN, TRUTH = 0, 1, 2
@@ -106,58 +107,61 @@ def gather_mapped(
     groups
         Shape (groups, GROUP_LENGTH), int64. What its addresses name must be held by the caller.
     starts, stops
-        Shape (spans,), int64: values of the group's array, counted through all of its extents.
+        Shape (spans,), int64: values of the group's array, counted through all of its extents, but
+        for the group's shift.
     places
         Shape (spans,), int64: value of the target at which the span goes.
 
     Returns
     -------
     wrong
-        The first span outside its array or target, before which all are copied; -1 if there is
-        none.
+        -1, or the first group with a span outside its array or target, before which all is copied.
 
     Notes
     -----
-    Law: the target of a group holds at ``places[i]`` what numpy gives for ``[starts[i], stops[i])``
-    of its extents joined. Cost: the bytes of the spans, and a search among the extents for each.
+    Law: the target of a group holds at ``places[i]`` what numpy gives for ``[starts[i] + shift,
+    stops[i] + shift)`` of its extents joined. Cost: the bytes of the spans, and a search among the
+    extents for each.
     """
-    group = 0
-    for span in range(starts.size):
-        while span >= groups[group, STOP]:
-            group += 1
-        ends, extents = groups[group, ENDS], groups[group, EXTENTS]
-        count, width, form = (
-            groups[group, NUM_EXTENTS],
-            groups[group, WIDTH],
-            groups[group, FORM],
-        )
-        nbytes = abs(width)
-        target_nbytes = 8 if form == WIDEN else 1 if form == TRUTH else nbytes
-        start, stop, place = starts[span], stops[span], places[span]
-        if start == stop and 0 <= place <= groups[group, TARGET_LENGTH]:
-            continue
-        if not (0 <= start < stop and place >= 0) or count == 0:
-            return span
-        if stop > load_int64(ends + 8 * (count - 1)):
-            return span
-        if stop - start > groups[group, TARGET_LENGTH] - place:
-            return span
-        target = groups[group, TARGET] + place * target_nbytes
-        extent = _find_extent(ends, count, start)
-        first = load_int64(ends + 8 * (extent - 1)) if extent else 0
-        while start < stop:
-            end = load_int64(ends + 8 * extent)
-            length = min(stop, end) - start
-            if length > 0:
-                source = load_int64(extents + 8 * extent) + (start - first) * nbytes
-                if form == WIDEN:
-                    _widen(source, target, length, width)
-                elif form == TRUTH:
-                    _tell_truth(source, target, length, nbytes)
-                else:
-                    _copy(source, target, length * nbytes)
-                start += length
-                target += length * target_nbytes
-            first = end
-            extent += 1
+    for group in range(groups.shape[0]):
+        record = groups[group]
+        for span in range(record[FIRST], record[STOP]):
+            start, stop = starts[span] + record[SHIFT], stops[span] + record[SHIFT]
+            if not _copy_span(record, start, stop, places[span]):
+                return group
     return -1
+
+
+@jit
+def _copy_span(record: Int64Array, start: int, stop: int, place: int) -> bool:
+    """Copy one span; return whether it is within its array and target."""
+    count, width, form = record[NUM_EXTENTS], record[WIDTH], record[FORM]
+    room = record[TARGET_LENGTH] - place
+    if place < 0 or room < 0 or start > stop or stop - start > room:
+        return False
+    if start == stop:
+        return True
+    ends = record[ENDS]
+    if start < 0 or count == 0 or stop > load_int64(ends + 8 * (count - 1)):
+        return False
+    nbytes = abs(width)
+    target_nbytes = 8 if form == WIDEN else 1 if form == TRUTH else nbytes
+    target = record[TARGET] + place * target_nbytes
+    extent = _find_extent(ends, count, start)
+    first = load_int64(ends + 8 * (extent - 1)) if extent else 0
+    while start < stop:
+        end = load_int64(ends + 8 * extent)
+        length = min(stop, end) - start
+        if length > 0:
+            source = load_int64(record[EXTENTS] + 8 * extent) + (start - first) * nbytes
+            if form == WIDEN:
+                _widen(source, target, length, width)
+            elif form == TRUTH:
+                _tell_truth(source, target, length, nbytes)
+            else:
+                _copy(source, target, length * nbytes)
+            start += length
+            target += length * target_nbytes
+        first = end
+        extent += 1
+    return True

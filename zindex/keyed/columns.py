@@ -69,18 +69,26 @@ class Column(Protocol):
         ...
 
 
+class Spans(NamedTuple):
+    """Runs of values, and where each goes; requests that share one are read at a time."""
+
+    #: Shape (spans,), int64: values of a column.
+    starts: Int64Array
+    stops: Int64Array
+    #: Shape (spans,), int64: value of the flat target.
+    places: Int64Array
+
+
 class Request(NamedTuple):
     """Spans of a column that are wanted, and where they go."""
 
     column: Column
-    #: Shape (spans,), int64: values of the column.
-    starts: Int64Array
-    stops: Int64Array
+    spans: "Spans"
     #: C order, of any shape.
     target: Array
-    #: Shape (spans,), int64: value of the flat target at which each span goes.
-    places: Int64Array
     form: Form = "copy"
+    #: How many values further on than the spans say.
+    shift: int = 0
 
 
 def read_columns(requests: Sequence[Request]) -> None:
@@ -189,7 +197,15 @@ class _Table:
         lengths = [array.extent_length for array in arrays]
         self.addresses = np.concatenate([*addresses, np.empty(0, np.int64)])
         self.ends = np.cumsum(np.concatenate([*lengths, np.empty(0, np.int64)]))
-        self.count = len(self.ends)
+        width = np.dtype(arrays[0].dtype).itemsize
+        is_signed = np.dtype(arrays[0].dtype).kind == "i"
+        #: What the kernel takes of it.
+        self.facts = (
+            self.ends.ctypes.data,
+            self.addresses.ctypes.data,
+            len(self.ends),
+            -width if is_signed else width,
+        )
 
     def _map(self, array: KeyedArray) -> Int64Array:
         """Return the address of each extent of an array."""
@@ -302,51 +318,43 @@ class ZarrColumn:
 
 def _read_mapped(requests: Sequence[Request]) -> None:
     """Gather spans of columns in memory by one call of the kernel."""
-    groups = np.empty((len(requests), mapped.GROUP_LENGTH), np.int64)
+    groups: list[tuple[int, ...]] = []
+    firsts: dict[int, tuple[int, int]] = {}
+    spans: list[Spans] = []
     stop = 0
-    direct: list[tuple[Request, Array]] = []
-    for row, request in zip(groups, requests, strict=True):
-        column = request.column
+    floats: list[tuple[Request, Array]] = []
+    for request in requests:
+        column, target, form = request.column, request.target, _FORMS[request.form]
         assert isinstance(column, MappedColumn)
-        table, dtype, target = column.table, column.dtype, request.target
-        form = _FORMS[request.form]
-        if (form == mapped.TRUTH and dtype == np.bool_) or (
-            form == mapped.WIDEN and dtype == np.int64
-        ):
-            form = mapped.COPY
-        if dtype.kind == "f" and form == mapped.TRUTH:
+        if form == mapped.TRUTH and column.dtype.kind == "f":
             # Hardly anybody keeps masks as floats, so numpy may do it.
-            target = np.empty(target.shape, dtype)
-            direct.append((request, target))
+            target = np.empty(target.shape, column.dtype)
+            floats.append((request, target))
             form = mapped.COPY
-        stop += len(request.starts)
-        width = -dtype.itemsize if dtype.kind == "i" else dtype.itemsize
-        row[:] = (
-            stop,
-            table.ends.ctypes.data,
-            table.addresses.ctypes.data,
-            table.count,
-            width,
-            target.ctypes.data,
-            target.size,
-            form,
-        )
+        elif form != mapped.COPY and column.dtype == target.dtype:
+            form = mapped.COPY
+        place = firsts.get(id(request.spans))
+        if place is None:
+            place = firsts[id(request.spans)] = (stop, stop + len(request.spans.starts))
+            spans.append(request.spans)
+            stop = place[1]
+        # The interface of arrays gives an address in half the time of ctypes.
+        address = target.__array_interface__["data"][0]
+        groups.append((*place, request.shift, *column.table.facts, address, target.size, form))
     starts, stops, places = (
-        np.concatenate([getattr(request, name) for request in requests]).astype(np.int64)
-        for name in ("starts", "stops", "places")
+        spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
     )
-    wrong = mapped.gather_mapped(groups, starts, stops, places)
-    assert wrong < 0, f"span [{starts[wrong]}, {stops[wrong]}) to {places[wrong]} was not checked"
-    for request, values in direct:
-        _put_spans(request, values)
+    wrong = mapped.gather_mapped(np.array(groups, np.int64), starts, stops, places)
+    assert wrong < 0, f"spans of {requests[wrong].column.key} were not checked"
+    for request, values in floats:
+        _put_truth(request, values)
 
 
-def _put_spans(request: Request, values: Array) -> None:
+def _put_truth(request: Request, values: Array) -> None:
     """Write of the spans of a target whether they are not 0, and nothing else of it."""
     flat, source = request.target.reshape(-1), values.reshape(-1)
-    for place, length in zip(
-        request.places.tolist(), (request.stops - request.starts).tolist(), strict=True
-    ):
+    lengths = request.spans.stops - request.spans.starts
+    for place, length in zip(request.spans.places.tolist(), lengths.tolist(), strict=True):
         flat[place : place + length] = source[place : place + length] != 0
 
 
@@ -355,19 +363,19 @@ def _read_stored(requests: Sequence[Request]) -> None:
     wanted: list[StoreSpans] = []
     converted: list[tuple[Request, Array]] = []
     for request in requests:
-        column = request.column
+        column, spans = request.column, request.spans
         assert isinstance(column, ZarrColumn)
-        flat = request.target.reshape(-1)
+        target = request.target
         if request.form == "bool" and column.dtype != np.bool_:
-            values = np.zeros(request.target.shape, column.dtype)
-            converted.append((request, values))
-            flat = values.reshape(-1)
-        wanted.append(
-            StoreSpans(column.values, request.starts, request.stops, flat, request.places)
-        )
+            target = np.empty(target.shape, column.dtype)
+            converted.append((request, target))
+        starts, stops = spans.starts, spans.stops
+        if request.shift:
+            starts, stops = starts + request.shift, stops + request.shift
+        wanted.append(StoreSpans(column.values, starts, stops, target.reshape(-1), spans.places))
     read_many(wanted)
     for request, values in converted:
-        _put_spans(request, values)
+        _put_truth(request, values)
 
 
 def _groups_of(array: KeyedArray) -> Int64Array:

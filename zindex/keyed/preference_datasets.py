@@ -11,14 +11,14 @@ from zindex.datasets.batch_memory import Shapes, allocate_arrays
 from zindex.datasets.sample_batch import BatchTensors, SampleBatch
 from zindex.errors import SourceError
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Column, Form, Request, read_columns
+from zindex.keyed.columns import Column, Request, Spans, read_columns
 from zindex.keyed.padding import PaddedBatch, dpo_collate_fn, grpo_collate_fn
 from zindex.keyed.store import Store
 from zindex.keyed.train_types import DPO, GRPO
 
 Int64Array = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
-Spans = tuple[Int64Array, Int64Array]
+Bounds = tuple[Int64Array, Int64Array]
 
 
 class _ByRecord(BaseDataset):
@@ -82,8 +82,8 @@ class DPODataset(_ByRecord):
     def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
         """Return pairs by number."""
         columns = {key: store.column(key) for key in self.train_type.keys}
-        spans = {key: column.record_spans(numbers) for key, column in columns.items()}
-        lengths = {key: stops - starts for key, (starts, stops) in spans.items()}
+        bounds = {key: column.record_spans(numbers) for key, column in columns.items()}
+        lengths = {key: stops - starts for key, (starts, stops) in bounds.items()}
         for name in ("chosen", "rejected"):
             pair = {key: lengths[key] for key in (name, f"{name}_mask")}
             self._check_equal(store, numbers, pair)
@@ -98,7 +98,8 @@ class DPODataset(_ByRecord):
         for output in self.train_type.outputs:
             key = output.key
             arrays[key].fill(self.pad_id if output.pad is None else output.pad)
-            requests.append(Request(columns[key], *spans[key], arrays[key], places, output.form))
+            where = Spans(*bounds[key], places)
+            requests.append(Request(columns[key], where, arrays[key], output.form))
         read_columns(requests)
         items = [
             {key: tensors[key][row, : lengths[key][row]] for key in columns}
@@ -153,16 +154,15 @@ class GRPODataset(_ByRecord):
         within = np.arange(len(rows)) - before[rows]
         places = (rows * group_size + within) * depth
         begins = np.arange(size)
-        wanted: list[tuple[str, Spans, AnyArray, Int64Array, Form]] = [
-            ("prompts", prompts, arrays["prompts"], begins * width + first, "int64"),
-            ("rewards", rewards, found, begins * group_size, "copy"),
-            ("responses", responses.spans, arrays["responses"], places, "int64"),
-            ("masks", masks.spans, arrays["masks"], places, "bool"),
-        ]
+        column = columns["prompts"], columns["rewards"], columns["responses"], columns["masks"]
         read_columns(
             [
-                Request(columns[key], *spans, target, where, form)
-                for key, spans, target, where, form in wanted
+                Request(
+                    column[0], Spans(*prompts, begins * width + first), arrays["prompts"], "int64"
+                ),
+                Request(column[1], Spans(*rewards, begins * group_size), found),
+                Request(column[2], Spans(*responses.bounds, places), arrays["responses"], "int64"),
+                Request(column[3], Spans(*masks.bounds, places), arrays["masks"], "bool"),
             ]
         )
         arrays["rewards"][:] = found
@@ -200,14 +200,14 @@ class _Items(NamedTuple):
     """The items of some groups, one after the other."""
 
     #: Where items begin and end.
-    spans: Spans
+    bounds: Bounds
     #: Items of each group.
     counts: Int64Array
 
     @property
     def lengths(self) -> Int64Array:
         """Values of each item."""
-        return self.spans[1] - self.spans[0]
+        return self.bounds[1] - self.bounds[0]
 
 
 def _find_items(column: Column, records: Int64Array) -> _Items:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
-from zindex.keyed.columns import Column, Request, read_columns
+from zindex.keyed.columns import Column, Request, Spans, read_columns
 from zindex.store.objects import Place, PlaceLike, place_of
 
 Int64Array = npt.NDArray[np.int64]
@@ -157,12 +157,9 @@ class Store:
                 f"Index out of bounds: begin={begin}, end={end}, length={length}; a range must lie "
                 "within the store"
             )
-        span = np.array([begin], np.int64), np.array([end], np.int64)
+        span = Spans(*(np.array([value], np.int64) for value in (begin, end, 0)))
         found = {name: np.empty(end - begin, column.dtype) for name, column in self._pick(names)}
-        place = np.zeros(1, np.int64)
-        read_columns(
-            [Request(column, *span, found[name], place) for name, column in self._pick(names)]
-        )
+        read_columns([Request(column, span, found[name]) for name, column in self._pick(names)])
         tensors = {name: torch.from_numpy(values) for name, values in found.items()}
         return tensors[keys] if isinstance(keys, str) else tensors
 

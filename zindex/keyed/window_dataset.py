@@ -1,6 +1,7 @@
 """Windows of a store as samples: one read for all keys of a batch, straight into its tensors."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ from zindex.datasets.batch_memory import Shapes, allocate_arrays
 from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import ConfigError, PlanError, SourceError
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Request, read_columns
+from zindex.keyed.columns import Column, Request, Spans, read_columns
 from zindex.keyed.store import Store
 from zindex.keyed.train_types import IGNORED, Output, TrainType
 from zindex.keyed.windows import (
@@ -94,7 +95,8 @@ class WindowDataset(BaseDataset):
         self.documents: Documents = documents
         self.tail: Tail = tail
         self._windows: Windows | None = None
-        self._outputs: tuple[Output, ...] = ()
+        self._outputs: list[Output] = []
+        self._columns: list[Column] = []
 
     def get_index(self, index: int) -> tuple[int, int]:
         """Return the values ``[begin, end)`` of the inputs of a window, as AstrAI names them.
@@ -123,7 +125,8 @@ class WindowDataset(BaseDataset):
             )
         if not -self.num_samples <= index < self.num_samples:
             raise IndexError(f"index {index} is out of range for {self.num_samples} windows")
-        parts = self._find(np.array([index % self.num_samples]))
+        assert self._windows is not None
+        parts = self._windows.find_parts(np.array([index % self.num_samples]))
         begin = int(parts.starts[0])
         return begin, begin + int(parts.lengths.sum()) - 1
 
@@ -143,7 +146,10 @@ class WindowDataset(BaseDataset):
 
     def _count_samples(self, store: Store) -> int:
         keys = list(self.train_type.keys)
-        self._outputs = self.outputs_of(store)
+        outputs = self.outputs_of(store)
+        # Positions within documents are counted here where samples say where these end.
+        self._outputs = [item for item in outputs if not (self._marks and item.name == _POSITIONS)]
+        self._columns = [store.column(output.key) for output in self._outputs]
         store.check_lengths([output.key for output in self._outputs])
         length = min(store.column(key).length for key in keys)
         stream = np.array([0, length], np.int64)
@@ -161,36 +167,29 @@ class WindowDataset(BaseDataset):
         self._windows = windows
         return windows.num_windows
 
-    def _find(self, numbers: Int64Array) -> Parts:
-        assert self._windows is not None
-        return self._windows.find_parts(numbers)
-
     def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
         """Return windows by number."""
-        plane = len(numbers), self.window_size
-        parts = self._find(numbers)
-        outputs = [output for output in self._outputs if not self._is_made(output.name)]
-        shapes: Shapes = {}
-        for output in outputs:
-            kind = store.column(output.key).dtype
-            dtype = _DTYPES.get(output.form) or torch.from_numpy(np.empty(0, kind)).dtype
-            shapes[output.name] = (plane, dtype)
+        if self.tail == "drop" and isinstance(self._windows, StreamWindows):
+            return self._read_full(self._windows, numbers)
+        assert self._windows is not None
+        parts = self._windows.find_parts(numbers)
+        tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
+        shifts = {output.shift for output in self._outputs}
+        spans = {shift: self._find_spans(parts, shift) for shift in shifts}
+        for output in self._outputs:
+            arrays[output.name].fill(self.pad_id if output.pad is None else output.pad)
+        read_columns(
+            [
+                Request(column, spans[output.shift], arrays[output.name], output.form)
+                for output, column in zip(self._outputs, self._columns, strict=True)
+            ]
+        )
         if self._marks:
-            shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
-        tensors, arrays = allocate_arrays(shapes)
-        if not self._windows_are_full:
-            for output in outputs:
-                arrays[output.name].fill(self.pad_id if output.pad is None else output.pad)
-        read_columns([self._request(store, item, parts, arrays[item.name]) for item in outputs])
-        if self._marks:
-            _mark(arrays, parts, outputs)
+            _mark(arrays, parts, self._outputs)
         batch = SampleBatch(tensors)
-        if self.tail != "short":
+        lengths = (parts.lengths - 1).tolist()
+        if self.tail != "short" or min(lengths) == self.window_size:
             return batch
-        targets = parts.lengths - 1
-        if (targets == self.window_size).all():
-            return batch
-        lengths = targets.tolist()
         return SampleBatch.of_items(
             [
                 {name: value[:length] for name, value in item.items()}
@@ -198,35 +197,55 @@ class WindowDataset(BaseDataset):
             ]
         )
 
-    @property
-    def _windows_are_full(self) -> bool:
-        """Whether every place of every tensor has a value of the store."""
-        return self._windows is not None and self._windows.are_full
+    def _read_full(self, windows: StreamWindows, numbers: Int64Array) -> SampleBatch:
+        """Return windows of which every place of every tensor has a value of the store."""
+        starts = windows.find_starts(numbers)
+        width = self.window_size
+        spans = Spans(starts, starts + width, _row_places(len(numbers), width))
+        tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
+        read_columns(
+            [
+                Request(column, spans, arrays[output.name], output.form, output.shift)
+                for output, column in zip(self._outputs, self._columns, strict=True)
+            ]
+        )
+        return SampleBatch(tensors)
+
+    def _shapes(self, size: int) -> Shapes:
+        """Return the tensors of a batch of some samples."""
+        plane = size, self.window_size
+        shapes: Shapes = {}
+        for output, column in zip(self._outputs, self._columns, strict=True):
+            dtype = _DTYPES.get(output.form)
+            if dtype is None:
+                dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
+            shapes[output.name] = (plane, dtype)
+        if self._marks:
+            shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
+        return shapes
 
     @property
     def _marks(self) -> bool:
         """Whether samples say where documents end."""
         return self.documents in ("mark", "pack")
 
-    def _is_made(self, name: str) -> bool:
-        """Return whether an output is computed, and not read."""
-        return self._marks and name == _POSITIONS
-
-    def _request(
-        self, store: Store, output: Output, parts: Parts, target: npt.NDArray[Any]
-    ) -> Request:
-        """Return what an output needs: of each part the values that are within its w places."""
-        skipped = np.maximum(output.shift - parts.offsets, 0)
-        first = np.maximum(parts.offsets - output.shift, 0)
-        starts = parts.starts + skipped
-        lengths = np.minimum(parts.lengths - skipped, self.window_size - first)
-        if not (output.shift or self._marks or self._windows_are_full):
+    def _find_spans(self, parts: Parts, shift: int) -> Spans:
+        """Return what of the parts goes where in a tensor: to their offsets less its shift."""
+        width = self.window_size
+        skipped = np.maximum(shift - parts.offsets, 0)
+        first = np.maximum(parts.offsets - shift, 0)
+        lengths = np.minimum(parts.lengths - skipped, width - first)
+        if not (shift or self._marks):
             # The last value of a window that is cut short is a target and no input.
-            lengths = lengths - (parts.lengths <= self.window_size)
-        places = parts.rows * self.window_size + first
-        return Request(
-            store.column(output.key), starts, starts + lengths, target, places, output.form
-        )
+            lengths = lengths - (parts.lengths <= width)
+        starts = parts.starts + skipped
+        return Spans(starts, starts + lengths, parts.rows * width + first)
+
+
+@lru_cache(8)
+def _row_places(size: int, width: int) -> Int64Array:
+    """Return where the rows of a tensor begin."""
+    return np.arange(size) * width
 
 
 def _document_bounds(store: Store, key: str) -> Int64Array:

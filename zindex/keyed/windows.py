@@ -40,11 +40,6 @@ class Windows(Protocol):
         """Samples."""
         ...
 
-    @property
-    def are_full(self) -> bool:
-        """Whether each sample is one run of w + 1 values."""
-        ...
-
     def find_parts(self, windows: Int64Array) -> Parts:
         """Return what samples are made of."""
         ...
@@ -109,8 +104,8 @@ class StreamWindows:
     Parameters
     ----------
     bounds
-        Shape (runs + 1,), int64, values: where the runs begin, and where the last one ends. One run
-        of everything makes windows that ignore where documents end.
+        Shape (runs + 1,), int64, values: where the runs begin, the first one at 0, and where the
+        last one ends. One run of everything makes windows that ignore where documents end.
     window_size, stride, tail
         The windows.
 
@@ -128,20 +123,30 @@ class StreamWindows:
         self.window_bounds = np.zeros(len(bounds), np.int64)
         np.cumsum(counts, out=self.window_bounds[1:])
         self.num_windows = int(self.window_bounds[-1])
-        self.are_full = tail == "drop"
 
     def find_parts(self, windows: Int64Array) -> Parts:
         """Return the run of values of each window."""
+        runs = self._find_runs(windows)
+        starts = self._find_in(runs, windows)
+        lengths = np.minimum(self.window_size + 1, self.bounds[runs + 1] - starts)
+        return Parts(np.arange(len(windows)), np.zeros(len(windows), np.int64), starts, lengths)
+
+    def find_starts(self, windows: Int64Array) -> Int64Array:
+        """Return the first value of each window: all there is to know of one that is full."""
         if len(self.bounds) == 2:
-            starts = windows * self.stride + self.bounds[0]
-            stops = self.bounds[1]
-        else:
-            runs = np.searchsorted(self.window_bounds, windows, "right") - 1
-            starts = self.bounds[runs] + (windows - self.window_bounds[runs]) * self.stride
-            stops = self.bounds[runs + 1]
-        lengths = np.minimum(self.window_size + 1, stops - starts)
-        rows = np.arange(len(windows))
-        return Parts(rows, np.zeros(len(windows), np.int64), starts, lengths)
+            return windows * self.stride
+        return self._find_in(self._find_runs(windows), windows)
+
+    def _find_runs(self, windows: Int64Array) -> Int64Array:
+        """Return the run that each window lies in."""
+        runs: Int64Array = np.searchsorted(self.window_bounds, windows, "right") - 1
+        return runs
+
+    def _find_in(self, runs: Int64Array, windows: Int64Array) -> Int64Array:
+        """Return the first value of windows whose runs are known."""
+        within = windows - self.window_bounds[runs]
+        starts: Int64Array = self.bounds[runs] + within * self.stride
+        return starts
 
 
 class BoundedWindows:
@@ -154,8 +159,6 @@ class BoundedWindows:
     bounds
         Shape (documents + 1,), int64, values: where documents begin, and where the last one ends.
     """
-
-    are_full = False
 
     def __init__(self, windows: StreamWindows, bounds: Int64Array) -> None:
         self.windows = windows
@@ -192,8 +195,6 @@ class PackedWindows:
     -----
     Cost: 30 to 60 ns and 40 bytes for each document.
     """
-
-    are_full = False
 
     def __init__(self, bounds: Int64Array, window_size: int) -> None:
         lengths = np.diff(bounds)
