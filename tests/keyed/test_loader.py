@@ -122,9 +122,7 @@ def test_the_same_with_a_plain_data_loader(windows: BaseDataset) -> None:
 def test_what_a_loader_needs(windows: BaseDataset, tmp_path: Path) -> None:
     with pytest.raises(NotLoadedError, match=r"Dataset not loaded: call load\(load_path\) first"):
         keyed_loader(DatasetFactory.create("sft", 10), 4)
-    with pytest.raises(
-        ConfigError, match="a dataset that has a collate, got Numbers; give"
-    ):
+    with pytest.raises(ConfigError, match="a dataset that has a collate, got Numbers; give"):
         keyed_loader(Numbers(10), 4)
     assert len(keyed_loader(Numbers(10), 5, collate=list)) == 2
     with pytest.raises(PlanError, match="needs a dataset of at least one sample, got an empty one"):
