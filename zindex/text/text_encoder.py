@@ -1,6 +1,7 @@
 """Text to token ids, by a tokenizer of any kind; none is downloaded and no code of one is run."""
 
 import hashlib
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,10 +61,21 @@ class TextEncoder:
         """Return the SHA-256 of a tokenizer's file, or what is known of another one."""
         if self.path is not None:
             return hashlib.sha256(self.path.read_bytes()).hexdigest()
-        return f"{type(self.tokenizer).__module__}.{type(self.tokenizer).__qualname__}"
+        if hasattr(self.tokenizer, "to_str"):
+            return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
+        named = self.tokenizer if hasattr(self.tokenizer, "__qualname__") else type(self.tokenizer)
+        return f"{named.__module__}.{named.__qualname__}"
 
-    def encode(self, texts: Sequence[str]) -> list[Int64Array]:
+    def encode(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[Int64Array]:
         """Return the ids of each text.
+
+        Parameters
+        ----------
+        texts
+            The texts.
+        special_tokens
+            Whether the tokenizer puts its own tokens around a text, if it does so at all; those
+            that are written in the text are found in any case.
 
         Raises
         ------
@@ -71,14 +83,31 @@ class TextEncoder:
             If the tokenizer gives other things than whole numbers.
         """
         tokenizer = self.tokenizer
+        plain = {} if special_tokens else {"add_special_tokens": False}
         if hasattr(tokenizer, "encode_batch_fast"):  # the same ids, without their places
-            found: Any = tokenizer.encode_batch_fast(texts)
+            found: Any = tokenizer.encode_batch_fast(texts, **plain)
         elif hasattr(tokenizer, "encode_batch"):
-            found = tokenizer.encode_batch(texts)
+            found = tokenizer.encode_batch(texts, **plain)
         else:
             encode = getattr(tokenizer, "encode", tokenizer)
-            found = [encode(text) for text in texts]
+            if plain and not _takes(encode, "add_special_tokens"):
+                plain = {}
+            found = [encode(text, **plain) for text in texts]
         return [self._take_ids(ids) for ids in found]
+
+    def special_texts(self) -> list[str]:
+        """Return the texts of all special tokens, as far as the tokenizer tells them."""
+        if hasattr(self.tokenizer, "get_added_tokens_decoder"):
+            added = self.tokenizer.get_added_tokens_decoder().values()
+            return sorted({token.content for token in added if token.special})
+        return sorted(map(str, getattr(self.tokenizer, "all_special_tokens", ())))
+
+    def vocab_size(self) -> int | None:
+        """Return how many ids there are, with those of added tokens; None: it is not known."""
+        for name in ("get_vocab_size", "__len__"):
+            if hasattr(self.tokenizer, name):
+                return int(getattr(self.tokenizer, name)())
+        return None
 
     def _take_ids(self, ids: Any) -> Int64Array:
         """Return ids as an array."""
@@ -136,6 +165,15 @@ def _find_file(path: Path) -> Path:
             f"{path}; nothing is downloaded: save it there first"
         )
     return file.absolute()
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has an argument of a name."""
+    try:
+        found = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some written in C do not tell
+        return False
+    return name in found or any(item.kind is item.VAR_KEYWORD for item in found.values())
 
 
 def _load_file(file: Path) -> Any:

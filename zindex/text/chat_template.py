@@ -1,0 +1,326 @@
+"""Conversations to text, by the Jinja templates that come with tokenizers.
+
+Templates run in Jinja's immutable sandbox: they read no files, include no others and reach no
+private attributes. They may still take long, so use templates of people you trust.
+"""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from zindex.errors import ConfigError, SourceError
+from zindex.text.tokenizer_settings import DEFAULT, TokenizerSettings
+
+Message = Mapping[str, Any]
+
+#: Built in: every message between ``<|im_start|>`` and ``<|im_end|>``.
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}"
+    "{{ '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+#: Built in: the contents one after the other, with nothing between them.
+PLAIN = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '' }}{% endif %}"  # nothing but text can be added to text
+    "{% endfor %}"
+)
+_BUILT_IN = {"chatml": CHATML, "plain": PLAIN}
+# Code points without a meaning: those that never get one, then those of private use.
+_MARKS = [range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE)]
+
+
+class ChatTemplate:
+    """Renders conversations; pickles as its text and settings.
+
+    Parameters
+    ----------
+    text
+        The Jinja template. It is given ``messages``, ``tools``, ``add_generation_prompt``, the
+        special tokens, and what ``variables`` hold; ``raise_exception`` refuses a conversation.
+    special_tokens
+        Text of each, by a name such as ``eos_token``.
+    variables
+        What else it is given.
+    date
+        What ``strftime_now`` tells, as YYYY-MM-DD; None: there is no such function, so that what
+        comes out is the same on every day.
+
+    Raises
+    ------
+    ConfigError
+        If the text is no template, ``date`` is none, or Jinja is not installed.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        date: str | None = None,
+    ) -> None:
+        self.text = text
+        self.special_tokens = dict(special_tokens or {})
+        self.variables = dict(variables or {})
+        self.date = date
+        self._template, self._errors = _compile(text, date)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("text", "special_tokens", "variables", "date")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._template, self._errors = _compile(self.text, self.date)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the text of a conversation, as JSON values."""
+        return self.__getstate__()
+
+    @property
+    def has_generation(self) -> bool:
+        """Whether the template itself says what the assistant generates."""
+        return bool(self._template.environment.zindex_has_generation)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it puts nothing between messages, so that nothing says where one ends."""
+        return self.text == PLAIN
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Return the text of a conversation.
+
+        Parameters
+        ----------
+        messages
+            With ``role`` and ``content`` each, and whatever else the template knows.
+        tools
+            Tools that the assistant may call.
+        add_generation_prompt
+            Whether to end with what makes the assistant answer.
+
+        Raises
+        ------
+        SourceError
+            If the template refuses the conversation.
+        ConfigError
+            If the template does what it may not, or needs today's date.
+        """
+        return self._render(messages, tools, add_generation_prompt, {})
+
+    def render_spans(
+        self, messages: Sequence[Message], *, tools: Any = None
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text of a conversation, and where its ``{% generation %}`` blocks are in it.
+
+        Parameters
+        ----------
+        messages, tools
+            As for ``render``.
+
+        Returns
+        -------
+        text
+            The same as ``render`` gives.
+        spans
+            First character of each block, and the one behind it.
+
+        Raises
+        ------
+        SourceError, ConfigError
+            As ``render``; also if the template changes its blocks after it has made them.
+        """
+        text = self._render(messages, tools, False, {})
+        unused = (mark for mark in map(chr, chain(*_MARKS)) if mark not in text)
+        start, stop = next(unused), next(unused)
+        names = self._template.environment.zindex_mark_names
+        marked = self._render(messages, tools, False, dict(zip(names, (start, stop), strict=True)))
+        pieces, spans, place = [], list[tuple[int, int]](), 0
+        for number, piece in enumerate(marked.split(start)):
+            inside, _, outside = piece.partition(stop) if number else ("", "", piece)
+            if number:
+                spans.append((place, place + len(inside)))
+            pieces += [inside, outside]
+            place += len(inside) + len(outside)
+        if "".join(pieces) != text:
+            raise ConfigError(
+                "a chat template must write its {% generation %} blocks out as they are, but this "
+                "one trims, counts or repeats them; move the block around what is written last"
+            )
+        return text, spans
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Any,
+        add_generation_prompt: bool,
+        marks: Mapping[str, str],
+    ) -> str:
+        """Return what the template makes of a conversation."""
+        given = {
+            "tools": tools,
+            "documents": None,
+            **self.special_tokens,
+            **self.variables,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            **marks,
+        }
+        undefined, security, others = self._errors
+        try:
+            return str(self._template.render(given))
+        except security as error:
+            raise ConfigError(
+                f"a chat template must keep to Jinja's sandbox, this one does not: {error}; use "
+                "another template"
+            ) from error
+        except undefined as error:
+            if "strftime_now" in str(error):
+                raise ConfigError(
+                    "this chat template writes today's date; say which date it shall be with "
+                    "date='YYYY-MM-DD' (--date), so that the same texts give the same tokens"
+                ) from error
+            raise SourceError(_explain(error)) from error
+        except (*others, ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise SourceError(_explain(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise SourceError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    """Return why a conversation is refused."""
+    return f"the chat template refuses this conversation: {str(error) or type(error).__name__}"
+
+
+def open_template(
+    given: str | Path | None,
+    settings: TokenizerSettings,
+    *,
+    variables: Mapping[str, Any] | None = None,
+    date: str | None = None,
+) -> ChatTemplate | None:
+    """Return a chat template by what a user says of it.
+
+    Parameters
+    ----------
+    given
+        None: the tokenizer's own, if it has one. Else ``"chatml"`` or ``"plain"``, which are built
+        in, the name of one of the tokenizer's, the text of a template, or the path of a file.
+    settings
+        What lies beside the tokenizer.
+    variables, date
+        See `ChatTemplate`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such template.
+    """
+    own = settings.chat_templates
+    if given is None:
+        if not own:
+            return None
+        if DEFAULT not in own:
+            raise ConfigError(
+                f"chat_template (--chat-template) must name one of {sorted(own)}, for the "
+                "tokenizer has several and none of them is its default"
+            )
+        text = own[DEFAULT]
+    elif str(given) in own:
+        text = own[str(given)]
+    elif str(given) in _BUILT_IN:
+        text = _BUILT_IN[str(given)]
+    elif "{{" in str(given) or "{%" in str(given):
+        text = str(given)
+    else:
+        path = Path(given)
+        if not path.is_file():
+            known = ", ".join(map(repr, [*_BUILT_IN, *own]))
+            raise ConfigError(
+                f"chat_template (--chat-template) must be one of {known}, the text of a Jinja "
+                f"template, or a file of one, there is none at {given}; check the path"
+            )
+        text = path.read_text("utf-8")
+    return ChatTemplate(
+        text, special_tokens=settings.special_tokens, variables=variables, date=date
+    )
+
+
+def _compile(text: str, date: str | None) -> tuple[Any, Any]:
+    """Return the compiled template, and the classes of its errors."""
+    try:
+        import jinja2
+        from jinja2 import exceptions
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from zindex.text.generation_tag import GenerationTag
+    except ImportError as error:
+        raise ConfigError(
+            "chat templates need the jinja2 library; install zindex[keyed]"
+        ) from error
+
+    def raise_exception(message: Any) -> None:
+        raise jinja2.TemplateError(str(message))
+
+    # As transformers sets it up, so that templates give the same text.
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = raise_exception
+    if date is not None:
+        environment.globals["strftime_now"] = _parse_date(date).strftime
+    try:
+        template = environment.from_string(text)
+    except jinja2.TemplateError as error:
+        line = getattr(error, "lineno", None)
+        where = "" if line is None else f" in line {line}"
+        raise ConfigError(
+            f"a chat template must be one of Jinja, this one is not: {error}{where}; mend it"
+        ) from error
+    errors = (exceptions.UndefinedError, exceptions.SecurityError, (jinja2.TemplateError,))
+    return template, errors
+
+
+def _parse_date(date: str) -> datetime.datetime:
+    """Return a day at midnight."""
+    try:
+        return datetime.datetime.strptime(date, "%Y-%m-%d")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"date (--date) must be YYYY-MM-DD, got {date!r}") from error
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Return JSON as text; Jinja's own filter writes it for web pages."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

@@ -1,0 +1,213 @@
+"""Which text of a dialogue is trained: pieces of text, cut where that begins and ends.
+
+Pieces are tokenised one by one. So no token is trained in part, and a prompt has the tokens that
+it has when a model is asked to answer it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+from zindex.errors import ConfigError, SourceError
+from zindex.text.chat_template import ChatTemplate
+from zindex.text.conversations import Dialogue
+
+Turns = Literal["all", "last"]
+Span = tuple[int, int]
+
+_ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is tokenised by itself."""
+
+    text: str
+    #: Whether its tokens are targets of the loss.
+    trained: bool
+
+
+class DialogueCutter:
+    """Cuts dialogues into what is trained and what is not.
+
+    Parameters
+    ----------
+    template
+        Makes the text.
+    trained_roles
+        Roles whose messages are trained.
+    turns
+        ``"last"``: of these messages only the last of a dialogue.
+    ends
+        Texts of special tokens: white space behind one that ends a message is not trained, for
+        what generates text stops there.
+
+    Raises
+    ------
+    ConfigError
+        If there are no roles, or ``turns`` is neither ``"all"`` nor ``"last"``.
+
+    Notes
+    -----
+    A message that says so itself, by a false ``train`` or a ``weight`` of 0, is not trained. Where
+    a template has ``{% generation %}`` blocks, they are what the assistant is trained on. Else it
+    is what a message adds to the text that asks for it: the text of all messages before it, with
+    the beginning of an answer.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        *,
+        trained_roles: Sequence[str] = (_ASSISTANT,),
+        turns: Turns = "all",
+        ends: Collection[str] = (),
+    ) -> None:
+        if isinstance(trained_roles, str) or not trained_roles:
+            raise ConfigError(
+                f"train_on (--train-on) must name one role at least, got {trained_roles!r}"
+            )
+        if turns not in get_args(Turns):
+            raise ConfigError(f"turns (--turns) must be 'all' or 'last', got {turns!r}")
+        self.template = template
+        self.trained_roles = tuple(trained_roles)
+        self.turns = turns
+        self.ends = tuple(sorted(ends))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides what is trained beside the template, as JSON values."""
+        return {"train_on": list(self.trained_roles), "turns": self.turns}
+
+    def text(self, dialogue: Dialogue) -> str:
+        """Return the whole text of a dialogue."""
+        return self.template.render(dialogue.messages, tools=dialogue.tools)
+
+    def prompt(self, dialogue: Dialogue) -> str:
+        """Return the text that asks for an answer to the prompt of a dialogue."""
+        messages = dialogue.messages[: dialogue.num_prompt]
+        return self.template.render(messages, tools=dialogue.tools, add_generation_prompt=True)
+
+    def cut(self, dialogue: Dialogue) -> list[Piece]:
+        """Return the text of a dialogue in pieces; together they are what ``text`` gives.
+
+        Raises
+        ------
+        SourceError
+            If nothing of it is trained, or its text does not say where a message begins.
+        """
+        trained = self._find_trained(dialogue)
+        if not trained:
+            raise SourceError(
+                f"a dialogue must have a message to train on, of {' or '.join(self.trained_roles)}"
+                f", this one has {[message['role'] for message in dialogue.messages]}"
+            )
+        if self.template.has_generation and self.trained_roles == (_ASSISTANT,):
+            text, spans = self._find_blocks(dialogue, trained)
+        else:
+            text, spans = self._find_added(dialogue, trained)
+        return _cut(text, spans)
+
+    def cut_answer(self, dialogue: Dialogue) -> tuple[str, list[Piece]]:
+        """Return the prompt's text, and the pieces of what comes after it, to its last word.
+
+        Raises
+        ------
+        SourceError
+            As ``cut``; also if the text of the dialogue does not begin with that of its prompt.
+        """
+        prompt, pieces = self.prompt(dialogue), self.cut(dialogue)
+        rest: list[Piece] = []
+        left = len(prompt)
+        if not "".join(piece.text for piece in pieces).startswith(prompt):
+            raise SourceError(_no_prefix("its prompt"))
+        for piece in pieces:
+            if left < len(piece.text):
+                rest.append(Piece(piece.text[left:], piece.trained))
+            left = max(0, left - len(piece.text))
+        if rest and not rest[-1].trained and not rest[-1].text.strip():
+            rest.pop()
+        return prompt, rest
+
+    def _find_trained(self, dialogue: Dialogue) -> list[int]:
+        """Return the numbers of the messages that are trained."""
+        trained = [
+            number
+            for number, message in enumerate(dialogue.messages)
+            if number >= dialogue.num_prompt
+            and message["role"] in self.trained_roles
+            and _wants_training(message)
+        ]
+        return trained[-1:] if self.turns == "last" else trained
+
+    def _find_blocks(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
+        """Return the text of a dialogue, and where the template says that answers are."""
+        text, spans = self.template.render_spans(dialogue.messages, tools=dialogue.tools)
+        answers = [i for i, item in enumerate(dialogue.messages) if item["role"] == _ASSISTANT]
+        if len(answers) != len(spans) and answers != trained:
+            raise SourceError(
+                "a chat template must have one {% generation %} block for each message of the "
+                f"assistant where not all of them are trained, got {len(spans)} blocks for "
+                f"{len(answers)} messages"
+            )
+        if answers != trained:
+            spans = [span for number, span in zip(answers, spans, strict=True) if number in trained]
+        return text, spans
+
+    def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
+        """Return the text of a dialogue, and what each trained message adds to it."""
+        messages, tools = dialogue.messages, dialogue.tools
+        text = self.template.render(messages, tools=tools)
+        spans = []
+        for number in trained:
+            before = ""
+            if number:
+                before = self.template.render(
+                    messages[:number],
+                    tools=tools,
+                    add_generation_prompt=messages[number]["role"] == _ASSISTANT,
+                )
+            until = text
+            if number + 1 < len(messages):
+                until = self.template.render(messages[: number + 1], tools=tools)
+            stop = self._find_stop(until)
+            if stop < len(before) or not text.startswith(until[:stop]):
+                raise SourceError(_no_prefix(f"its first {number + 1} messages"))
+            if not text.startswith(before):
+                raise SourceError(_no_prefix(f"what asks for message {number + 1}"))
+            spans.append((len(before), stop))
+        return text, spans
+
+    def _find_stop(self, text: str) -> int:
+        """Return where the last message of a text ends: at an end token, if one is there."""
+        stripped = text.rstrip()
+        return len(stripped) if stripped.endswith(self.ends) else len(text)
+
+
+def _wants_training(message: Mapping[str, Any]) -> bool:
+    """Return whether a message does not say that it is not trained."""
+    return message.get("train") is not False and message.get("weight") != 0
+
+
+def _no_prefix(what: str) -> str:
+    """Return why a text cannot be cut."""
+    return (
+        f"the text of a dialogue must begin with that of {what}, with this chat template it does "
+        "not; use one with {% generation %} blocks, or train on the last message alone with "
+        "turns='last' (--turns last)"
+    )
+
+
+def _cut(text: str, spans: Sequence[Span]) -> list[Piece]:
+    """Return a text in pieces, of which those at the spans are trained."""
+    edges = [0, *(edge for span in spans for edge in span), len(text)]
+    pieces = []
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        if start > stop:
+            raise SourceError(
+                f"what is trained must come one after the other, got characters up to {start} "
+                f"before those from {stop} on; the chat template writes messages in another order"
+            )
+        if start < stop:
+            pieces.append(Piece(text[start:stop], number % 2 == 1))
+    return pieces
