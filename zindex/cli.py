@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
+from zindex.cli_convert import convert, export
 from zindex.cli_edit import edit
 from zindex.cli_measure import bench
 from zindex.cli_options import json_option, scheduler_option
@@ -63,91 +64,6 @@ def _show_logs(verbose: bool) -> None:
         handler = _EchoHandler()
         handler.setFormatter(logging.Formatter(form))
         logger.addHandler(handler)
-
-
-@main.command()
-@click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
-@click.argument("store", metavar="STORE")
-@click.option("--link", is_flag=True, help="Leave the tokens in their .bin and link to it.")
-@click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
-@click.option("--chunk-length", type=int, help="Elements that a reader fetches at once.")
-@click.option("--shard-length", type=int, help="Elements per file, a multiple of the chunk.")
-@click.option("--multimodal", is_flag=True, help="Demand a mode for every sequence.")
-@scheduler_option
-@json_option
-def convert(
-    prefixes: tuple[str, ...],
-    store: str,
-    link: bool,
-    codec: str,
-    chunk_length: int | None,
-    shard_length: int | None,
-    multimodal: bool,
-    scheduler: str | None,
-    as_json: bool,
-) -> None:
-    """Convert .bin/.idx corpora to Zarr.
-
-    PREFIX is the path of a pair without its suffix, or a quoted glob of such paths. STORE is the
-    store of a single path; of a glob or several paths, the directory of their stores. What is
-    finished already is kept.
-    """
-    from zindex.building.convert import convert as run
-
-    start = time.monotonic()
-    stores = run(
-        prefixes[0] if len(prefixes) == 1 else prefixes,
-        store,
-        client=scheduler,
-        link=link,
-        grid=_make_grid(codec, chunk_length, shard_length),
-        multimodal=multimodal or None,
-        progress=True,
-    )
-    counts = ("num_documents", "num_sequences", "num_tokens")
-    facts = [
-        {"store": str(item.root), "fingerprint": item.fingerprint}
-        | {name: item.spec[name] for name in counts}
-        for item in stores
-    ]
-    if as_json:
-        _print_json({"stores": facts, "seconds": time.monotonic() - start})
-        return
-    for fact in facts:
-        click.echo(
-            f"{fact['store']}: {fact['num_documents']:,} documents, "
-            f"{fact['num_sequences']:,} sequences, {fact['num_tokens']:,} tokens"
-        )
-
-
-def _make_grid(codec: str, chunk_length: int | None, shard_length: int | None) -> Any:
-    """Return the grid that options ask for, or None where none of them was given."""
-    if codec == "none" and chunk_length is None and shard_length is None:
-        return None
-    from zindex.building.convert import TOKEN_GRID
-    from zindex.store.layout import ChunkGrid
-
-    return ChunkGrid(
-        chunk_length=TOKEN_GRID.chunk_length if chunk_length is None else chunk_length,
-        shard_length=TOKEN_GRID.shard_length if shard_length is None else shard_length,
-        codec="zstd" if codec == "zstd" else "none",
-    )
-
-
-@main.command()
-@click.argument("store")
-@click.argument("prefix")
-@click.option("--overwrite", is_flag=True, help="Replace an existing pair.")
-def export(store: str, prefix: str, overwrite: bool) -> None:
-    """Write a Zarr corpus back as .bin and .idx, byte for byte.
-
-    STORE is the corpus, PREFIX the path of the pair without its suffix.
-    """
-    from zindex.building.export import export as run
-
-    run(store, prefix, overwrite=overwrite)
-    nbytes = sum(os.path.getsize(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
-    click.echo(f"{prefix}.bin and {prefix}.idx: {nbytes:,} bytes")
 
 
 @main.command()
@@ -300,7 +216,7 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
     "--source",
     metavar="PATH",
     help="What it was made from: the prefix of the .bin/.idx pair of a token store, the token "
-    "store or prefix of an index, the files of imported records.",
+    "store or prefix of an index, the files of records or of keyed tokens.",
 )
 @json_option
 def repair(path: str, source: str | None, as_json: bool) -> None:
@@ -404,7 +320,7 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-for _command in (bench, cluster, edit, import_command, lengths):
+for _command in (bench, cluster, convert, edit, export, import_command, lengths):
     main.add_command(_command)
 
 

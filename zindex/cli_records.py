@@ -89,7 +89,7 @@ def import_command(
         target,
         kind="tar" if kind == "tar" else "jsonl" if kind == "jsonl" else None,
         fields=fields or None,
-        dtypes=dict(map(_parse_dtype, dtypes)),
+        dtypes=dict(map(parse_dtype, dtypes)),
         meta_names=meta,
         include_dirs=include_dirs,
         part_nbytes=part_nbytes,
@@ -122,7 +122,7 @@ def import_command(
     )
 
 
-def _parse_dtype(text: str) -> tuple[str, str]:
+def parse_dtype(text: str) -> tuple[str, str]:
     """Return the two sides of ``NAME=DTYPE``."""
     name, separator, dtype = text.rpartition("=")
     if not separator or not name or not dtype:

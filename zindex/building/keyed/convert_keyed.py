@@ -123,6 +123,12 @@ def convert_keyed(
         )
     kind = _find_format(source, storage_type)
     if kind == "jsonl":
+        if not strict:
+            raise ConfigError(
+                "strict=False (--loose) must come with h5 or bin files, got it for jsonl files; "
+                "leave it out, or leave out lines that do not match with on_damage='skip' "
+                "(--on-damage skip)"
+            )
         lines = open_lines(source, dtypes, on_damage)
         return import_records(
             lines,
@@ -151,6 +157,11 @@ def _find_format(source: Any, storage_type: str | None) -> KeyedFormat:
     """Return what the files are."""
     if storage_type is None:
         storage_type = "jsonl" if _is_lines(source) else detect_format(source)
+    return check_format(storage_type, source)
+
+
+def check_format(storage_type: str, source: Any) -> KeyedFormat:
+    """Return a format that can be converted; ConfigError names a source of another one."""
     for known in get_args(KeyedFormat):
         if storage_type == known:
             return cast("KeyedFormat", known)
