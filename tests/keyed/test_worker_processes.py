@@ -1,4 +1,4 @@
-"""Keyed datasets in worker processes: the same batches, and no copy of the data in shared memory."""
+"""Keyed datasets in worker processes: the same batches, and no copy of data in shared memory."""
 
 import os
 from multiprocessing.reduction import ForkingPickler
