@@ -10,8 +10,9 @@ from zindex.text.text_encoder import TextEncoder
 
 Int64Array = npt.NDArray[np.int64]
 
-# Some tokenizers put a blank before every text. None puts it behind a line break.
-_LEAD = "\n"
+# Some tokenizers put a blank before every text. This is of private use: nobody has learnt to join
+# it with what comes behind it.
+_LEAD = "\ue000"
 
 
 class PieceEncoder:
@@ -25,8 +26,8 @@ class PieceEncoder:
     Notes
     -----
     Tokenizers that put a blank before each text would put one before each piece. Where the decoded
-    ids show that one does, pieces within a text are encoded behind a line break, whose ids are
-    taken off again.
+    ids show that one does, pieces within a text are encoded behind another character, whose
+    ids are taken off again.
     """
 
     def __init__(self, encoder: TextEncoder) -> None:

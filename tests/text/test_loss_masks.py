@@ -1,0 +1,182 @@
+"""What is trained of a dialogue: exactly what a model is to generate, from its first character."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zindex.errors import ConfigError, SourceError
+from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
+from zindex.text.conversations import Dialogue
+from zindex.text.loss_masks import DialogueCutter, Piece
+
+# ChatML as most tokenizers have it: nothing in it says what is generated.
+WITHOUT_BLOCKS = re.sub(r"{% (end)?generation %}", "", CHATML)
+ENDS = ("<|im_end|>", "<|im_start|>")
+# As Llama 2 writes: the text that asks for an answer is that of the messages.
+BRACKETS = (
+    "{% for m in messages %}{% if m.role == 'user' %}<s>[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }} </s>{% endif %}{% endfor %}"
+)
+# As models that reason write: earlier thoughts are left out.
+THOUGHTS = (
+    "{% for m in messages %}<{{ m.role }}>{% if loop.last or m.role == 'user' %}{{ m.content }}"
+    "{% else %}{{ m.content.split('|')[-1] }}{% endif %}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def talk(*contents: str, **last: Any) -> list[dict[str, Any]]:
+    """Messages of user and assistant in turn."""
+    roles = ("user", "assistant")
+    messages: list[dict[str, Any]] = [
+        {"role": roles[i % 2], "content": text} for i, text in enumerate(contents)
+    ]
+    messages[-1] |= last
+    return messages
+
+
+def trained(pieces: list[Piece]) -> list[str]:
+    return [piece.text for piece in pieces if piece.trained]
+
+
+@pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
+def test_answers_are_trained_to_the_token_that_ends_them(text: str) -> None:
+    cutter = DialogueCutter(ChatTemplate(text), ends=ENDS)
+    messages = [{"role": "system", "content": "s"}, *talk("q", "a", "r", "b\n")]
+    pieces = cutter.cut(Dialogue(messages))
+    assert trained(pieces) == ["a<|im_end|>", "b\n<|im_end|>"]
+    assert "".join(piece.text for piece in pieces) == cutter.text(Dialogue(messages))
+    asked = cutter.template.render(messages[:2], add_generation_prompt=True)
+    assert pieces[0] == Piece(asked, False)
+    assert pieces[-1] == Piece("\n", False)
+
+
+def test_without_end_tokens_all_that_a_message_adds_is_trained() -> None:
+    cutter = DialogueCutter(ChatTemplate(WITHOUT_BLOCKS))
+    assert trained(cutter.cut(Dialogue(talk("q", "a")))) == ["a<|im_end|>\n"]
+    cutter = DialogueCutter(ChatTemplate(BRACKETS), ends=["</s>"])
+    pieces = cutter.cut(Dialogue(talk("q", "a", "r", "b")))
+    assert [piece.text for piece in pieces] == [
+        "<s>[INST] q [/INST]",
+        " a </s>",
+        "<s>[INST] r [/INST]",
+        " b </s>",
+    ]
+
+
+@pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
+def test_what_is_not_trained(text: str) -> None:
+    template = ChatTemplate(text)
+    messages = talk("q", "a", "r", "b", "s", "c")
+    last = DialogueCutter(template, ends=ENDS, turns="last")
+    assert trained(last.cut(Dialogue(messages))) == ["c<|im_end|>"]
+    cutter = DialogueCutter(template, ends=ENDS)
+    assert trained(cutter.cut(Dialogue(messages, 4))) == ["c<|im_end|>"]
+    messages[1] = messages[1] | {"weight": 0}
+    messages[5] = messages[5] | {"train": False}
+    assert trained(cutter.cut(Dialogue(messages))) == ["b<|im_end|>"]
+    assert trained(last.cut(Dialogue(messages))) == ["b<|im_end|>"]
+
+
+def test_other_roles_are_trained_with_their_headers() -> None:
+    cutter = DialogueCutter(ChatTemplate(CHATML), trained_roles=["user", "assistant"], ends=ENDS)
+    assert trained(cutter.cut(Dialogue(talk("q", "a", "r")))) == [
+        "<|im_start|>user\nq<|im_end|>",
+        "a<|im_end|>",
+        "<|im_start|>user\nr<|im_end|>",
+    ]
+    assert cutter.identity() == {"train_on": ["user", "assistant"], "turns": "all"}
+
+
+@given(st.lists(st.text("ab<|>\n \ufdd0", max_size=4), min_size=2, max_size=7), st.booleans())
+def test_the_two_ways_to_find_answers_agree(contents: list[str], ends: bool) -> None:
+    dialogue = Dialogue(talk(*contents))
+    known = ENDS if ends else ()
+    by_blocks = DialogueCutter(ChatTemplate(CHATML), ends=known).cut(dialogue)
+    by_prefix = DialogueCutter(ChatTemplate(WITHOUT_BLOCKS), ends=known).cut(dialogue)
+    if ends:
+        assert by_blocks == by_prefix
+    assert trained(by_blocks) == [text + "<|im_end|>" for text in contents[1::2]]
+    whole = ChatTemplate(CHATML).render(dialogue.messages)
+    assert "".join(piece.text for piece in by_prefix) == whole
+
+
+def test_answers_to_a_prompt() -> None:
+    cutter = DialogueCutter(ChatTemplate(CHATML), ends=ENDS)
+    dialogue = Dialogue(talk("q", "a", "r", "b"), 3)
+    prompt, pieces = cutter.cut_answer(dialogue)
+    assert prompt == cutter.template.render(dialogue.messages[:3], add_generation_prompt=True)
+    assert pieces == [Piece("b<|im_end|>", True)]
+    plain = DialogueCutter(ChatTemplate(PLAIN))
+    assert plain.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [Piece("a", True)])
+    # What the template puts between prompt and answer belongs to neither.
+    text = "{% for m in messages %}{{ m.content }}{% if not loop.last %}:{% endif %}{% endfor %}"
+    cutter = DialogueCutter(ChatTemplate(text + "{% if add_generation_prompt %}{% endif %}"))
+    assert cutter.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [Piece(":a", True)])
+
+
+def test_several_messages_of_an_answer() -> None:
+    cutter = DialogueCutter(ChatTemplate(CHATML), ends=ENDS)
+    messages = [*talk("q", "call"), {"role": "tool", "content": "5"}, *talk("x", "five")[1:]]
+    _, pieces = cutter.cut_answer(Dialogue(messages, 1))
+    assert pieces == [
+        Piece("call<|im_end|>", True),
+        Piece("\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n", False),
+        Piece("five<|im_end|>", True),
+    ]
+
+
+def test_thoughts_that_are_left_out_later() -> None:
+    messages = talk("q", "hm|a", "r", "hm|b")
+    with pytest.raises(SourceError, match=r"must begin with that of its first 2 messages, with th"):
+        DialogueCutter(ChatTemplate(THOUGHTS)).cut(Dialogue(messages))
+    last = DialogueCutter(ChatTemplate(THOUGHTS), turns="last")
+    assert trained(last.cut(Dialogue(messages))) == ["hm|b</>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "dialogue", "message"),
+    [
+        (CHATML, Dialogue(talk("q")), "must have a message to train on, of assistant, this one ha"),
+        (CHATML, Dialogue(talk("q", "a", weight=0)), "this one has ['user', 'assistant']"),
+        (CHATML, Dialogue(talk("q", "a"), 2), "this one has ['user', 'assistant']"),
+        ("{{ messages[-1].content }}", Dialogue(talk("q", "a")), "of what asks for message 2, wit"),
+        (
+            "{% generation %}{{ messages[-1].content }}{% endgeneration %}",
+            Dialogue(talk("q", "a", "r", "b", train=False)),
+            "one {% generation %} block for each message of the assistant where not all of them ar",
+        ),
+    ],
+)
+def test_refused_dialogues(text: str, dialogue: Dialogue, message: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(message)):
+        DialogueCutter(ChatTemplate(text)).cut(dialogue)
+
+
+def test_prompts_that_are_not_the_beginning() -> None:
+    text = "{% generation %}a{% endgeneration %}{% if add_generation_prompt %}?{% endif %}"
+    cutter = DialogueCutter(ChatTemplate(text))
+    with pytest.raises(SourceError, match=r"must begin with that of its prompt, with this chat te"):
+        cutter.cut_answer(Dialogue(talk("q", "a"), 1))
+
+
+def test_messages_in_another_order() -> None:
+    text = (
+        "x{% if not add_generation_prompt %}{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{% endif %}"
+    )
+    with pytest.raises(SourceError, match="must come one after the other, got characters up to 3"):
+        DialogueCutter(ChatTemplate(text)).cut(Dialogue(talk("q", "a", "r", "b")))
+
+
+def test_refused_settings() -> None:
+    template = ChatTemplate(CHATML)
+    for roles in ("assistant", ()):
+        with pytest.raises(ConfigError, match=r"train_on \(--train-on\) must name one role at lea"):
+            DialogueCutter(template, trained_roles=roles)
+    turns: Any = "first"
+    with pytest.raises(ConfigError, match=r"turns \(--turns\) must be 'all' or 'last', got 'first"):
+        DialogueCutter(template, turns=turns)
