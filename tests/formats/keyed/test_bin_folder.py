@@ -71,6 +71,20 @@ def test_a_key_without_offsets_has_those_of_keys_of_its_length(tmp_path: Path) -
     assert arrays["other"].item_offset is None
 
 
+def test_a_mask_has_the_offsets_of_its_key(tmp_path: Path) -> None:
+    # By chance all answers together have as many tokens as all others.
+    meta = {
+        "chosen": {**ROW, "offsets": [0, 3, 4]},
+        "rejected": {**ROW, "offsets": [0, 1, 4]},
+        "chosen_mask": ROW,
+        "rejected_mask": ROW,
+    }
+    write(tmp_path, meta, **dict.fromkeys(meta, range(4)))
+    arrays = read_bin_shards(tmp_path)[0].arrays
+    for key in ("chosen", "rejected"):
+        assert arrays[f"{key}_mask"].item_offset is arrays[key].item_offset
+
+
 @pytest.mark.parametrize(
     "second", [{"offsets": [0, 2, 4]}, {"offsets": [0, 3, 4], "group_offsets": [0, 2]}]
 )

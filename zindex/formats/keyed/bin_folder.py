@@ -32,7 +32,8 @@ def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
     """Return what the folders with a ``meta.json`` below a path hold, in natural order of paths.
 
     A key without offsets has those of the keys of its folder that have as many values, if these
-    agree: the mask of a sequence is cut like the sequence.
+    agree: the mask of a sequence is cut like the sequence. Where they do not, ``<key>_mask`` has
+    those of ``<key>``.
 
     Parameters
     ----------
@@ -183,7 +184,9 @@ def _with_offsets(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedA
         for other in arrays.values()
         if other.item_offset is not None and other.length == array.length
     ]
-    if not donors or not all(_same_offsets(donors[0], other) for other in donors[1:]):
+    if not all(_same_offsets(donors[0], other) for other in donors[1:]):
+        donors = [other for other in donors if array.key == f"{other.key}_mask"]
+    if not donors:
         return array
     return replace(array, item_offset=donors[0].item_offset, group_offset=donors[0].group_offset)
 
