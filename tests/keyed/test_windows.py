@@ -23,6 +23,10 @@ def bounds_of(lengths: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
+def stream(bounds: np.ndarray, *sizes: int, tail: Tail = "drop") -> StreamWindows:
+    return StreamWindows(bounds[:-1], bounds[1:], *sizes, tail)
+
+
 def runs(parts: Parts) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in parts), strict=True))
 
@@ -43,12 +47,12 @@ def runs(parts: Parts) -> list[tuple[int, int, int, int]]:
 )
 def test_d5_window_table(length: int, window_size: int, stride: int, count: int) -> None:
     assert count_windows(np.array([length]), window_size, stride).tolist() == [count]
-    assert StreamWindows(np.array([0, length]), window_size, stride, "drop").num_windows == count
+    assert stream(np.array([0, length]), window_size, stride).num_windows == count
 
 
 @given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 12))
 def test_d5_windows_are_those_that_fit(length: int, window_size: int, stride: int) -> None:
-    windows = StreamWindows(np.array([0, length]), window_size, stride, "drop")
+    windows = stream(np.array([0, length]), window_size, stride)
     fitting = [begin for begin in range(0, length, stride) if begin + window_size + 1 <= length]
     assert windows.num_windows == len(fitting)
     found = windows.find_parts(np.arange(len(fitting)))
@@ -59,7 +63,7 @@ def test_d5_windows_are_those_that_fit(length: int, window_size: int, stride: in
 @given(LENGTHS, st.integers(1, 6))
 def test_d5_with_the_tail_every_target_comes_once(lengths: list[int], window_size: int) -> None:
     bounds = bounds_of(lengths)
-    windows = StreamWindows(bounds, window_size, window_size, "pad")
+    windows = stream(bounds, window_size, window_size, tail="pad")
     found = windows.find_parts(np.arange(windows.num_windows))
     targets = [
         value for _, _, start, length in runs(found) for value in range(start + 1, start + length)
@@ -73,9 +77,9 @@ def test_windows_of_documents_stay_within_them(
     lengths: list[int], window_size: int, stride: int, tail: Tail
 ) -> None:
     bounds = bounds_of(lengths)
-    windows = StreamWindows(bounds, window_size, stride, tail)
+    windows = stream(bounds, window_size, stride, tail=tail)
     counts = [
-        StreamWindows(np.array([0, length]), window_size, stride, tail).num_windows
+        stream(np.array([0, length]), window_size, stride, tail=tail).num_windows
         for length in lengths
     ]
     assert windows.num_windows == sum(counts)
@@ -91,7 +95,7 @@ def test_marked_windows_are_the_same_ones_cut_at_documents(
     lengths: list[int], window_size: int, stride: int
 ) -> None:
     bounds = bounds_of(lengths)
-    whole = StreamWindows(bounds[[0, -1]], window_size, stride, "pad")
+    whole = stream(bounds[[0, -1]], window_size, stride, tail="pad")
     numbers = np.arange(whole.num_windows)
     marked = BoundedWindows(whole, bounds)
     assert marked.num_windows == whole.num_windows
@@ -107,7 +111,7 @@ def test_marked_windows_are_the_same_ones_cut_at_documents(
 @given(LENGTHS, st.integers(1, 6))
 def test_packed_samples_hold_every_document_once(lengths: list[int], window_size: int) -> None:
     bounds = bounds_of(lengths)
-    packed = PackedWindows(bounds, window_size)
+    packed = PackedWindows(bounds[:-1], bounds[1:], window_size)
     found = packed.find_parts(np.arange(packed.num_windows))
     targets = []
     filled = np.zeros(packed.num_windows, np.int64)
@@ -121,7 +125,8 @@ def test_packed_samples_hold_every_document_once(lengths: list[int], window_size
 
 
 def test_packed_samples_are_found_in_any_order() -> None:
-    packed = PackedWindows(bounds_of([3, 3, 4, 1]), 4)
+    bounds = bounds_of([3, 3, 4, 1])
+    packed = PackedWindows(bounds[:-1], bounds[1:], 4)
     every = runs(packed.find_parts(np.arange(packed.num_windows)))
     backwards = packed.find_parts(np.arange(packed.num_windows)[::-1])
     again = [(packed.num_windows - 1 - row, *rest) for row, *rest in runs(backwards)]

@@ -1,6 +1,7 @@
 """What the datasets of all kinds of training share: a store, and indices as a list has them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from zindex.datasets.sample_batch import SampleBatch, resolve_positions
 from zindex.errors import MissingKeyError, NotLoadedError, SourceError
 from zindex.formats.keyed.detect import detect_format
+from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import Store
 from zindex.keyed.store_factory import StoreFactory
 from zindex.keyed.train_types import Output, TrainType
@@ -28,12 +30,26 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         What the store must have, and what samples are made of.
     pad_id
         What stands in tensors of token ids where there is no token.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``: the records of that split alone; None for all.
+    split_weights, split_seed
+        Of the splits; see `zindex.keyed.record_split.RecordSplit`.
     """
 
-    def __init__(self, train_type: TrainType, *, pad_id: int = 0) -> None:
+    def __init__(
+        self,
+        train_type: TrainType,
+        *,
+        pad_id: int = 0,
+        split: str | None = None,
+        split_weights: str = "99,1,0",
+        split_seed: int = 0,
+    ) -> None:
         super().__init__()
         self.train_type = train_type
         self.pad_id = pad_id
+        self.split = split
+        self.record_split = RecordSplit(split_weights, split_seed)
         self.storage: Store | None = None
         self.num_samples = 0
 
@@ -168,7 +184,12 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def _settings(self) -> dict[str, Any]:
         """Return what decides the samples beside the store, as JSON values."""
-        raise NotImplementedError
+        split = None if self.split is None else [self.split, asdict(self.record_split)]
+        return {"train_type": self.train_type.name, "pad_id": self.pad_id, "split": split}
+
+    def _choose_records(self, num_records: int) -> Int64Array | None:
+        """Return the records of the split, ascending; None for all."""
+        return None if self.split is None else self.record_split.find(self.split, num_records)
 
     def _count_samples(self, store: Store) -> int:
         """Return the samples of a store, or refuse it."""

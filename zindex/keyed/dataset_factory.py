@@ -71,7 +71,7 @@ class DatasetFactory:
             )
         if not by_record:
             return WindowDataset(kind, window_size, stride, **options)
-        unknown = sorted(set(options) - {"pad_id"})
+        unknown = sorted(set(options) - {"pad_id", "split", "split_weights", "split_seed"})
         if unknown:
             raise ConfigError(
                 f"records of {train_type!r} take no {', '.join(unknown)}, which is about windows; "
@@ -113,7 +113,8 @@ class DatasetFactory:
             windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI before it had records: they
             cut all streams at the same places, so that pairs drift apart.
         options
-            ``documents``, ``tail`` and ``pad_id``, as for `WindowDataset`; records take ``pad_id``.
+            ``documents``, ``tail``, ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as
+            for `WindowDataset`; records take the last four.
 
         Returns
         -------

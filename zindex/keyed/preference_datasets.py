@@ -24,8 +24,10 @@ Bounds = tuple[Int64Array, Int64Array]
 class _ByRecord(BaseDataset):
     """A dataset whose samples are the records of its store."""
 
+    _chosen: Int64Array | None = None
+
     def _settings(self) -> dict[str, Any]:
-        return {"train_type": self.train_type.name, "records": True, "pad_id": self.pad_id}
+        return super()._settings() | {"records": True}
 
     def _count_samples(self, store: Store) -> int:
         counts = {key: store.column(key).num_records for key in self.train_type.keys}
@@ -42,7 +44,13 @@ class _ByRecord(BaseDataset):
                 f"the keys of {self.train_type.name} must have the same number of records, got "
                 f"{shown} in {store.path}; make the store again"
             )
-        return next(iter(counts.values())) or 0
+        num_records = next(iter(counts.values())) or 0
+        self._chosen = self._choose_records(num_records)
+        return num_records if self._chosen is None else len(self._chosen)
+
+    def _records_of(self, numbers: Int64Array) -> Int64Array:
+        """Return the records that samples are."""
+        return numbers if self._chosen is None else self._chosen[numbers]
 
     def _check_equal(
         self, store: Store, numbers: Int64Array, lengths: dict[str, Int64Array]
@@ -63,8 +71,8 @@ class DPODataset(_ByRecord):
 
     Parameters
     ----------
-    pad_id
-        What stands in batches where there is no token.
+    options
+        ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as for `BaseDataset`.
 
     Notes
     -----
@@ -72,8 +80,8 @@ class DPODataset(_ByRecord):
     (bool), shape (tokens of that answer,).
     """
 
-    def __init__(self, *, pad_id: int = 0) -> None:
-        super().__init__(DPO, pad_id=pad_id)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(DPO, **options)
 
     def collate(self, batch: Sequence[Any]) -> BatchTensors:
         """Return pairs as tensors; see `zindex.keyed.dpo_collate_fn`."""
@@ -81,6 +89,7 @@ class DPODataset(_ByRecord):
 
     def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
         """Return pairs by number."""
+        numbers = self._records_of(numbers)
         columns = {key: store.column(key) for key in self.train_type.keys}
         bounds = {key: column.record_spans(numbers) for key, column in columns.items()}
         lengths = {key: stops - starts for key, (starts, stops) in bounds.items()}
@@ -113,8 +122,8 @@ class GRPODataset(_ByRecord):
 
     Parameters
     ----------
-    pad_id
-        What stands in batches where there is no token.
+    options
+        ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as for `BaseDataset`.
 
     Notes
     -----
@@ -123,8 +132,8 @@ class GRPODataset(_ByRecord):
     (responses,)). Groups may be of any sizes.
     """
 
-    def __init__(self, *, pad_id: int = 0) -> None:
-        super().__init__(GRPO, pad_id=pad_id)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(GRPO, **options)
 
     def collate(self, batch: Sequence[Any]) -> BatchTensors:
         """Return groups as tensors; see `zindex.keyed.grpo_collate_fn`."""
@@ -132,6 +141,7 @@ class GRPODataset(_ByRecord):
 
     def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
         """Return groups by number."""
+        numbers = self._records_of(numbers)
         columns = {key: store.column(key) for key in self.train_type.keys}
         prompts, rewards = (columns[key].record_spans(numbers) for key in ("prompts", "rewards"))
         responses, masks = (_find_items(columns[key], numbers) for key in ("responses", "masks"))

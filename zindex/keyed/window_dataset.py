@@ -1,7 +1,7 @@
 """Windows of a store as samples: one read for all keys of a batch, straight into its tensors."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -58,8 +58,9 @@ class WindowDataset(BaseDataset):
         What becomes of targets behind the last full window of the stream, or of a document:
         ``"drop"``, or ``"pad"`` with inputs of ``pad_id`` and targets of -100, or ``"short"``.
         Packed samples are always filled up.
-    pad_id
-        What stands in inputs where there is no token.
+    options
+        ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as for `BaseDataset`. A split
+        needs windows that know their documents: ``"respect"`` or ``"pack"``.
 
     Notes
     -----
@@ -76,9 +77,9 @@ class WindowDataset(BaseDataset):
         *,
         documents: Documents = "ignore",
         tail: Tail = "drop",
-        pad_id: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(train_type, pad_id=pad_id)
+        super().__init__(train_type, **options)
         check_sizes(window_size, window_size if stride is None else stride)
         for name, value, known in (("documents", documents, Documents), ("tail", tail, Tail)):
             if value not in get_args(known):
@@ -89,6 +90,11 @@ class WindowDataset(BaseDataset):
             raise ConfigError(
                 "documents='pack' makes samples without a stride that are filled up, got "
                 f"stride={stride!r} and tail={tail!r}; leave them out"
+            )
+        if self.split is not None and documents not in ("respect", "pack"):
+            raise ConfigError(
+                f"a split has whole documents, so documents must be 'respect' or 'pack', got "
+                f"{documents!r} and split={self.split!r}; choose one, or leave split out"
             )
         self.window_size = window_size
         self.stride = window_size if stride is None else stride
@@ -135,13 +141,11 @@ class WindowDataset(BaseDataset):
         return join_samples(batch)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "train_type": self.train_type.name,
+        return super()._settings() | {
             "window_size": self.window_size,
             "stride": self.stride,
             "documents": self.documents,
             "tail": self.tail,
-            "pad_id": self.pad_id,
         }
 
     def _count_samples(self, store: Store) -> int:
@@ -151,19 +155,27 @@ class WindowDataset(BaseDataset):
         self._outputs = [item for item in outputs if not (self._marks and item.name == _POSITIONS)]
         self._columns = [store.column(output.key) for output in self._outputs]
         store.check_lengths([output.key for output in self._outputs])
-        length = min(store.column(key).length for key in keys)
-        stream = np.array([0, length], np.int64)
+        length = min(column.length for column in self._columns)
+        cut = partial(
+            StreamWindows, window_size=self.window_size, stride=self.stride, tail=self.tail
+        )
+        stream = np.array([0], np.int64), np.array([length], np.int64)
+        windows: Windows
         if self.documents == "ignore":
-            windows: Windows = StreamWindows(stream, self.window_size, self.stride, self.tail)
+            windows = cut(*stream)
         else:
             bounds = _document_bounds(store, keys[0])
-            if self.documents == "respect":
-                windows = StreamWindows(bounds, self.window_size, self.stride, self.tail)
-            elif self.documents == "mark":
-                inner = StreamWindows(stream, self.window_size, self.stride, self.tail)
-                windows = BoundedWindows(inner, bounds)
+            if self.documents == "mark":
+                windows = BoundedWindows(cut(*stream), bounds)
             else:
-                windows = PackedWindows(bounds, self.window_size)
+                starts, stops = bounds[:-1], bounds[1:]
+                chosen = self._choose_records(len(starts))
+                if chosen is not None:
+                    starts, stops = starts[chosen], stops[chosen]
+                if self.documents == "respect":
+                    windows = cut(starts, stops)
+                else:
+                    windows = PackedWindows(starts, stops, self.window_size)
         self._windows = windows
         return windows.num_windows
 

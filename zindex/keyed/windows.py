@@ -99,13 +99,13 @@ def check_sizes(window_size: int, stride: int) -> None:
 
 
 class StreamWindows:
-    """Windows over runs of values that lie one after the other; none reaches from one into another.
+    """Windows over runs of values; none reaches from one run into another.
 
     Parameters
     ----------
-    bounds
-        Shape (runs + 1,), int64, values: where the runs begin, the first one at 0, and where the
-        last one ends. One run of everything makes windows that ignore where documents end.
+    starts, stops
+        Shape (runs,), int64, values: where each run begins and ends. One run of everything makes
+        windows that ignore where documents end.
     window_size, stride, tail
         The windows.
 
@@ -115,37 +115,46 @@ class StreamWindows:
     is a target exactly once.
     """
 
-    def __init__(self, bounds: Int64Array, window_size: int, stride: int, tail: Tail) -> None:
-        self.bounds = bounds
+    def __init__(
+        self,
+        starts: Int64Array,
+        stops: Int64Array,
+        window_size: int,
+        stride: int,
+        tail: Tail = "drop",
+    ) -> None:
         self.window_size = window_size
         self.stride = stride
-        counts = count_windows(np.diff(bounds), window_size, stride, tail)
-        self.window_bounds = np.zeros(len(bounds), np.int64)
-        np.cumsum(counts, out=self.window_bounds[1:])
-        self.num_windows = int(self.window_bounds[-1])
+        counts = count_windows(stops - starts, window_size, stride, tail)
+        self.num_windows = int(counts.sum())
+        self._starts = starts
+        self._stops = stops
+        self._window_bounds = np.zeros(len(starts) + 1, np.int64)
+        np.cumsum(counts, out=self._window_bounds[1:])
 
     def find_parts(self, windows: Int64Array) -> Parts:
         """Return the run of values of each window."""
         runs = self._find_runs(windows)
         starts = self._find_in(runs, windows)
-        lengths = np.minimum(self.window_size + 1, self.bounds[runs + 1] - starts)
+        lengths = np.minimum(self.window_size + 1, self._stops[runs] - starts)
         return Parts(np.arange(len(windows)), np.zeros(len(windows), np.int64), starts, lengths)
 
     def find_starts(self, windows: Int64Array) -> Int64Array:
         """Return the first value of each window: all there is to know of one that is full."""
-        if len(self.bounds) == 2:
-            return windows * self.stride
+        if len(self._starts) == 1:
+            starts: Int64Array = self._starts[0] + windows * self.stride
+            return starts
         return self._find_in(self._find_runs(windows), windows)
 
     def _find_runs(self, windows: Int64Array) -> Int64Array:
         """Return the run that each window lies in."""
-        runs: Int64Array = np.searchsorted(self.window_bounds, windows, "right") - 1
+        runs: Int64Array = np.searchsorted(self._window_bounds, windows, "right") - 1
         return runs
 
     def _find_in(self, runs: Int64Array, windows: Int64Array) -> Int64Array:
         """Return the first value of windows whose runs are known."""
-        within = windows - self.window_bounds[runs]
-        starts: Int64Array = self.bounds[runs] + within * self.stride
+        within = windows - self._window_bounds[runs]
+        starts: Int64Array = self._starts[runs] + within * self.stride
         return starts
 
 
@@ -185,8 +194,8 @@ class PackedWindows:
 
     Parameters
     ----------
-    bounds
-        Shape (documents + 1,), int64, values: where documents begin, and where the last one ends.
+    starts, stops
+        Shape (documents,), int64, values: where each document begins and ends.
     window_size
         Values of a sample, which has room for one more as the last target. A longer document is
         split, so that each of its values but the first is a target once.
@@ -196,13 +205,12 @@ class PackedWindows:
     Cost: 30 to 60 ns and 40 bytes for each document.
     """
 
-    def __init__(self, bounds: Int64Array, window_size: int) -> None:
-        lengths = np.diff(bounds)
-        numbers = np.arange(len(lengths), dtype=np.int64)
-        packing = pack_documents(lengths, numbers, window_size, 1, window_size + 1, SPLIT)
+    def __init__(self, starts: Int64Array, stops: Int64Array, window_size: int) -> None:
+        numbers = np.arange(len(starts), dtype=np.int64)
+        packing = pack_documents(stops - starts, numbers, window_size, 1, window_size + 1, SPLIT)
         documents, offsets = packing.part_index[:, 0], packing.part_index[:, 1]
-        self._starts = bounds[documents] + offsets
-        self._lengths = np.minimum(window_size + 1, bounds[documents + 1] - self._starts)
+        self._starts = starts[documents] + offsets
+        self._lengths = np.minimum(window_size + 1, stops[documents] - self._starts)
         self._part_bounds = packing.sample_offset
         self.num_windows = len(packing.sample_offset) - 1
 
