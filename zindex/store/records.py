@@ -7,7 +7,6 @@ values mean is here; how they are read is in `zindex.store.record_reader`.
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zindex import schema
 from zindex.errors import ConfigError, SourceError
@@ -33,7 +33,13 @@ BYTE_GRID = ChunkGrid(chunk_length=1 << 16, shard_length=1 << 26)
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_.\-]|^[._]")
 _MAX_NAME_LENGTH = 80
-_NUMBER_KINDS = "biuf"
+# Of each kind of dtype, the types of Python that its numbers may have, and what they are called.
+_NUMBERS: dict[str, tuple[frozenset[type], str]] = {
+    "b": (frozenset({bool, int}), "true and false"),
+    "i": (frozenset({int}), "whole numbers"),
+    "u": (frozenset({int}), "whole numbers"),
+    "f": (frozenset({int, float}), "numbers"),
+}
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _from_json = json.JSONDecoder().raw_decode
 
@@ -181,7 +187,7 @@ def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
             dtype = np.dtype(given)
         except TypeError:
             dtype = np.dtype(object)
-        if dtype.kind not in _NUMBER_KINDS or dtype.itemsize > 8:
+        if dtype.kind not in _NUMBERS or dtype.itemsize > 8:
             raise ConfigError(
                 f"the numbers of field {field!r} must have a dtype such as int32, float64 or bool, "
                 f"got {given!r}"
@@ -228,25 +234,37 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
     """
     if isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1:
         return value.tobytes()
-    if dtype.kind == "b":
-        if not isinstance(value, list) or not all(
-            type(item) is bool or (type(item) is int and 0 <= item <= 1) for item in value
-        ):
-            raise SourceError(f"a value must be a list of true and false, got {_shorten(value)}")
-        return bytes(value)
-    kinds = (int, float) if dtype.kind == "f" else (int,)
-    if not isinstance(value, list) or not all(type(item) in kinds for item in value):
-        nouns = "numbers" if dtype.kind == "f" else "whole numbers"
+    kinds, nouns = _NUMBERS[dtype.kind]
+    if not isinstance(value, list) or not kinds.issuperset(map(type, value)):
         raise SourceError(f"a value must be a list of {nouns}, got {_shorten(value)}")
-    if dtype.kind != "f":
-        limits = np.iinfo(dtype)
-        fits = not value or (min(value) >= limits.min and max(value) <= limits.max)
-    else:
-        largest = float(np.finfo(dtype).max)
-        fits = all(abs(item) <= largest or abs(item) == math.inf for item in value if item == item)
-    if not fits:
+    if dtype.kind == "b":
+        if not {0, 1}.issuperset(value):
+            raise SourceError(f"a value must be a list of {nouns}, got {_shorten(value)}")
+        return bytes(value)
+    numbers = _convert(value, dtype)
+    if numbers is None:
         raise SourceError(f"the numbers must fit {dtype.name}, got {_shorten(value)}")
-    return np.array(value, dtype).tobytes()
+    return numbers.tobytes()
+
+
+def _convert(value: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    """Return a list of numbers as an array; None if one does not fit."""
+    wide = np.dtype(dtype if dtype == np.uint64 else np.float64 if dtype.kind == "f" else np.int64)
+    if dtype == np.uint64 and value and min(value) < 0:
+        return None
+    try:
+        numbers = np.array(value, wide)
+    except OverflowError:
+        return None
+    if dtype == wide or not value:
+        return numbers.astype(dtype, copy=False)
+    if dtype.kind == "f":
+        sizes = np.abs(numbers)
+        fits = not np.any((sizes > np.finfo(dtype).max) & (sizes != np.inf))
+    else:
+        limits = np.iinfo(dtype)
+        fits = numbers.min() >= limits.min and numbers.max() <= limits.max
+    return numbers.astype(dtype) if fits else None
 
 
 def _shorten(value: Any) -> str:
