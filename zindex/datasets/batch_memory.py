@@ -14,12 +14,11 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Bytes = npt.NDArray[np.uint8]
 
 _DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.bool: np.dtype(np.bool_),
-    torch.int16: np.dtype(np.int16),
-    torch.int32: np.dtype(np.int32),
-    torch.int64: np.dtype(np.int64),
-    torch.float32: np.dtype(np.float32),
-    torch.uint8: np.dtype(np.uint8),
+    getattr(torch, name): np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
 }
 # Bytes: a cache line, and a multiple of every item.
 _ALIGNMENT = 64
