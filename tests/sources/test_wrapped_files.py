@@ -87,3 +87,29 @@ def test_an_import_is_the_same_however_files_are_cut(
     monkeypatch.setattr(Doubled, "factor", 3)
     with pytest.raises(FingerprintMismatchError, match="imported with other settings"):
         import_records(Doubled(files, identity["source"]), tmp_path / "7", client=SerialExecutor())
+
+
+def test_an_import_that_died_goes_on_with_other_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PORTION_NBYTES", 40)
+    path = write_jsonl(tmp_path / "a.jsonl", [{"n": number} for number in range(60)])
+    right, calls = module.read_portion, list[int]()
+
+    def die(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise OSError("the machine died")
+        return right(*arguments)
+
+    def run(part_nbytes: int) -> Any:
+        files, identity = open_files(path, "jsonl", part_nbytes=part_nbytes)
+        source = Doubled(files, identity["source"])
+        return import_records(source, tmp_path / "s", client=SerialExecutor(), grid=SMALL)
+
+    monkeypatch.setattr(module, "read_portion", die)
+    with pytest.raises(OSError, match="the machine died"):
+        run(50)
+    monkeypatch.setattr(module, "read_portion", right)
+    reader = RecordReader(run(90))
+    assert [reader.read(i)["n"] for i in range(len(reader))] == [2 * i for i in range(60)]

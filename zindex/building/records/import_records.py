@@ -301,8 +301,10 @@ class _Import:
 
     def _portions(self) -> Iterator[Portion]:
         """Yield runs of parts that are read together."""
-        source = self.source
-        tag = fingerprint({"parts": source.fingerprint()} | self.identity)[:12]
+        source = inner = self.source
+        while isinstance(inner, WrappedFiles):  # which do not say how their files are cut
+            inner = inner.files
+        tag = fingerprint({"parts": inner.fingerprint()} | self.identity)[:12]
         start, nbytes, urls = 0, 0, list[int]()
         for number in range(len(source.urls)):
             for part in source.url_parts(number):
