@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zindex.errors import SourceError, StoreNotFoundError
+from zindex.errors import SourceError, StoreNotFoundError, StoreUnreadableError
+from zindex.formats.keyed import bin_folder
 from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
 
 ROW = {"shape": [4], "dtype": "int32"}
@@ -138,6 +139,18 @@ def test_what_meta_must_say(tmp_path: Path, meta: object, message: str) -> None:
 def test_meta_that_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "meta.json")
     with pytest.raises(SourceError, match=r"meta\.json must be a regular file"):
+        read_bin_shards(tmp_path)
+
+
+def test_meta_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"k": ROW}, k=range(4))
+
+    def refuse(*args: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(bin_folder, "open", refuse, raising=False)
+    message = r"meta\.json must be a file that can be read, .*: Permission denied; check its"
+    with pytest.raises(StoreUnreadableError, match=message):
         read_bin_shards(tmp_path)
 
 

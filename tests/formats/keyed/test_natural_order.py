@@ -3,6 +3,9 @@
 import random
 from pathlib import Path
 
+import pytest
+
+from zindex.errors import StoreUnreadableError
 from zindex.formats.keyed.natural_order import list_below, natural_key
 
 
@@ -44,6 +47,13 @@ def test_a_link_to_a_folder_around_it_ends(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "up").symlink_to(tmp_path)
     (tmp_path / "other").symlink_to(tmp_path / "a")
     assert list_below(str(tmp_path)) == ["a/x", "other/x"]
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    message = r"a must be a folder that can be listed, but the system says: Not a directory; check"
+    with pytest.raises(StoreUnreadableError, match=message):
+        list_below(str(tmp_path / "a"))
 
 
 def test_zarr_stores_below_are_left_out(tmp_path: Path) -> None:

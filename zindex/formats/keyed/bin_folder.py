@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.errors import SourceError, StoreNotFoundError
+from zindex.errors import SourceError, StoreNotFoundError, StoreUnreadableError
 from zindex.formats.file_access import partial_path
 from zindex.formats.keyed.declarations import check_key, parse_dtype, parse_offsets
 from zindex.formats.keyed.natural_order import list_below
@@ -46,6 +46,8 @@ def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
         If there is no such folder, or none below it with a ``meta.json``.
     SourceError
         If a ``meta.json`` is not what it must be, or a file has another size than it says.
+    StoreUnreadableError
+        If the system refuses a folder or a ``meta.json``.
     """
     root = os.path.abspath(path)
     if not os.path.isdir(root):
@@ -75,6 +77,13 @@ def _read_meta(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             meta = json.loads(file.read(), object_pairs_hook=_without_repeats)
+    except OSError as error:
+        raise StoreUnreadableError(
+            f"{path} must be a file that can be read, but the system says: {error.strerror}; check "
+            "its permissions",
+            error.errno,
+            error.strerror,
+        ) from error
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise SourceError(

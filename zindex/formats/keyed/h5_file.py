@@ -183,11 +183,14 @@ class _KeyReader:
         """Note one dataset."""
         h5py = _import_h5py()
         place = self._place(name)
-        if not isinstance(dataset, h5py.h5d.DatasetID) or len(dataset.shape or (0, 0)) != 1:
+        # Each of these asks the library again, and a file may have a million datasets.
+        shape = dataset.shape if isinstance(dataset, h5py.h5d.DatasetID) else None
+        if shape is None or len(shape) != 1:
             raise SourceError(
                 f"{place} must be a flat dataset, it is something else; write the file again"
             )
-        dtype = parse_dtype(dataset.dtype.name, where=place)
+        stored = dataset.dtype
+        dtype = parse_dtype(stored.name, where=place)
         if self.dtype not in {None, dtype}:
             raise SourceError(
                 f"all datasets of a key must have one dtype, {place} has {dtype} after "
@@ -195,13 +198,14 @@ class _KeyReader:
             )
         self.dtype = dtype
         created = dataset.get_create_plist()
-        if created.get_external_count() or created.get_layout() == h5py.h5d.VIRTUAL:
+        layout = created.get_layout()
+        if created.get_external_count() or layout == h5py.h5d.VIRTUAL:
             raise SourceError(
                 f"{place} must be in the file itself, its values are in other files; copy them"
             )
-        length = int(dataset.shape[0])
-        nbytes = length * dataset.dtype.itemsize
-        is_plain = created.get_layout() == h5py.h5d.CONTIGUOUS and dataset.dtype.isnative
+        length = int(shape[0])
+        nbytes = length * stored.itemsize
+        is_plain = layout == h5py.h5d.CONTIGUOUS and stored.isnative
         # What was never written has no place, though HDF5 may give one.
         is_written = is_plain and dataset.get_storage_size() == nbytes
         start = dataset.get_offset() if is_written else None

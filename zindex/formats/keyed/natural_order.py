@@ -4,6 +4,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from zindex.errors import StoreUnreadableError
+
 _NUMBERS = re.compile("([0-9]+)")
 
 NaturalKey = tuple[tuple[tuple[str | tuple[int, str], ...], ...], str]
@@ -38,6 +40,11 @@ def list_below(folder: str) -> list[str]:
     """Return all files below a folder, relative to it and with ``/``, in natural order.
 
     Links are followed, but none to a folder that encloses it. Folders of Zarr stores are left out.
+
+    Raises
+    ------
+    StoreUnreadableError
+        If the system refuses a folder.
     """
     return sorted(_files_below(folder, "", ()), key=natural_key)
 
@@ -47,8 +54,16 @@ def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[s
     real = os.path.realpath(folder)
     if real in above:
         return
-    with os.scandir(folder) as found:
-        entries = list(found)
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError as error:
+        raise StoreUnreadableError(
+            f"{folder} must be a folder that can be listed, but the system says: {error.strerror}; "
+            "check its permissions",
+            error.errno,
+            error.strerror,
+        ) from error
     # A store of many shards is no place to look for other files.
     if above and any(entry.name == "zarr.json" for entry in entries):
         return
