@@ -136,7 +136,11 @@ def test_groups() -> None:
             {"text": 5},
             "field 'text' must hold a text as text, it holds int; say what the fi",
         ),
-        ("pair", {"prompt": "q", "chosen": "a"}, "must have a rejected answer in 'rejected', this"),
+        (
+            "pair",
+            {"prompt": "q", "chosen": "a"},
+            "must have a rejected answer in 'rejected', and",
+        ),
         (
             "pair",
             {"chosen": "a", "rejected": "b"},
@@ -155,12 +159,12 @@ def test_groups() -> None:
         (
             "group",
             {"prompt": "q", "rewards": [1]},
-            "must have responses in 'responses', this one ha",
+            "must have responses in 'responses', and no em",
         ),
         (
             "group",
             {"prompt": "q", "responses": ["a"]},
-            "must have rewards in 'rewards', this one has",
+            "must have rewards in 'rewards', and no em",
         ),
         ("group", {"prompt": "q", "responses": [], "rewards": []}, "has 0 responses and 0 rewards"),
         (

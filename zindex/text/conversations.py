@@ -216,8 +216,8 @@ class RowReader:
             fields = [self.columns[name]] if name in self.columns else COLUMNS[name]
             sought = " or ".join(map(repr, fields))
             raise SourceError(
-                f"an object must have {noun} in {sought}, this one has {_names(row)}; say where it "
-                f"is with columns (--column {name}=NAME)"
+                f"an object must have {noun} in {sought}, and no empty text, this one has "
+                f"{_names(row)}; say where it is with columns (--column {name}=NAME)"
             )
         return value
 

@@ -1,0 +1,231 @@
+"""Records of tokens: their masks, their ends, how they are cut; the same however files are cut."""
+
+import copy
+import pickle
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.building.records.sources import ListFiles
+from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
+from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
+from zindex.text import token_records as module
+from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
+from zindex.text.conversations import RowReader
+from zindex.text.text_encoder import TextEncoder
+from zindex.text.token_records import UNKNOWN_ID, TokenRecords, TokenSettings
+
+END, BEGIN = 258, 259
+
+
+def make(rows: list[dict[str, Any]], train_type: Any, **settings: Any) -> list[dict[str, Any]]:
+    """Return the records of some objects."""
+    return list(open_records([rows], train_type, **settings).read_part(0))
+
+
+def open_records(
+    parts: list[list[dict[str, Any]]],
+    train_type: Any,
+    *,
+    template: str | None = CHATML,
+    skip: bool = False,
+    **settings: Any,
+) -> TokenRecords:
+    return TokenRecords(
+        ListFiles({"a": parts}),
+        "digest",
+        settings=TokenSettings(train_type, **settings),
+        encoder=TextEncoder(make_tokenizer()),
+        template=None if template is None else ChatTemplate(template),
+        skip_damaged=skip,
+    )
+
+
+def test_documents_end() -> None:
+    rows = [{"text": "é"}, {"text": ""}]
+    one, empty = make(rows, "seq", end_id=END)
+    assert sorted(one) == ["__key__", "__url__", "sequence"]
+    assert one["sequence"].dtype == np.int32
+    assert read_ids(one["sequence"]) == "é<eod>"
+    assert empty["sequence"].tolist() == [END]
+    one, empty = make(rows, "seq", begin_id=BEGIN, token_dtype="uint16")
+    assert read_ids(one["sequence"]) == "<bod>é"
+    assert one["sequence"].dtype == np.uint16
+    assert read_ids(make([{"prompt": "q", "completion": "a"}], "seq")[0]["sequence"]) == (
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+    )
+
+
+def test_dialogues() -> None:
+    [record] = make([{"prompt": "q", "completion": "añ"}], "sft")
+    assert {name: value.dtype.name for name, value in record.items() if name[0] != "_"} == {
+        "sequence": "int32",
+        "loss_mask": "bool",
+        "position_ids": "int32",
+    }
+    text = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    assert read_ids(record["sequence"]) == text + "añ<|im_end|>\n"
+    assert read_ids(record["sequence"][record["loss_mask"]]) == "añ<|im_end|>"
+    assert record["position_ids"].tolist() == list(range(len(record["sequence"])))
+    # The prompt is what a model is given, token by token.
+    asked = make_tokenizer().encode(text, add_special_tokens=False).ids
+    assert record["sequence"][: len(asked)].tolist() == asked
+    [record] = make([{"prompt": "q", "completion": "a"}], "sft", position_ids="none")
+    assert "position_ids" not in record
+
+
+def test_texts_are_trained_wholly_and_say_so() -> None:
+    rows = [{"text": "abc"}, {"prompt": "q", "completion": "a"}]
+    text, dialogue = make(rows, "sft", end_id=END, begin_id=BEGIN)
+    assert text["loss_mask"].tolist() == [False, True, True, True, True]
+    # The template says where a dialogue ends.
+    assert read_ids(dialogue["sequence"]).endswith("<|im_end|>\n")
+
+
+def test_plain_dialogues_end_as_documents_do() -> None:
+    row = {"prompt": "1+1=", "completion": "2"}
+    [record] = make([row], "sft", template=PLAIN, end_id=END, begin_id=BEGIN)
+    assert read_ids(record["sequence"]) == "<bod>1+1=2<eod>"
+    assert read_ids(record["sequence"][record["loss_mask"]]) == "2<eod>"
+
+
+def test_pairs() -> None:
+    row = {"prompt": "q", "chosen": "good", "rejected": "bad"}
+    [record] = make([row], "dpo")
+    assert [record[name].dtype for name in ("chosen", "rejected")] == [np.int32] * 2
+    for name, answer in (("chosen", "good"), ("rejected", "bad")):
+        ids, mask = record[name], record[f"{name}_mask"]
+        assert mask.dtype == bool
+        assert read_ids(ids[mask]) == f"{answer}<|im_end|>"
+        assert read_ids(ids[~mask]) == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+        assert mask.tolist() == sorted(mask)
+    [record] = make([row], "dpo", template=PLAIN, end_id=END)
+    assert read_ids(record["rejected"]) == "qbad<eod>"
+    assert record["rejected_mask"].tolist() == [False, True, True, True, True]
+
+
+def test_groups() -> None:
+    row = {"prompt": "q", "responses": ["one", "", "three"], "rewards": [1, 0, 0.5]}
+    [record] = make([row], "grpo")
+    assert list(record)[2:] == list(TokenSettings("grpo").dtypes)
+    assert {name: record[name].dtype.name for name in list(record)[2:]} == TokenSettings(
+        "grpo"
+    ).dtypes
+    asked = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    assert read_ids(record["prompts"]) == asked
+    lengths = record["responses_length"].tolist()
+    assert lengths == record["masks_length"].tolist() == [4, 1, 6]
+    parts = np.split(record["responses"], np.cumsum(lengths)[:-1])
+    assert [read_ids(part) for part in parts] == [f"{x}<|im_end|>" for x in ("one", "", "three")]
+    assert record["masks"].all()
+    assert record["rewards"].tolist() == [1.0, 0.0, 0.5]
+    [record] = make([row], "grpo", template=PLAIN, begin_id=BEGIN, end_id=END, max_length=3)
+    assert read_ids(record["prompts"]) == "<bod>q"
+    parts = np.split(record["responses"], np.cumsum(record["responses_length"])[:-1])
+    assert [read_ids(part) for part in parts] == ["one", "<eod>", "thr"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "text", "trained"), [("start", "question:", ""), ("end", "swer<eod>", "swer<eod>")]
+)
+def test_long_sequences_are_cut(keep: str, text: str, trained: str) -> None:
+    row = {"prompt": "question:", "completion": "answer"}
+    length = 9 if keep == "start" else 5
+    [record] = make([row], "sft", template=PLAIN, end_id=END, max_length=length, keep=keep)
+    assert read_ids(record["sequence"]) == text
+    assert read_ids(record["sequence"][record["loss_mask"]]) == trained
+    assert record["position_ids"].tolist() == list(range(length))
+
+
+@pytest.mark.parametrize("train_type", ["seq", "sft", "dpo", "grpo"])
+def test_records_do_not_depend_on_parts_or_batches(
+    train_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(5)
+
+    def word() -> str:
+        return "".join(rng.choices("abé \n", k=rng.randrange(1, 9)))
+
+    rows: list[dict[str, Any]] = []
+    for number in range(40):
+        rows.append({"prompt": word(), "chosen": word(), "rejected": word()})
+        rows[-1] |= {"responses": [word(), word()], "rewards": [number, 0], "completion": word()}
+        if number % 3 == 0 and train_type in ("seq", "sft"):
+            rows[-1] = {"text": word()}
+    expected = make(rows, train_type, end_id=END)
+    for batch, length in ((1, 1 << 20), (7, 1 << 20), (1000, 30)):
+        monkeypatch.setattr(module, "_MAX_BATCH", batch)
+        monkeypatch.setattr(module, "_BATCH_LENGTH", length)
+        records = open_records([rows[:13], rows[13:14], [], rows[14:]], train_type, end_id=END)
+        found = [record for part in range(4) for record in records.read_part(part)]
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            for name in TokenSettings(train_type).dtypes:  # type: ignore[arg-type]
+                assert one[name].dtype == other[name].dtype
+                assert one[name].tolist() == other[name].tolist()
+
+
+def test_damaged_objects() -> None:
+    rows = [{"prompt": "q", "completion": "a"}, {"nothing": 1}, {"text": "x"}]
+    message = r"this one has \['nothing'\]; say .*, in record '0/1' of a; mend it, or leave out su"
+    with pytest.raises(SourceError, match=message):
+        make(rows, "sft", end_id=END)
+    records = open_records([rows], "sft", end_id=END, skip=True)
+    assert [record["__key__"] for record in records.read_part(0)] == ["0/0", "0/2"]
+    assert records.num_skipped == 1
+
+
+def test_what_tokenizers_and_templates_lack() -> None:
+    with pytest.raises(ConfigError, match=r"need a chat template, and the tokenizer has none; nam"):
+        make([{"prompt": "q", "completion": "a"}], "sft", template=None)
+    assert len(make([{"text": "x"}], "sft", template=None)) == 1
+    with pytest.raises(ConfigError, match=r"needs an end of documents, and the tokenizer names no"):
+        make([{"text": "x"}], "seq", end_id=UNKNOWN_ID)
+    assert len(make([{"prompt": "q", "completion": "a"}], "sft", end_id=UNKNOWN_ID)) == 1
+    with pytest.raises(ConfigError, match=r"must hold every id of the tokenizer, int8 does not ho"):
+        make([{"text": "x"}], "seq", token_dtype="int8", end_id=END)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_type": "ppo"}, "train_type must be one of seq, sft, dpo, grpo, got 'ppo'"),
+        ({"keep": "middle"}, "keep must be one of start, end, got 'middle'"),
+        ({"position_ids": "x"}, "position_ids must be one of doc_reset, none, got 'x'"),
+        ({"max_length": 0}, "max_length must be a whole number from 1 on, got 0"),
+        ({"max_length": True}, "max_length must be a whole number from 1 on, got True"),
+        ({"token_dtype": "float32"}, "must be one of whole numbers, such as int32, got 'float32'"),
+    ],
+)
+def test_refused_settings(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        TokenSettings(**({"train_type": "sft"} | settings))
+
+
+def test_records_travel_to_workers_with_the_path_of_the_tokenizer(tmp_path: Path) -> None:
+    folder = save_tokenizer(tmp_path)
+    records = TokenRecords(
+        ListFiles({"a": [[{"text": "x"}]]}),
+        "digest",
+        settings=TokenSettings("seq"),
+        encoder=TextEncoder(folder),
+        template=ChatTemplate(CHATML),
+        reader=RowReader({"text": "text"}),
+        cutter_settings={"turns": "last"},
+    )
+    data = pickle.dumps(records)
+    assert len(data) < 3000
+    again = pickle.loads(data)
+    assert read_ids(next(again.read_part(0))["sequence"]) == "x"
+    assert again.identity() == records.identity() == copy.copy(records).identity()
+    assert {"train_type": "seq", "turns": "last", "vocab_size": 260}.items() <= (
+        records.identity().items()
+    )
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace("<eod>", "<end>"))
+    with pytest.raises(FingerprintMismatchError, match=r"must be the same tokenizer on all machin"):
+        pickle.loads(data)

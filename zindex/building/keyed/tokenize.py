@@ -1,0 +1,225 @@
+"""Texts, dialogues and pairs of answers to a keyed store, through a tokenizer, in one import."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from zindex.building.records.import_records import import_records
+from zindex.building.records.record_files import Paths, open_files
+from zindex.errors import ConfigError
+from zindex.store.layout import ChunkGrid
+from zindex.store.objects import PlaceLike
+from zindex.store.open import Store
+from zindex.store.records import BYTE_GRID
+from zindex.text.chat_template import open_template
+from zindex.text.conversations import RowReader
+from zindex.text.loss_masks import Turns
+from zindex.text.text_encoder import TextEncoder, TokenizerLike
+from zindex.text.token_records import (
+    UNKNOWN_ID,
+    Keep,
+    PositionIds,
+    TokenRecords,
+    TokenSettings,
+    TrainType,
+)
+from zindex.text.tokenizer_settings import (
+    TokenizerSettings,
+    read_tokenizer_settings,
+    settings_of_object,
+)
+
+
+def tokenize(
+    source: Paths,
+    target: PlaceLike,
+    train_type: TrainType,
+    *,
+    tokenizer: TokenizerLike,
+    chat_template: str | os.PathLike[str] | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    date: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    train_on: Sequence[str] = ("assistant",),
+    turns: Turns = "all",
+    max_length: int | None = None,
+    keep: Keep = "start",
+    append_eod: bool | int | str = True,
+    prepend_bod: bool | int | str = False,
+    position_ids: PositionIds = "doc_reset",
+    token_dtype: str = "int32",
+    part_nbytes: int | None = None,
+    on_damage: Literal["error", "skip"] = "error",
+    restart: bool = False,
+    grid: ChunkGrid = BYTE_GRID,
+    client: Any = None,
+    num_processes: int | None = None,
+    progress: bool = False,
+) -> Store:
+    """Tokenise files of JSON objects into a keyed store, in the source's order.
+
+    Parameters
+    ----------
+    source
+        Jsonl files, folders or brace patterns with commas between, or a list of them; here or in
+        an object store.
+    target
+        Place of the store.
+    train_type
+        ``"seq"``: documents; ``"sft"``: dialogues, or prompts with answers; ``"dpo"``: a chosen and
+        a rejected answer; ``"grpo"``: several answers with rewards.
+    tokenizer
+        The path of a ``tokenizer.json`` or of its folder, which every worker must see; or an
+        object or function, see `TextEncoder`.
+    chat_template
+        None: the tokenizer's own. Else ``"chatml"``, ``"plain"`` (texts one after the other), the
+        name of one of the tokenizer's, a template's text, or its file.
+    template_variables
+        What the template is given besides.
+    date
+        The day that a template writes as today, as YYYY-MM-DD.
+    columns
+        Field of the objects by what it holds, where it is called otherwise; see
+        ``zindex.text.conversations.COLUMNS``.
+    roles
+        What roles of the objects are called in the template.
+    train_on
+        Roles whose messages are trained.
+    turns
+        ``"last"``: of these messages only the last of each dialogue.
+    max_length
+        Tokens that are kept of a sequence; of a group, of the prompt and of each response.
+    keep
+        Which end of a longer sequence is kept; of a response it is always the start.
+    append_eod
+        Token behind documents, and behind dialogues where the template is ``"plain"``: its id or
+        text, True for the ``eos_token`` of the tokenizer, False for none.
+    prepend_bod
+        Token before them, likewise; True for the ``bos_token``.
+    position_ids
+        ``"doc_reset"`` stores positions from 0 for each dialogue, ``"none"`` stores none.
+    token_dtype
+        Of the ids.
+    part_nbytes, on_damage, restart, grid, client, num_processes, progress
+        See `zindex.building.records.import_records.import_records`. Objects that make no record
+        are damage.
+
+    Returns
+    -------
+    store
+        The opened store: the keys are its fields, and `describe_tokens` tells how it was made.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is out of range, or the tokenizer lacks what it asks for.
+    SourceError
+        If an object makes no record.
+    StoreNotFoundError
+        If a file is missing.
+    FingerprintMismatchError
+        If the place holds something else.
+
+    Notes
+    -----
+    Law: the store depends on the objects, the tokenizer and the settings alone; not on how the
+    files are cut, nor on how many workers there are, nor on how often the work was broken off.
+    """
+    encoder = TextEncoder(tokenizer)
+    known = (
+        settings_of_object(encoder.tokenizer)
+        if encoder.path is None
+        else read_tokenizer_settings(encoder.path)
+    )
+    given = chat_template if chat_template is None else os.fspath(chat_template)
+    template = open_template(given, known, variables=template_variables, date=date)
+    settings = TokenSettings(
+        train_type,
+        max_length=max_length,
+        keep=keep,
+        position_ids=position_ids,
+        token_dtype=token_dtype,
+        begin_id=_find_begin(encoder, known, prepend_bod),
+        end_id=_find_end(encoder, known, append_eod),
+    )
+    files, identity = open_files(source, "jsonl", part_nbytes=part_nbytes, on_damage=on_damage)
+    records = TokenRecords(
+        files,
+        identity["source"],
+        settings=settings,
+        encoder=encoder,
+        template=template,
+        reader=RowReader(columns, roles),
+        cutter_settings={"trained_roles": train_on, "turns": turns},
+        skip_damaged=on_damage == "skip",
+    )
+    return import_records(
+        records,
+        target,
+        fields=tuple(settings.dtypes),
+        dtypes=settings.dtypes,
+        on_damage=on_damage,
+        restart=restart,
+        grid=grid,
+        client=client,
+        num_processes=num_processes,
+        progress=progress,
+    )
+
+
+def describe_tokens(store: Store) -> dict[str, Any]:
+    """Return how the tokens of a store were made.
+
+    Parameters
+    ----------
+    store
+        A store that ``tokenize`` has made.
+
+    Returns
+    -------
+    facts
+        ``train_type``, the SHA-256 of the ``tokenizer``'s file, its ``vocab_size``, the
+        ``chat_template`` with its text, and every setting by its name.
+
+    Raises
+    ------
+    ConfigError
+        If the store was not made of texts.
+    """
+    facts = store.spec.get("import")
+    if not isinstance(facts, dict) or "tokenizer" not in facts:
+        raise ConfigError(
+            f"{store.root} must be a store made of texts by tokenize, its kind is {store.kind!r} "
+            "and it names no tokenizer; ask whoever made it"
+        )
+    return dict(facts)
+
+
+def _find_end(
+    encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
+) -> int | None:
+    """Return the id behind documents; ``UNKNOWN_ID``: one that nobody knows."""
+    if token is not True:
+        return encoder.find_id(token, "append_eod (--append-eod)")
+    if "eos_token" in known.special_tokens:
+        return encoder.find_id(known.special_tokens["eos_token"], "append_eod (--append-eod)")
+    try:
+        return encoder.find_id(True, "append_eod (--append-eod)")
+    except ConfigError:
+        return UNKNOWN_ID  # which matters only if a document comes
+
+
+def _find_begin(
+    encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
+) -> int | None:
+    """Return the id before documents."""
+    what = "prepend_bod (--prepend-bod)"
+    if token is not True:
+        return encoder.find_id(token, what)
+    if "bos_token" not in known.special_tokens:
+        raise ConfigError(
+            f"{what} needs a beginning of documents, the tokenizer names no bos_token; give the id "
+            "or the text itself"
+        )
+    return encoder.find_id(known.special_tokens["bos_token"], what)
