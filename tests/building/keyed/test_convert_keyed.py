@@ -1,5 +1,7 @@
 """Keyed files as stores: every record, whatever the files, however they are cut, who dies."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,3 +220,35 @@ def test_a_key_is_not_called_like_lengths(tmp_path: Path) -> None:
         file["x/data_0"] = file["x_length/data_0"] = np.arange(3)
     with pytest.raises(ConfigError, match="a key must not be called x_length beside x, for the"):
         convert_keyed(tmp_path / "a.h5", tmp_path / "s", client=SERIAL)
+
+
+_RUN = """
+import sys
+from zindex.building.keyed.convert_keyed import convert_keyed
+from zindex.store.layout import ChunkGrid
+convert_keyed(sys.argv[1], sys.argv[2], grid=ChunkGrid(16, 64))
+"""
+
+
+@pytest.mark.slow
+def test_killed_conversions_are_finished_by_the_next(tmp_path: Path) -> None:
+    values = np.arange(20_000, dtype=np.int32)
+    write_bin_folder(tmp_path / "in", {"x": [values]}, dtypes={"x": "int32"})
+    convert_keyed(tmp_path / "in", tmp_path / "whole", grid=SMALL, client=SERIAL)
+    expected = all_files(tmp_path / "whole")
+    for number, wanted in enumerate((1, 40, 400)):
+        root = tmp_path / str(number)
+        command = [sys.executable, "-c", _RUN, str(tmp_path / "in"), str(root)]
+        with subprocess.Popen(command) as process:
+            while process.poll() is None and len(list(root.glob("x_value/c/*"))) < wanted:
+                pass
+            process.kill()
+        with pytest.raises(NotReadyError):
+            open_store(root)
+        done = {path: path.stat().st_ino for path in root.glob("x_value/c/[0-9]*")}
+        done = {path: inode for path, inode in done.items() if path.suffix != ".partial"}
+        convert_keyed(tmp_path / "in", root, grid=SMALL, client=SERIAL)
+        assert {path: path.stat().st_ino for path in done} == done
+        for left in root.rglob("*.partial"):
+            left.unlink()
+        assert all_files(root) == expected
