@@ -1,0 +1,92 @@
+"""Record stores as keyed stores."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.keyed.small_stores import write_grpo, write_sft
+from tests.keyed.upstream_files import write_bin
+from zindex.building.keyed.convert_keyed import convert_keyed
+from zindex.building.records.import_records import import_records
+from zindex.errors import SourceError, VerificationError
+from zindex.keyed import DatasetFactory, MmapStore, ZarrStore
+from zindex.keyed.window_dataset import WindowDataset
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("zarr")
+    convert_keyed(write_sft(root / "sft"), root / "sft.zarr")
+    convert_keyed(write_grpo(root / "grpo"), root / "grpo.zarr")
+    return root
+
+
+def test_it_has_what_its_files_had(folder: Path) -> None:
+    files, stored = MmapStore().load(folder / "sft"), ZarrStore().load(folder / "sft.zarr")
+    assert stored.keys == files.keys
+    assert len(stored) == len(files)
+    assert stored.num_records == files.num_records == 6
+    for begin, end in ((0, 250), (39, 41), (124, 126), (250, 250)):
+        mine, theirs = (store.fetch(begin, end, files.keys) for store in (stored, files))
+        assert all(torch.equal(mine[key], theirs[key]) for key in files.keys)
+        assert [value.dtype for value in mine.values()] == [
+            value.dtype for value in theirs.values()
+        ]
+
+
+@pytest.mark.parametrize("documents", ["ignore", "respect", "mark", "pack"])
+def test_samples_are_the_same_as_of_its_files(folder: Path, documents: str) -> None:
+    one, other = (
+        DatasetFactory.load("sft", folder / name, 16, documents=documents, tail="pad")
+        for name in ("sft", "sft.zarr")
+    )
+    assert len(one) == len(other) > 10
+    for first, second in zip(one, other, strict=True):
+        assert all(torch.equal(second[name], value) for name, value in first.items())
+
+
+def test_lengths_of_items_are_no_key(folder: Path) -> None:
+    store = ZarrStore().load(folder / "grpo.zarr")
+    assert store.keys == ["masks", "prompts", "responses", "rewards"]
+    assert store.column("responses").has_groups
+    assert [item.tolist() for item in store.column("masks").item_lengths(np.array([4, 0]))] == [
+        [5, 6],
+        [1, 2],
+    ]
+
+
+def test_it_pickles_as_a_description(folder: Path) -> None:
+    store = ZarrStore().load(folder / "sft.zarr")
+    again = pickle.loads(pickle.dumps(store))
+    assert torch.equal(again.fetch(5, 9, "sequence"), store.fetch(5, 9, "sequence"))
+
+
+def test_one_big_record_is_no_document(tmp_path: Path) -> None:
+    write_bin(tmp_path / "flat", {"sequence": [np.arange(40, dtype=np.int32)]})
+    convert_keyed(tmp_path / "flat", tmp_path / "flat.zarr")
+    assert ZarrStore().load(tmp_path / "flat.zarr").num_records is None
+    with pytest.raises(SourceError, match="must know where its documents begin"):
+        DatasetFactory.load("seq", tmp_path / "flat.zarr", 4, documents="respect")
+
+
+def test_a_store_of_texts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a"}) + "\n")
+    import_records(tmp_path / "a.jsonl", tmp_path / "a.zarr")
+    with pytest.raises(SourceError, match=r"must have fields of numbers .*, it has \['text'\]"):
+        ZarrStore().load(tmp_path / "a.zarr")
+
+
+def test_damage_is_found_when_it_is_read(tmp_path: Path) -> None:
+    convert_keyed(write_sft(tmp_path / "sft"), tmp_path / "sft.zarr")
+    shard = next(path for path in (tmp_path / "sft.zarr" / "sequence_value" / "c").iterdir())
+    content = bytearray(shard.read_bytes())
+    content[5] ^= 1
+    shard.write_bytes(content)
+    dataset = DatasetFactory.load("sft", tmp_path / "sft.zarr", 16)
+    assert isinstance(dataset, WindowDataset)
+    with pytest.raises(VerificationError, match="sequence_value"):
+        dataset[0]
