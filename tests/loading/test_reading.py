@@ -55,7 +55,9 @@ def test_no_positions_give_a_batch_of_no_samples(dataset: Numbers) -> None:
 
 def test_padding_needs_a_loss_mask() -> None:
     for dataset, kind in ((Nested(9), "dict"), ([5, 6], "Tensor")):
-        with pytest.raises(ConfigError, match=f"with a loss_mask, .* got {kind}; choose tail="):
+        with pytest.raises(
+            ConfigError, match=f"with one of loss_mask, .* got {kind}; choose tail="
+        ):
             BatchReader(dataset, collate).check_padding()
 
 

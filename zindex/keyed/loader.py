@@ -44,7 +44,7 @@ def keyed_loader(
         What becomes of the last samples if they are too few for a full batch of every rank:
         ``"drop_last"`` leaves them out; ``"exact"`` divides them, and ranks that have none get a
         batch of no samples, of which no mean may be taken; ``"pad"`` divides them and fills up with
-        samples whose ``loss_mask`` is 0, where there is one.
+        samples without any weight: masks of False, and targets of -100.
     rank, num_ranks
         This rank, and how many share the samples; by default of ``torch.distributed``, or of
         ``torchrun``'s environment.

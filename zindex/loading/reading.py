@@ -18,6 +18,16 @@ from zindex.store.object_calls import may_fork
 
 Collate = Callable[[Any], Any]
 
+# Tensors that say what counts in the loss, and their value where nothing does.
+_NO_WEIGHT = {
+    "loss_mask": 0,
+    "target_ids": -100,
+    "chosen_mask": 0,
+    "rejected_mask": 0,
+    "masks": 0,
+    "group_mask": 0,
+}
+
 # Seconds that reads may still take which nobody wants any more.
 _LAST_WAIT = 5.0
 
@@ -63,13 +73,18 @@ class BatchReader:
 
 def _silence(batch: Any, rows: list[int]) -> None:
     """Take all weight in the loss from rows of a batch."""
-    mask = batch.get("loss_mask") if isinstance(batch, Mapping) else None
-    if not isinstance(mask, torch.Tensor):
+    named = batch if isinstance(batch, Mapping) else {}
+    weights = {
+        name: named[name] for name in _NO_WEIGHT if isinstance(named.get(name), torch.Tensor)
+    }
+    if not weights:
         raise ConfigError(
-            "tail='pad' needs batches that are mappings with a loss_mask, which padding sets to 0, "
-            f"got {type(batch).__name__}; choose tail='exact' or 'drop_last'"
+            f"tail='pad' needs batches that are mappings with one of {', '.join(_NO_WEIGHT)}, from "
+            f"which padding takes its weight, got {type(batch).__name__}; choose tail='exact' or "
+            "'drop_last'"
         )
-    mask[rows] = 0
+    for name, tensor in weights.items():
+        tensor[rows] = _NO_WEIGHT[name]
 
 
 def _cut(batch: Any) -> Any:
