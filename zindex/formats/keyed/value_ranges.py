@@ -1,6 +1,7 @@
 """Ranges of the values of a keyed array, over as many extents as they cover."""
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from zindex.errors import SourceError
 from zindex.formats.file_access import read_into
-from zindex.formats.keyed.extents import read_extent
+from zindex.formats.keyed.h5_file import open_h5
 from zindex.formats.keyed.shards import Int64Array, KeyedArray
 
 
@@ -81,33 +82,35 @@ def read_range(values: ValueRange, out: npt.NDArray[Any]) -> None:
         If HDF5 has the values in chunks and its library is missing.
     """
     array = values.array
-    descriptor = -1
     try:
-        row, skipped = 0, values.skipped
-        for extent, (first, length) in enumerate(
-            zip(array.extent_start.tolist(), array.extent_length.tolist(), strict=True)
-        ):
-            stop = min(length, skipped + values.length - row)
-            target = out[row : row + stop - skipped]
-            if first < 0:
-                target[:] = read_extent(array, extent, skipped, stop)
-            else:
-                if descriptor < 0:
-                    descriptor = os.open(array.path, os.O_RDONLY | os.O_CLOEXEC)
-                if read_into(descriptor, target, first + skipped * out.itemsize) != target.nbytes:
-                    raise SourceError(
-                        f"{array.path} must hold values [{skipped:,}, {stop:,}) of {array.key} "
-                        f"from byte {first:,} on, it ends before; restore the file"
-                    )
-            row, skipped = row + stop - skipped, 0
+        with ExitStack() as stack:
+            row, skipped = 0, values.skipped
+            descriptor, chunked = -1, None
+            for extent, (first, length) in enumerate(
+                zip(array.extent_start.tolist(), array.extent_length.tolist(), strict=True)
+            ):
+                stop = min(length, skipped + values.length - row)
+                target = out[row : row + stop - skipped]
+                if first < 0:
+                    assert array.names is not None
+                    chunked = chunked or stack.enter_context(open_h5(array.path))
+                    target[:] = chunked[array.names[extent]][skipped:stop]
+                elif len(target):
+                    if descriptor < 0:
+                        descriptor = os.open(array.path, os.O_RDONLY | os.O_CLOEXEC)
+                        stack.callback(os.close, descriptor)
+                    came = read_into(descriptor, target, first + skipped * out.itemsize)
+                    if came != target.nbytes:
+                        raise SourceError(
+                            f"{array.path} must hold values [{skipped:,}, {stop:,}) of {array.key} "
+                            f"from byte {first:,} on, it ends before; restore the file"
+                        )
+                row, skipped = row + stop - skipped, 0
     except FileNotFoundError as error:
         raise SourceError(
             f"{array.path} must still be there, as when its shard was described, it is gone; "
             "restore the file"
         ) from error
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
     if out.dtype == np.bool_ and out.size and out.view(np.uint8).max() > 1:
         raise SourceError(
             f"{array.path} must hold 0 or 1 for each boolean of {array.key}, it holds "
