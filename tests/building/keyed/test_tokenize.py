@@ -247,6 +247,30 @@ def test_a_tokenizer_with_a_name_for_its_end(folder: Path) -> None:
     assert RecordReader(store).read(1)["sequence"].tolist() == [3, 1, 7]
 
 
+def test_files_of_text_are_documents(folder: Path) -> None:
+    (folder / "texts").mkdir()
+    for name in ("a.txt", "b.md"):
+        (folder / "texts" / name).write_text(f"in {name}")
+    both = [folder / "texts/a.txt", folder / "texts/b.md"]
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    for number, source in enumerate((folder / "texts", both)):
+        store = tokenize(source, folder / str(number), "seq", **settings)
+        records = read_all(store)
+        assert [read_ids(record["sequence"]) for record in records] == [
+            "in a.txt<eod>",
+            "in b.md<eod>",
+        ]
+        assert records[1]["__url__"].endswith("b.md")
+    write_jsonl(folder / "texts/c.jsonl", [{"text": "a line"}])
+    store = tokenize(folder / "texts", folder / "lines", "seq", **settings)
+    assert [read_ids(record["sequence"]) for record in read_all(store)] == ["a line<eod>"]
+    store = tokenize(folder / "texts", folder / "texts.zarr", "seq", kind="text", **settings)
+    assert store.spec["num_records"] == 2
+    kind: Any = "tar"
+    with pytest.raises(ConfigError, match=r"kind \(--kind\) must be 'jsonl' or 'text', got 'tar'"):
+        tokenize(folder / "texts", folder / "x", "seq", kind=kind, **settings)
+
+
 def test_nothing_to_tokenize(folder: Path) -> None:
     write_jsonl(folder / "in.jsonl", [])
     store = tokenize(

@@ -1,12 +1,17 @@
 """Texts, dialogues and pairs of answers to a keyed store, through a tokenizer, in one import."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from zindex.building.records.import_records import import_records
 from zindex.building.records.record_files import Paths, open_files
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, SourceError
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.file_list import list_files, named_paths
+from zindex.sources.sample_files import SampleFiles
+from zindex.sources.text_files import ENDINGS, TextFiles
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import PlaceLike
 from zindex.store.open import Store
@@ -29,6 +34,10 @@ from zindex.text.tokenizer_settings import (
     settings_of_object,
 )
 
+TextKind = Literal["jsonl", "text"]
+
+_TEXT = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.\w+)?$")
+
 
 def tokenize(
     source: Paths,
@@ -36,6 +45,7 @@ def tokenize(
     train_type: TrainType,
     *,
     tokenizer: TokenizerLike,
+    kind: TextKind | None = None,
     chat_template: str | os.PathLike[str] | None = None,
     template_variables: Mapping[str, Any] | None = None,
     date: str | None = None,
@@ -50,20 +60,20 @@ def tokenize(
     position_ids: PositionIds = "doc_reset",
     token_dtype: str = "int32",
     part_nbytes: int | None = None,
-    on_damage: Literal["error", "skip"] = "error",
+    on_damage: OnDamage = "error",
     restart: bool = False,
     grid: ChunkGrid = BYTE_GRID,
     client: Any = None,
     num_processes: int | None = None,
     progress: bool = False,
 ) -> Store:
-    """Tokenise files of JSON objects into a keyed store, in the source's order.
+    """Tokenise files of texts or JSON objects into a keyed store, in the source's order.
 
     Parameters
     ----------
     source
-        Jsonl files, folders or brace patterns with commas between, or a list of them; here or in
-        an object store.
+        Jsonl files, or files of text that are a document each; folders or brace patterns with
+        commas between, or a list of them; here or in an object store.
     target
         Place of the store.
     train_type
@@ -72,6 +82,8 @@ def tokenize(
     tokenizer
         The path of a ``tokenizer.json`` or of its folder, which every worker must see; or an
         object or function, see `TextEncoder`.
+    kind
+        What the files are; None tells it from their names.
     chat_template
         None: the tokenizer's own. Else ``"chatml"``, ``"plain"`` (texts one after the other), the
         name of one of the tokenizer's, a template's text, or its file.
@@ -143,10 +155,10 @@ def tokenize(
         begin_id=_find_begin(encoder, known, prepend_bod),
         end_id=_find_end(encoder, known, append_eod),
     )
-    files, identity = open_files(source, "jsonl", part_nbytes=part_nbytes, on_damage=on_damage)
+    files, files_fingerprint = _open(source, kind, part_nbytes, on_damage)
     records = TokenRecords(
         files,
-        identity["source"],
+        files_fingerprint,
         settings=settings,
         encoder=encoder,
         template=template,
@@ -166,6 +178,34 @@ def tokenize(
         num_processes=num_processes,
         progress=progress,
     )
+
+
+def _open(
+    source: Paths, kind: TextKind | None, part_nbytes: int | None, on_damage: OnDamage
+) -> tuple[SampleFiles, str]:
+    """Return the files, and what identifies them however they are cut."""
+    if kind is None:
+        kind = "text" if all(_is_text(name) for name in named_paths(source)) else "jsonl"
+    if kind == "text":
+        files = TextFiles(source, on_damage=on_damage)
+        return files, files.fingerprint()
+    if kind not in get_args(TextKind):
+        raise ConfigError(f"kind (--kind) must be 'jsonl' or 'text', got {kind!r}")
+    opened, identity = open_files(source, kind, part_nbytes=part_nbytes, on_damage=on_damage)
+    return opened, identity["source"]
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is of text files: by its ending, or by what the folder holds."""
+    if not os.path.isdir(name):
+        return _TEXT.search(name) is not None
+    found = []
+    for endings in (ENDINGS, [".jsonl"]):
+        try:
+            found.append(bool(list_files([name], endings)))
+        except SourceError:
+            found.append(False)
+    return found == [True, False]
 
 
 def describe_tokens(store: Store) -> dict[str, Any]:
