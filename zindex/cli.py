@@ -22,6 +22,7 @@ from zindex.cli_measure import bench
 from zindex.cli_options import json_option, scheduler_option
 from zindex.cli_records import import_command
 from zindex.cli_streaming import lengths
+from zindex.cli_tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -320,7 +321,16 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-for _command in (bench, cluster, convert, edit, export, import_command, lengths):
+for _command in (
+    bench,
+    cluster,
+    convert,
+    edit,
+    export,
+    import_command,
+    lengths,
+    tokenize_command,
+):
     main.add_command(_command)
 
 
