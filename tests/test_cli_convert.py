@@ -72,6 +72,15 @@ def test_lines_with_dtypes_and_damage(tmp_path: Path) -> None:
     assert first == {"sequence": [0, 1, 2]}
 
 
+def test_several_files_of_lines(tmp_path: Path) -> None:
+    one, other = write_lines(tmp_path / "b.jsonl"), write_lines(tmp_path / "a.jsonl")
+    printed = succeed("convert", one, other, tmp_path / "s", "--processes", 1)
+    assert printed.startswith(f"{tmp_path}/s: 34 records of 2 files or folders, ")
+    succeed("export", tmp_path / "s", tmp_path / "out")
+    assert sorted(all_files(tmp_path / "out")) == ["0-b.jsonl", "1-a.jsonl"]
+    assert fail("convert", tmp_path / "s", tmp_path / "s", tmp_path / "t", "--kind", "h5")
+
+
 def test_keys_that_do_not_match(tmp_path: Path) -> None:
     source = write_bin(tmp_path / "in", sft_records(), has_offsets=False)
     (source / "part/shard_3/meta.json").write_text('{"x": {"shape": [0], "dtype": "int8"}}')

@@ -8,9 +8,7 @@ from zindex.errors import ConfigError, SourceError
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
-
-#: Behind a key, the field with the lengths of its items.
-LENGTH_SUFFIX = "_length"
+from zindex.store.records import LENGTH_SUFFIX
 
 # Lines that are looked at to learn what the keys are.
 _MAX_LOOK = 1000

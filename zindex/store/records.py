@@ -25,6 +25,8 @@ from zindex.store.layout import ArrayLayout, ChunkGrid
 KIND = "records"
 #: Fields that a record carries beside its own.
 KEY, URL = "__key__", "__url__"
+#: Behind the name of a field whose records are groups of items: the field of the items' lengths.
+LENGTH_SUFFIX = "_length"
 #: Each field has arrays of its own, and each array is a folder.
 MAX_FIELDS = 64
 

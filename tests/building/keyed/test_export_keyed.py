@@ -93,7 +93,8 @@ def test_any_format_to_any_other_and_back(tmp_path: Path, records: Any, kind: An
 
 
 def test_lines_come_back_as_lines(tmp_path: Path) -> None:
-    records = [{"rewards": np.array([0.1, -2e30], np.float32), "mask": np.array([True])}]
+    rewards = np.array([0.1, -2e30, 3, np.inf, 1e-45], np.float32)
+    records = [{"rewards": rewards, "mask": np.array([True])}]
     path = write_lines(tmp_path / "in/a.jsonl", records)
     convert_keyed(path, tmp_path / "s", client=SERIAL)
     assert export_keyed(tmp_path / "s", tmp_path / "o", client=SERIAL) == [
@@ -101,6 +102,8 @@ def test_lines_come_back_as_lines(tmp_path: Path) -> None:
     ]
     text = (tmp_path / "o/a.jsonl").read_text()
     assert json.loads(text) == json.loads(path.read_text())
+    again = convert_keyed(tmp_path / "o", tmp_path / "t", client=SERIAL)
+    assert stored(again) == flat([records])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.executor import Executor, open_executor, run_builds, run_together
-from zindex.building.keyed.keyed_source import LENGTH_SUFFIX
 from zindex.building.progress import Progress, open_progress
 from zindex.errors import ConfigError, StoreError
 from zindex.formats.file_access import partial_path
@@ -24,7 +23,7 @@ from zindex.formats.keyed.natural_order import natural_key
 from zindex.store.local import local_path
 from zindex.store.objects import PlaceLike
 from zindex.store.open import Store, open_store
-from zindex.store.records import KEY, KIND, Form, RecordField
+from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
 
 Array = npt.NDArray[Any]
 KeyedFormat = Literal["bin", "h5", "jsonl"]

@@ -16,11 +16,14 @@ from zindex.formats.keyed.value_ranges import ValueRange, cut_range, read_range
 from zindex.store.identity import fingerprint
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.objects import Place
-from zindex.store.records import Form, RecordField, check_dtypes, record_layouts
+from zindex.store.records import (
+    LENGTH_SUFFIX,
+    Form,
+    RecordField,
+    check_dtypes,
+    record_layouts,
+)
 from zindex.store.shard_files import ShardResult, store_shard
-
-#: Behind a key, the name of the field with the lengths of its records' items.
-LENGTH_SUFFIX = "_length"
 
 # Of every block of a key of a shard so many bytes go into the identity, as of corpora.
 _BLOCK_NBYTES, _SAMPLE_NBYTES = 1 << 26, 1 << 16
