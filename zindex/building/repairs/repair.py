@@ -87,8 +87,9 @@ def repair(
         A store, a directory of stores, or a run: its configuration or YAML file.
     source
         What a store was made from: the prefix of the ``.bin/.idx`` pair of a token store; the token
-        store or prefix of an index; the files of a store of records, which are imported again to a
-        temporary folder. A run names its own, and blends need none.
+        store or prefix of an index; the h5 or bin files of keyed tokens; the files of a store of
+        records, which are imported again to a temporary folder. A run names its own, and blends
+        need none.
     progress
         Whether to show bars on a terminal, or log lines elsewhere, while stores are checked.
 
