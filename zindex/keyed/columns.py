@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import SourceError, StoreNotFoundError
-from zindex.formats.keyed.extents import read_extent
 from zindex.formats.keyed.shards import KeyedArray
+from zindex.formats.keyed.value_ranges import read_values
 from zindex.kernels import mapped
 from zindex.store.rows import RowReader, read_many
 from zindex.store.rows import Spans as StoreSpans
@@ -221,8 +221,10 @@ class _Table:
             found[is_mapped] += values.ctypes.data
         # Numpy's arrays are aligned, and so is what kernels take for arrays.
         is_copied = ~is_mapped | (found % itemsize != 0)
+        ends = np.cumsum(array.extent_length)
         for number in np.flatnonzero(is_copied & (array.extent_length > 0)).tolist():
-            copied = read_extent(array, number)
+            stop = int(ends[number])
+            copied = read_values(array, stop - int(array.extent_length[number]), stop, ends)
             self.held.append(copied)
             found[number] = copied.ctypes.data
         return found

@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from zindex.errors import ConfigError
 from zindex.formats.keyed.agreement import check_shards
 from zindex.formats.keyed.bin_folder import read_bin_shards
-from zindex.formats.keyed.extents import read_extent
 from zindex.formats.keyed.h5_file import read_h5_shards
 from zindex.formats.keyed.shards import KeyedArray, KeyedShard
+from zindex.formats.keyed.value_ranges import read_values
 from zindex.keyed.columns import Column, MappedColumn
 from zindex.keyed.store import Store
 from zindex.store.identity import fingerprint
@@ -89,22 +87,16 @@ def _identify(shards: Sequence[KeyedShard]) -> str:
 def _describe(array: KeyedArray) -> dict[str, Any]:
     """Return what decides the samples of one key of a shard, as JSON values."""
     digest = hashlib.sha256()
-    filled = np.flatnonzero(array.extent_length)
-    if len(filled):
-        first, last = int(filled[0]), int(filled[-1])
-        for extent, is_first in ((first, True), (last, False)):
-            length = int(array.extent_length[extent])
-            span = (0, min(_NUM_SAMPLED, length))
-            if not is_first:
-                span = (max(0, length - _NUM_SAMPLED), length)
-            digest.update(read_extent(array, extent, *span).data)
+    if length := array.length:
+        for start, stop in ((0, _NUM_SAMPLED), (length - _NUM_SAMPLED, length)):
+            digest.update(read_values(array, max(0, start), min(stop, length)).data)
     offsets = [
         None if offset is None else hashlib.sha256(offset.data).hexdigest()
         for offset in (array.item_offset, array.group_offset)
     ]
     return {
         "dtype": array.dtype,
-        "length": array.length,
+        "length": length,
         "offsets": offsets,
         "sampled": digest.hexdigest(),
     }

@@ -210,3 +210,21 @@ def test_offsets_are_checked_when_written(tmp_path: Path) -> None:
             tmp_path, {"k": [np.arange(4)]}, dtypes={"k": "int64"},
             item_offset={"k": np.array([0, 3])},
         )  # fmt: skip
+
+
+def test_one_value_for_each_response_is_cut_at_the_groups(tmp_path: Path) -> None:
+    responses = {
+        "shape": [5],
+        "dtype": "int32",
+        "offsets": [0, 2, 3, 5],
+        "group_offsets": [0, 2, 3],
+    }
+    meta = {"responses": responses, "rewards": {"shape": [3], "dtype": "float32"}}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    np.arange(5, dtype=np.int32).tofile(tmp_path / "responses.bin")
+    np.arange(3, dtype=np.float32).tofile(tmp_path / "rewards.bin")
+    (shard,) = read_bin_shards(tmp_path)
+    rewards = shard.arrays["rewards"]
+    assert rewards.item_offset is not None
+    assert rewards.item_offset.tolist() == [0, 2, 3]
+    assert rewards.num_records == shard.arrays["responses"].num_records == 2

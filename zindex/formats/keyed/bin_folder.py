@@ -196,8 +196,20 @@ def _with_offsets(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedA
     if not all(_same_offsets(donors[0], other) for other in donors[1:]):
         donors = [other for other in donors if array.key == f"{other.key}_mask"]
     if not donors:
-        return array
+        return _with_items_of_groups(array, arrays)
     return replace(array, item_offset=donors[0].item_offset, group_offset=donors[0].group_offset)
+
+
+def _with_items_of_groups(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedArray:
+    """Return a key with one value for each item of a group, such as rewards, cut at the groups."""
+    found = [
+        other.group_offset
+        for other in arrays.values()
+        if other.group_offset is not None and int(other.group_offset[-1]) == array.length
+    ]
+    if not found or not all(_equal(found[0], offset) for offset in found[1:]):
+        return array
+    return replace(array, item_offset=found[0])
 
 
 def _same_offsets(one: KeyedArray, other: KeyedArray) -> bool:

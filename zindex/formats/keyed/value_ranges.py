@@ -64,6 +64,24 @@ def cut_range(array: KeyedArray, ends: Int64Array, start: int, stop: int) -> Val
     return ValueRange(covered, start - before, stop - start)
 
 
+def read_values(
+    array: KeyedArray, start: int, stop: int, ends: Int64Array | None = None
+) -> npt.NDArray[Any]:
+    """Return values ``[start, stop)`` of an array, in memory of their own; see `read_range`.
+
+    Parameters
+    ----------
+    array, start, stop
+        The array, and values that it has.
+    ends
+        As of `cut_range`, for those who ask often.
+    """
+    out = np.empty(stop - start, array.dtype)
+    ends = np.cumsum(array.extent_length) if ends is None else ends
+    read_range(cut_range(array, ends, start, stop), out)
+    return out
+
+
 def read_range(values: ValueRange, out: npt.NDArray[Any]) -> None:
     """Fill an array with a range of values.
 
