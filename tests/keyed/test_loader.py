@@ -132,3 +132,22 @@ def test_what_a_loader_needs(windows: BaseDataset, tmp_path: Path) -> None:
         keyed_loader(DatasetFactory.load("sft", tmp_path, 9), 4, state=state)
     with pytest.raises(StateMismatchError, match="must belong to these samples"):
         keyed_loader(windows, 4, seed=43, state=state)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_loader_and_sampler_share_steps_and_states(windows: BaseDataset, num_ranks: int) -> None:
+    settings: dict[str, Any] = {"num_ranks": num_ranks, "tail": "exact"}
+    loaders = [keyed_loader(windows, 3, rank=rank, **settings) for rank in range(num_ranks)]
+    samplers = [
+        ResumableDistributedSampler(windows, rank=rank, **settings) for rank in range(num_ranks)
+    ]
+    parts = [list(sampler) for sampler in samplers]
+    steps = zip(*loaders, strict=True)
+    for start, batches in zip(range(0, len(parts[0]), 3), steps, strict=True):
+        mine = {window for batch in windows_of(batches) for window in batch}
+        assert mine == {window for part in parts for window in part[start : start + 3]}
+        state = loaders[0].state_dict()
+        for sampler in samplers:
+            sampler.load_state_dict(state)
+            assert sampler.state_dict() == state
+    assert (state["epoch"], samplers[0].epoch) == (1, 1)

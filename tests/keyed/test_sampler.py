@@ -175,8 +175,10 @@ def test_an_iteration_begins_the_pass_again_until_deliveries_are_counted() -> No
     assert sampler.state_dict()["consumed_samples"] == 13
     second = list(sampler)
     assert sorted(first[:3] + second) == sorted(whole)
+    sampler.count_delivered(2)
     assert len(sampler) == 7  # of the pass under way, until all is delivered
-    sampler.count_delivered(7)
+    assert list(sampler) == second[2:]  # workers were at its end, but the trainer stopped
+    sampler.count_delivered(5)
     assert (sampler.epoch, len(sampler)) == (2, 10)
     assert sampler.state_dict()["consumed_samples"] == 20
 
@@ -205,6 +207,31 @@ def test_ranks_without_samples_have_empty_passes() -> None:
             for _ in sampler:
                 sampler.count_delivered(1)
             sampler.count_delivered(0)
+    for sampler in samplers:
+        sampler.set_epoch(7)
+    assert {sampler.epoch for sampler in samplers} == {7}
+
+
+def test_an_iterator_that_was_left_does_not_count_when_it_ends() -> None:
+    (sampler,) = make_samplers(10, 1)
+    left = iter(sampler)
+    next(left)
+    iterator = iter(sampler)
+    next(iterator)
+    assert len(list(left)) == 9
+    assert (sampler.epoch, sampler.state_dict()["consumed_samples"]) == (0, 1)
+
+
+def test_a_state_is_there_as_soon_as_it_is_loaded() -> None:
+    (sampler,) = make_samplers(10, 1)
+    list(islice(sampler, 4))
+    state = sampler.state_dict()
+    list(islice(sampler, 2))
+    sampler.load_state_dict(state)
+    assert sampler.state_dict() == state
+    list(sampler)
+    sampler.load_state_dict(state)
+    assert sampler.state_dict() == state
 
 
 def test_set_epoch_goes_to_a_pass_but_keeps_the_place_in_it() -> None:

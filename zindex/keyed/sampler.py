@@ -47,8 +47,8 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         Whose rank and size count, if ``rank`` and ``num_ranks`` are not given.
     order
         ``"keyed"`` computes each index when it is asked for, from the seed, the pass and the
-        dataset's fingerprint, in no memory. ``"astrai_randperm"`` is AstrAI's order, which takes
-        8 bytes for each sample.
+        dataset's fingerprint, in constant memory. ``"astrai_randperm"`` is AstrAI's order, which
+        takes 8 bytes for each sample.
     tail
         What becomes of the last samples of a pass if they are fewer than ranks. ``"pad"`` gives the
         other ranks the first samples of the pass once more, as often as it takes. ``"drop_last"``
@@ -274,7 +274,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         if self.tail != "exact":
             return self._most(place)
         num_left = self.num_samples - place % self.num_samples
-        return max(0, -(-(num_left - self.rank) // self.num_ranks))
+        return -(-(num_left - self.rank) // self.num_ranks)
 
     def _most(self, place: int) -> int:
         """Return the most samples that any rank has from a place to the end of its pass."""
