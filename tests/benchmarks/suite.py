@@ -135,6 +135,11 @@ BENCHMARKS = (
         long="--records 2e5 --runs 3",
     ),
     Benchmark(
+        "bench_keyed",
+        short="--samples 256 --drawn 1e3 --runs 1",
+        long="--samples 32768 --drawn 1e3 1e7 1e9 --runs 3",
+    ),
+    Benchmark(
         "bench_peers",
         short="--samples 2e4 --datasets 5 --mixed-samples 2e4 --epoch-samples 2e4 --together",
         long="--samples 3e7 --datasets 10 100 1000 --runs 3",

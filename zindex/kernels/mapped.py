@@ -115,7 +115,7 @@ def gather_mapped(
     Returns
     -------
     wrong
-        -1, or the first group with a span outside its array or target, before which all is copied.
+        -1, or a group with a span outside its array or target; what comes after it is not copied.
 
     Notes
     -----
@@ -123,12 +123,20 @@ def gather_mapped(
     stops[i] + shift)`` of its extents joined. Cost: the bytes of the spans, and a search among the
     extents for each.
     """
-    for group in range(groups.shape[0]):
-        record = groups[group]
-        for span in range(record[FIRST], record[STOP]):
-            start, stop = starts[span] + record[SHIFT], stops[span] + record[SHIFT]
-            if not _copy_span(record, start, stop, places[span]):
-                return group
+    group = 0
+    while group < groups.shape[0]:
+        behind = group + 1
+        while behind < groups.shape[0] and groups[behind, FIRST] == groups[group, FIRST]:
+            behind += 1
+        # Arrays that share spans are read span by span: one that is read twice, some values further
+        # on, is still in the cache then.
+        for span in range(groups[group, FIRST], groups[group, STOP]):
+            for k in range(group, behind):
+                record = groups[k]
+                start, stop = starts[span] + record[SHIFT], stops[span] + record[SHIFT]
+                if not _copy_span(record, start, stop, places[span]):
+                    return k
+        group = behind
     return -1
 
 

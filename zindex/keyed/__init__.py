@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zindex.formats.keyed.detect import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
+    from zindex.keyed.boundaries import cu_seqlens as cu_seqlens
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
+    from zindex.keyed.loader import keyed_loader as keyed_loader
     from zindex.keyed.mapped_stores import H5Store as H5Store
     from zindex.keyed.mapped_stores import MmapStore as MmapStore
     from zindex.keyed.padding import dpo_collate_fn as dpo_collate_fn
     from zindex.keyed.padding import grpo_collate_fn as grpo_collate_fn
+    from zindex.keyed.record_split import RecordSplit as RecordSplit
     from zindex.keyed.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from zindex.keyed.saving import load_bin as load_bin
     from zindex.keyed.saving import load_h5 as load_h5
@@ -29,13 +32,16 @@ _HOMES = {
     "DatasetFactory": "zindex.keyed.dataset_factory",
     "H5Store": "zindex.keyed.mapped_stores",
     "MmapStore": "zindex.keyed.mapped_stores",
+    "RecordSplit": "zindex.keyed.record_split",
     "ResumableDistributedSampler": "zindex.keyed.sampler",
     "Store": "zindex.keyed.store",
     "StoreFactory": "zindex.keyed.store_factory",
     "ZarrStore": "zindex.keyed.zarr_store",
+    "cu_seqlens": "zindex.keyed.boundaries",
     "detect_format": "zindex.formats.keyed.detect",
     "dpo_collate_fn": "zindex.keyed.padding",
     "grpo_collate_fn": "zindex.keyed.padding",
+    "keyed_loader": "zindex.keyed.loader",
     "load_bin": "zindex.keyed.saving",
     "load_h5": "zindex.keyed.saving",
     "save_bin": "zindex.keyed.saving",
