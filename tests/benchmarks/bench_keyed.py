@@ -7,7 +7,7 @@ such datasets do everywhere: for each item it finds the segments of its span, ta
 maps, joins them by ``torch.cat`` where there are several, and makes the dtypes of training of them;
 ``default_collate`` stacks the items of a batch. All contenders give the same batches of 32 windows,
 in the same random order, from the page cache, in one thread; only the loader reads ahead, in
-several. The rival of the sampler is the list of ``torch.randperm``, as samplers keep it on each rank.
+several. The sampler's rival is the list of ``torch.randperm`` that others keep on every rank.
 """
 
 import json

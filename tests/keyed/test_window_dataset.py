@@ -18,6 +18,7 @@ from zindex.keyed import DatasetFactory, MmapStore
 from zindex.keyed.train_types import SFT
 from zindex.keyed.window_dataset import WindowDataset
 from zindex.loading.collate import collate
+from zindex.loading.device import pack_documents
 
 LENGTHS = (5, 1, 9, 3, 4)
 TOTAL = sum(LENGTHS)
@@ -313,3 +314,12 @@ def test_a_store_that_is_loaded_can_be_opened(folder: Path) -> None:
     one, other = WindowDataset(SFT, 4).open(store), WindowDataset(SFT, 6).open(store)
     assert one.storage is other.storage is store
     assert torch.equal(one[0]["input_ids"], other[0]["input_ids"][:4])
+
+
+def test_documents_of_a_batch_fit_attention_kernels(folder: Path) -> None:
+    dataset = load(folder, 10, documents="pack")
+    batch = dataset.collate(dataset.__getitems__(range(len(dataset))))
+    packed = pack_documents(batch["document_ids"])
+    kept = batch["document_ids"] >= 0
+    assert torch.equal(packed.position_ids[kept], batch["position_ids"][kept])
+    assert packed.cu_seqlens[-1] == batch["input_ids"].numel()

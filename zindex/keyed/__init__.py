@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zindex.formats.keyed.detect import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
-    from zindex.keyed.boundaries import cu_seqlens as cu_seqlens
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
     from zindex.keyed.loader import keyed_loader as keyed_loader
     from zindex.keyed.mapped_stores import H5Store as H5Store
@@ -37,7 +36,6 @@ _HOMES = {
     "Store": "zindex.keyed.store",
     "StoreFactory": "zindex.keyed.store_factory",
     "ZarrStore": "zindex.keyed.zarr_store",
-    "cu_seqlens": "zindex.keyed.boundaries",
     "detect_format": "zindex.formats.keyed.detect",
     "dpo_collate_fn": "zindex.keyed.padding",
     "grpo_collate_fn": "zindex.keyed.padding",
