@@ -163,7 +163,10 @@ def test_a_model_is_tuned_and_taught_to_prefer(tmp_path: Path) -> None:
     assert "trained 'Return first release in which this feature was recognized.<|im_end|>'" in (
         done.stdout
     )
-    assert "540 windows to train on, 60 held out" in done.stdout
+    counted = re.search(r"(\d+) windows to train on, (\d+) held out", done.stdout)
+    assert counted is not None, done.stdout
+    # Each dialogue is one window, of the same records in both stores.
+    assert sum(map(int, counted.groups())) == 600
     found = re.search(
         r"fell from ([\d.]+) to ([\d.]+) .* the margin is ([\d.]+), and (\d+)% lean", done.stdout
     )
