@@ -136,3 +136,7 @@ class DatasetFactory:
         """
         made = cls.create(train_type, window_size, stride, mode=mode, **options)
         return made.load(load_path, storage_type, strict=strict)
+
+
+#: `DatasetFactory.load` by a name that YAML files of `zindex.streaming` may use as a target.
+open_keyed_dataset = DatasetFactory.load

@@ -64,9 +64,9 @@ class WindowDataset(BaseDataset):
 
     Notes
     -----
-    ``zindex.loading.device.pack_documents(batch["document_ids"])`` gives ``cu_seqlens`` for attention
-    kernels, and ``ids[:, :, None] == ids[:, None, :]`` the mask of documents.
     Where a sample has a ``loss_mask``, it is False at padding and at targets in other documents.
+    ``zindex.loading.device.pack_documents(batch["document_ids"])`` gives ``cu_seqlens`` for
+    attention kernels, and ``ids[:, :, None] == ids[:, None, :]`` the mask of documents.
     Documents are the records of the store. ``"respect"`` keeps 16 bytes in memory for each,
     ``"mark"`` 8, ``"pack"`` 40.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zindex.datasets.record_dataset import RecordDataset as RecordDataset
+    from zindex.keyed.dataset_factory import open_keyed_dataset as open_keyed_dataset
     from zindex.streaming.configuration.from_yaml import (
         instantiate_from_yaml as instantiate_from_yaml,
     )
@@ -78,6 +79,7 @@ _HOMES = {
     "instantiate_from_yaml": "zindex.streaming.configuration.from_yaml",
     "merge_states": "zindex.streaming.state",
     "mixed_collate": "zindex.streaming.processing.collate",
+    "open_keyed_dataset": "zindex.keyed.dataset_factory",
     "open_run_split": "zindex.streaming.run_split",
     "print_dataset_length_stats": "zindex.streaming.lengths.length_stats",
     "progress": "zindex.streaming.run_progress",

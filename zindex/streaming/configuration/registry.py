@@ -31,6 +31,7 @@ OFFERED = (
     "TextJonslProcessFnBuilder",
     "TextPacking",
     "ZarrText",
+    "open_keyed_dataset",
     "open_run_split",
 )
 # As files written for cogdata name them: by the package, or by the module of each.
