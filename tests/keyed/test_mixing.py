@@ -17,7 +17,7 @@ params:
       name: chats
       percent: 1
     - target: open_keyed_dataset
-      params: {{train_type: sft, load_path: {folder}/code, window_size: 8, documents: pack}}
+      params: {{train_type: sft, load_path: {folder}/code, window_size: 8, stride: 4}}
       name: code
       percent: 3
 """
