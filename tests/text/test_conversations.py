@@ -30,6 +30,7 @@ KEYS = {"__key__": "0", "__url__": "x"}
         ({"prompt": "q", "response": "a", "system": "s"}, [SYSTEM, USER, ANSWER], 2),
         ({"prompt": [SYSTEM, USER], "completion": [ANSWER]}, [SYSTEM, USER, ANSWER], 2),
         ({"input": "q", "output": "a"}, [USER, ANSWER], 1),
+        ({"question": "q", "answer": "a"}, [USER, ANSWER], 1),
         ({"instruction": "q", "input": "", "output": "a"}, [USER, ANSWER], 1),
         ({"instruction": "q", "output": "a"}, [USER, ANSWER], 1),
         (
@@ -67,6 +68,16 @@ def test_columns_and_roles_may_be_called_otherwise() -> None:
         ConfigError, match=r"columns \(--column\) must name the field of one of tex"
     ):
         RowReader({"promt": "x"})
+
+
+def test_objects_that_hold_a_dialogue() -> None:
+    reader = RowReader()
+    alpaca = {"instruction": "q", "input": "", "output": "a", "text": "q a"}
+    assert reader.holds_dialogue(alpaca)
+    assert reader.holds_dialogue({"question": "q", "answer": "a"})
+    assert reader.holds_dialogue({"messages": [USER]})
+    assert not reader.holds_dialogue({"text": "x", "messages": "", "prompt": "q"})
+    assert not RowReader({"messages": "talk"}).holds_dialogue({"messages": [USER]})
 
 
 def test_texts() -> None:

@@ -86,6 +86,17 @@ def test_texts_are_trained_wholly_and_say_so() -> None:
     assert read_ids(dialogue["sequence"]).endswith("<|im_end|>\n")
 
 
+def test_a_dialogue_that_is_there_as_text_too() -> None:
+    row = {"instruction": "q", "input": "", "output": "a", "text": "as text"}
+    [record] = make([row], "sft", template=PLAIN, end_id=END)
+    assert read_ids(record["sequence"]) == "qa<eod>"
+    [record] = make([row], "seq", template=PLAIN, end_id=END)
+    assert read_ids(record["sequence"]) == "as text<eod>"
+    records = open_records([[row]], "sft", template=PLAIN, end_id=END)
+    records.reader = RowReader({"text": "text"})
+    assert read_ids(next(records.read_part(0))["sequence"]) == "as text<eod>"
+
+
 def test_plain_dialogues_end_as_documents_do() -> None:
     row = {"prompt": "1+1=", "completion": "2"}
     [record] = make([row], "sft", template=PLAIN, end_id=END, begin_id=BEGIN)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 COLUMNS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "messages": ("messages", "conversations"),
-    "prompt": ("prompt", "input"),
-    "completion": ("completion", "response", "output"),
+    "prompt": ("prompt", "input", "question"),
+    "completion": ("completion", "response", "output", "answer"),
     "instruction": ("instruction",),
     "input": ("input", "context"),
     "output": ("output", "response"),
@@ -99,6 +99,11 @@ class RowReader:
         """Return the text of a document; None if the object holds none."""
         text: str | None = self._find(row, "text", str)
         return text
+
+    def holds_dialogue(self, row: Row) -> bool:
+        """Return whether an object seems to hold a dialogue; many hold it as a text besides."""
+        pairs = (("messages",), ("instruction", "output"), ("prompt", "completion"))
+        return any(all(self._is_there(row, name) for name in names) for names in pairs)
 
     def read_dialogue(self, row: Row) -> Dialogue:
         """Return the dialogue that an object holds.
@@ -209,6 +214,11 @@ class RowReader:
                 )
             return value
         return None
+
+    def _is_there(self, row: Row, name: str) -> bool:
+        """Return whether one of the fields in which something is looked for has a value."""
+        fields = [self.columns[name]] if name in self.columns else COLUMNS[name]
+        return any(row.get(field) not in (None, "") for field in fields)
 
     def _need(self, row: Row, name: str, value: T | None, noun: str) -> T:
         """Return a value that must be there."""

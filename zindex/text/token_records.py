@@ -1,5 +1,7 @@
 """Records of token ids from files of texts: documents, dialogues, pairs and groups of answers."""
 
+import multiprocessing
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -142,7 +144,9 @@ class TokenRecords(WrappedFiles):
     -----
     A mask says of each token of its sequence whether it is a target of the loss; a dataset that
     predicts the next token therefore takes it from the second token on. Masks are always there,
-    also where all tokens are trained. Law: records do not depend on how files are cut.
+    also where all tokens are trained. An object that holds a dialogue and a text is a dialogue,
+    unless documents are asked for, or ``columns`` name the text. Law: records do not depend on how
+    files are cut.
     """
 
     def __init__(
@@ -173,6 +177,9 @@ class TokenRecords(WrappedFiles):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if multiprocessing.parent_process() is not None:
+            # One of many processes leaves the other cores to its neighbours.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         if self.encoder.identity() != self._tokenizer:
             raise FingerprintMismatchError(
                 f"{self.encoder.path} must be the same tokenizer on all machines while tokens are "
@@ -231,7 +238,9 @@ class TokenRecords(WrappedFiles):
             asked = _Run([Piece(answers[0][0], False)], begin)
             answered = [_Run(pieces, None, end, is_answer=True) for _, pieces in answers]
             return _Draft(sample, [asked, *answered], group.rewards)
-        text = self.reader.read_text(sample)
+        text = None
+        if kind == "seq" or "text" in self.reader.columns or not self.reader.holds_dialogue(sample):
+            text = self.reader.read_text(sample)
         if text is not None:
             return _Draft(sample, [_Run([Piece(text, True)], *self._document_ends())])
         dialogue = self.reader.read_dialogue(sample)

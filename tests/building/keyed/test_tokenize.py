@@ -236,6 +236,16 @@ def test_ends_of_documents(folder: Path) -> None:
         make("6", plain, prepend_bod=True)
 
 
+def test_marks_that_are_no_tokens(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def count(text: str) -> list[int]:
+        return [len(text)]
+
+    tokenize(
+        folder / "sft", folder / "s", "sft", tokenizer=count, chat_template="chatml", client=SERIAL
+    )
+    assert "the tokenizer has no special tokens <|im_start|> and <|im_end|>" in caplog.text
+
+
 def test_a_tokenizer_with_a_name_for_its_end(folder: Path) -> None:
     class Words:
         eos_token_id = 7

@@ -1,5 +1,6 @@
 """Texts, dialogues and pairs of answers to a keyed store, through a tokenizer, in one import."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from zindex.store.layout import ChunkGrid
 from zindex.store.objects import PlaceLike
 from zindex.store.open import Store
 from zindex.store.records import BYTE_GRID
-from zindex.text.chat_template import open_template
+from zindex.text.chat_template import CHATML, open_template
 from zindex.text.conversations import RowReader
 from zindex.text.loss_masks import Turns
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
@@ -33,6 +34,8 @@ from zindex.text.tokenizer_settings import (
     read_tokenizer_settings,
     settings_of_object,
 )
+
+logger = logging.getLogger(__name__)
 
 TextKind = Literal["jsonl", "text"]
 
@@ -146,6 +149,8 @@ def tokenize(
     )
     given = chat_template if chat_template is None else os.fspath(chat_template)
     template = open_template(given, known, variables=template_variables, date=date)
+    if template is not None and template.text == CHATML:
+        _check_marks(encoder)
     settings = TokenSettings(
         train_type,
         max_length=max_length,
@@ -234,6 +239,16 @@ def describe_tokens(store: Store) -> dict[str, Any]:
             "and it names no tokenizer; ask whoever made it"
         )
     return dict(facts)
+
+
+def _check_marks(encoder: TextEncoder) -> None:
+    """Warn if the marks of ChatML are no tokens, for nobody may have meant that."""
+    if not {"<|im_start|>", "<|im_end|>"} <= set(encoder.special_texts()):
+        logger.warning(
+            "the tokenizer has no special tokens <|im_start|> and <|im_end|>, so that these marks "
+            "of the chat template become several tokens each; add them to the tokenizer, or "
+            "choose another chat template"
+        )
 
 
 def _find_end(
