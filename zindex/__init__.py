@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from zindex.building.edits.verify_journal import verify_journal as verify_journal
     from zindex.building.export import export as export
     from zindex.building.export import export_cache as export_cache
+    from zindex.building.keyed.convert_keyed import convert_keyed as convert_keyed
+    from zindex.building.keyed.export_keyed import export_keyed as export_keyed
+    from zindex.building.keyed.tokenize import tokenize as tokenize
     from zindex.building.records.import_records import import_records as import_records
     from zindex.building.repairs.repair import repair as repair
     from zindex.building.run import build as build
@@ -29,15 +32,18 @@ _HOMES = {
     "RunConfig": "zindex.config",
     "build": "zindex.building.run",
     "convert": "zindex.building.convert",
+    "convert_keyed": "zindex.building.keyed.convert_keyed",
     "edit": "zindex.building.edits.edit",
     "export": "zindex.building.export",
     "export_cache": "zindex.building.export",
+    "export_keyed": "zindex.building.keyed.export_keyed",
     "import_records": "zindex.building.records.import_records",
     "load_config": "zindex.config",
     "loader": "zindex.loading.loader",
     "open_run": "zindex.datasets.run_datasets",
     "open_store": "zindex.store.open",
     "repair": "zindex.building.repairs.repair",
+    "tokenize": "zindex.building.keyed.tokenize",
     "verify_journal": "zindex.building.edits.verify_journal",
     "verify_store": "zindex.store.verify",
 }
@@ -46,15 +52,18 @@ __all__ = [
     "RunConfig",
     "build",
     "convert",
+    "convert_keyed",
     "edit",
     "export",
     "export_cache",
+    "export_keyed",
     "import_records",
     "load_config",
     "loader",
     "open_run",
     "open_store",
     "repair",
+    "tokenize",
     "verify_journal",
     "verify_store",
 ]
