@@ -185,4 +185,25 @@ CLAIMS = (
         "zindex, MergedDataset, files' order",
         "samples_per_second",
     ),
+    Claim(
+        "windows of a keyed store for instruction tuning, from raw files",
+        "bench_keyed",
+        "windows",
+        "zindex, raw files",
+        "samples_per_second",
+    ),
+    Claim(
+        "the same from Zarr",
+        "bench_keyed",
+        "windows",
+        "zindex, Zarr",
+        "samples_per_second",
+    ),
+    Claim(
+        "the first index of a pass over 10 million samples, on every rank",
+        "bench_keyed",
+        "sampler-1e7",
+        "zindex, keyed",
+        "first_ms",
+    ),
 )
