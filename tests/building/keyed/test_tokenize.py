@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -295,3 +297,23 @@ def test_processes_make_the_same_store(folder: Path) -> None:
     tokenize(folder / "grpo", folder / "0/s", "grpo", client=SERIAL, **settings)
     tokenize(folder / "grpo", folder / "1/s", "grpo", num_processes=2, **settings)
     assert digest(folder / "0/s") == digest(folder / "1/s")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("num_kills", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_killed_work_is_never_half_read_and_always_finished(folder: Path, num_kills: int) -> None:
+    rows = [{"text": f"née {i} " * (i % 40)} for i in range(300)]
+    source = write_jsonl(folder / "many.jsonl", rows)
+    arguments = [source, folder / "kills", num_kills, folder / "tokenizer"]
+    (folder / "kills").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.building.records.kill_loop", *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=580,
+    )
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == num_kills
+    assert all(report["second"] == 0 and report["same"] for report in reports), reports
+    assert sum(report["rewritten"] for report in reports) == 0

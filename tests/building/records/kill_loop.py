@@ -1,7 +1,7 @@
 """Imports that are killed at random moments, each followed by a reader and a second import.
 
 Run as a process of its own: it imports once, and every import is a fork of it. Prints one JSON line
-per death.
+per death. With the folder of a tokenizer as last argument, texts are tokenised on the way.
 """
 
 import hashlib
@@ -15,19 +15,26 @@ from pathlib import Path
 import distributed  # noqa: F401  imported once here, not in every fork
 import numpy as np
 
+from zindex.building.keyed.tokenize import tokenize
 from zindex.building.records.import_records import import_records
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 
 
-def import_in_child(source: str, root: Path, kill_after: float | None) -> tuple[float, int]:
+def import_in_child(
+    source: str, root: Path, kill_after: float | None, tokenizer: str | None
+) -> tuple[float, int]:
     """Import in a fork; return the seconds it lived and its exit code, -9 if it was killed."""
     start = time.monotonic()
     child = os.fork()
     if child == 0:
+        grid = ChunkGrid(256, 1024)
         try:
-            import_records(source, root, part_nbytes=3000, grid=ChunkGrid(256, 1024))
+            if tokenizer is None:
+                import_records(source, root, part_nbytes=3000, grid=grid)
+            else:
+                tokenize(source, root, "seq", tokenizer=tokenizer, part_nbytes=3000, grid=grid)
             os._exit(0)
         finally:
             os._exit(1)
@@ -66,18 +73,18 @@ def stamps(root: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
 
 
-def main(source: str, folder: str, num_kills: int) -> None:
+def main(source: str, folder: str, num_kills: int, tokenizer: str | None = None) -> None:
     """Kill imports at moments all over their lives."""
     rng = np.random.default_rng(2026)
     golden = Path(folder) / "golden"
-    seconds, code = import_in_child(source, golden, None)
+    seconds, code = import_in_child(source, golden, None, tokenizer)
     assert code == 0
     for kill in range(num_kills):
         root = Path(folder) / f"kill-{kill}"
-        _, code = import_in_child(source, root, rng.uniform(0.3, 1.05) * seconds)
+        _, code = import_in_child(source, root, rng.uniform(0.3, 1.05) * seconds, tokenizer)
         before = stamps(root)
         report = {"killed": code == -signal.SIGKILL, "seen": seen(root), "finished": len(before)}
-        _, report["second"] = import_in_child(source, root, None)
+        _, report["second"] = import_in_child(source, root, None, tokenizer)
         after = stamps(root)
         # Notes are gone with the commit; shards stay as they were.
         report["rewritten"] = sum(
@@ -88,4 +95,4 @@ def main(source: str, folder: str, num_kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
