@@ -108,7 +108,10 @@ class SampleBatch(Sequence[Item]):
         """Return a sample as a dict of tensors, as the dataset itself gives it, or some."""
         if isinstance(index, slice):
             return [self[i] for i in range(self._size)[index]]
-        place = range(self._size)[index]
+        return self._take_item(range(self._size)[index])
+
+    def _take_item(self, place: int) -> Item:
+        """Return a sample by its place, which is there."""
         if self._items is not None:
             return self._items[place]
         assert self._tensors is not None

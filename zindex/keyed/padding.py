@@ -1,6 +1,6 @@
 """Samples of unequal lengths as tensors of a batch: pairs for DPO, groups for GRPO."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,19 @@ class PaddedBatch(SampleBatch):
     ----------
     tensors
         The batch, as a collate function of this module gives it.
-    items
-        The samples.
+    cut
+        Returns a sample by its place in the batch: the tensors without their padding.
     """
 
-    def __init__(self, tensors: dict[str, torch.Tensor], items: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, tensors: dict[str, torch.Tensor], cut: Callable[[int], dict[str, Any]]
+    ) -> None:
         super().__init__(tensors)
-        self._items = items
+        self._cut = cut
+
+    def _take_item(self, place: int) -> dict[str, Any]:
+        """Return a sample by its place, which is there."""
+        return self._cut(place)
 
 
 def dpo_collate_fn(items: Sequence[Item], pad_id: int = 0) -> BatchTensors:

@@ -110,11 +110,11 @@ class DPODataset(_ByRecord):
             where = Spans(*bounds[key], places)
             requests.append(Request(columns[key], where, arrays[key], output.form))
         read_columns(requests)
-        items = [
-            {key: tensors[key][row, : lengths[key][row]] for key in columns}
-            for row in range(len(numbers))
-        ]
-        return PaddedBatch(tensors, items)
+
+        def cut(row: int) -> dict[str, Any]:
+            return {key: tensors[key][row, : lengths[key][row]] for key in columns}
+
+        return PaddedBatch(tensors, cut)
 
 
 class GRPODataset(_ByRecord):
@@ -164,29 +164,35 @@ class GRPODataset(_ByRecord):
         within = np.arange(len(rows)) - before[rows]
         places = (rows * group_size + within) * depth
         begins = np.arange(size)
-        column = columns["prompts"], columns["rewards"], columns["responses"], columns["masks"]
+        where = {
+            "prompts": Spans(*prompts, begins * width + first),
+            "responses": Spans(*responses.bounds, places),
+            "masks": Spans(*masks.bounds, places),
+            "rewards": Spans(*rewards, begins * group_size),
+        }
         read_columns(
             [
                 Request(
-                    column[0], Spans(*prompts, begins * width + first), arrays["prompts"], "int64"
-                ),
-                Request(column[1], Spans(*rewards, begins * group_size), found),
-                Request(column[2], Spans(*responses.bounds, places), arrays["responses"], "int64"),
-                Request(column[3], Spans(*masks.bounds, places), arrays["masks"], "bool"),
+                    columns[output.key],
+                    where[output.key],
+                    found if output.form == "copy" else arrays[output.key],
+                    output.form,
+                )
+                for output in self.train_type.outputs
             ]
         )
         arrays["rewards"][:] = found
-        lengths = np.split(responses.lengths, before[1:])
-        items = [
-            {
+
+        def cut(row: int) -> dict[str, Any]:
+            lengths = responses.lengths[before[row] : before[row] + counts[row]]
+            return {
                 "prompts": tensors["prompts"][row, first[row] :],
-                "responses": _cut(tensors["responses"][row], lengths[row]),
-                "masks": _cut(tensors["masks"][row], lengths[row]),
+                "responses": _cut(tensors["responses"][row], lengths),
+                "masks": _cut(tensors["masks"][row], lengths),
                 "rewards": tensors["rewards"][row, : counts[row]],
             }
-            for row in range(size)
-        ]
-        return PaddedBatch(tensors, items)
+
+        return PaddedBatch(tensors, cut)
 
     def _make_room(
         self, size: int, width: int, group_size: int, depth: int

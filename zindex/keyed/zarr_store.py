@@ -8,10 +8,7 @@ from zindex.keyed.store import Store
 from zindex.store.objects import Place
 from zindex.store.open import Store as ArrayStore
 from zindex.store.open import open_store
-from zindex.store.records import KEY, KIND, Form, RecordField
-
-#: Behind a key: the field with the lengths of its items, if its records are groups.
-LENGTH_SUFFIX = "_length"
+from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
 
 
 class ZarrStore(Store):
