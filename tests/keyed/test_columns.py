@@ -2,7 +2,9 @@
 
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -99,3 +101,18 @@ def test_a_child_of_a_fork_reads_the_same_maps(tmp_path: Path) -> None:
     wanted = dataset.fetch(3, 9, "sequence")
     with torch.multiprocessing.get_context("fork").Pool(1) as pool:
         assert torch.equal(pool.apply(dataset.fetch, (3, 9, "sequence")), wanted)
+
+
+def test_threads_that_come_at_once_hold_one_table(tmp_path: Path) -> None:
+    folder = write_sft(tmp_path)
+    for _ in range(20):
+        column = column_of(folder)
+        barrier = Barrier(4)
+
+        def touch(column: MappedColumn = column, barrier: Barrier = barrier) -> object:
+            barrier.wait()
+            return column.table
+
+        with ThreadPoolExecutor(4) as pool:
+            tables = [task.result() for task in [pool.submit(touch) for _ in range(4)]]
+        assert {id(table) for table in tables} == {id(column.table)}

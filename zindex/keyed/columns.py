@@ -143,7 +143,6 @@ class MappedColumn:
             self._items = _join_offsets([item for item in items if item is not None])
             if self.has_groups:
                 self._groups = _join_offsets([_groups_of(array) for array in self.arrays])
-        self._table: _Table | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"arrays": self.arrays}
@@ -183,9 +182,12 @@ class MappedColumn:
     @property
     def table(self) -> "_Table":
         """Addresses of the values, in this process."""
-        if self._table is None:
-            self._table = _Table(self.arrays)
-        return self._table
+        made = vars(self).get("_table")
+        if made is None:
+            # Of threads that come at once all must hold the same one, whose addresses they take.
+            made = vars(self).setdefault("_table", _Table(self.arrays))
+        table: _Table = made
+        return table
 
 
 class _Table:
