@@ -67,6 +67,21 @@ def test_without_end_tokens_all_that_a_message_adds_is_trained() -> None:
     ]
 
 
+def test_a_token_that_ends_the_whole_text() -> None:
+    text = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% else %}<eos>{% endif %}"
+    )
+    ends = ["<|end|>", "<eos>", "<|assistant|>", "<|user|>"]
+    dialogue = Dialogue(talk("q", "a", "r", "b"))
+    cutter = DialogueCutter(ChatTemplate(text), ends=ends)
+    assert trained(cutter.cut(dialogue)) == ["a<|end|>", "b<|end|><eos>"]
+    assert "".join(piece.text for piece in cutter.cut(dialogue)) == cutter.text(dialogue)
+    # Which token ends only the whole text, nobody can say who does not know the tokens.
+    with pytest.raises(SourceError, match=r"must begin with that of its first 2 messages"):
+        DialogueCutter(ChatTemplate(text)).cut(dialogue)
+
+
 @pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
 def test_what_is_not_trained(text: str) -> None:
     template = ChatTemplate(text)
@@ -135,6 +150,10 @@ def test_thoughts_that_are_left_out_later() -> None:
         DialogueCutter(ChatTemplate(THOUGHTS)).cut(Dialogue(messages))
     last = DialogueCutter(ChatTemplate(THOUGHTS), turns="last")
     assert trained(last.cut(Dialogue(messages))) == ["hm|b</>"]
+    # A template that asks for thoughts, and then leaves them out of the last message too.
+    asks = THOUGHTS.replace("loop.last or ", "").replace("<assistant>{%", "<assistant>hm{%")
+    with pytest.raises(SourceError, match=r"of what asks for message 4, .* generation %} blocks$"):
+        DialogueCutter(ChatTemplate(asks), turns="last").cut(Dialogue(messages))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.building.records.sources import ListFiles
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
@@ -76,6 +78,32 @@ def test_dialogues() -> None:
     assert record["sequence"][: len(asked)].tolist() == asked
     [record] = make([{"prompt": "q", "completion": "a"}], "sft", position_ids="none")
     assert "position_ids" not in record
+
+
+@given(
+    st.lists(st.text("aé \n<|>", max_size=5), min_size=2, max_size=6),
+    st.sampled_from([None, 1, 7, 30]),
+    st.sampled_from(["start", "end"]),
+)
+def test_as_a_naive_reference(contents: list[str], max_length: int | None, keep: Any) -> None:
+    sequence, mask = list[int](), list[bool]()
+    messages = []
+    for i, content in enumerate(contents):
+        role = "assistant" if i % 2 else "user"
+        messages.append({"role": role, "content": content})
+        for text, trained in (
+            (f"<|im_start|>{role}\n", False),
+            (f"{content}<|im_end|>", role == "assistant"),
+            ("\n", False),
+        ):
+            ids = make_tokenizer().encode(text, add_special_tokens=False).ids
+            sequence += ids
+            mask += [trained] * len(ids)
+    [record] = make([{"messages": messages}], "sft", max_length=max_length, keep=keep)
+    length = len(sequence) if max_length is None else min(max_length, len(sequence))
+    kept = slice(length) if keep == "start" else slice(len(sequence) - length, None)
+    assert record["sequence"].tolist() == sequence[kept]
+    assert record["loss_mask"].tolist() == mask[kept]
 
 
 def test_texts_are_trained_wholly_and_say_so() -> None:

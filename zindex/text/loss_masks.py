@@ -120,7 +120,7 @@ class DialogueCutter:
         rest: list[Piece] = []
         left = len(prompt)
         if not "".join(piece.text for piece in pieces).startswith(prompt):
-            raise SourceError(_no_prefix("its prompt"))
+            raise SourceError(self._no_prefix("its prompt"))
         for piece in pieces:
             if left < len(piece.text):
                 rest.append(Piece(piece.text[left:], piece.trained))
@@ -170,32 +170,42 @@ class DialogueCutter:
             until = text
             if number + 1 < len(messages):
                 until = self.template.render(messages[: number + 1], tools=tools)
-            stop = self._find_stop(until)
-            if stop < len(before) or not text.startswith(until[:stop]):
-                raise SourceError(_no_prefix(f"its first {number + 1} messages"))
             if not text.startswith(before):
-                raise SourceError(_no_prefix(f"what asks for message {number + 1}"))
+                raise SourceError(self._no_prefix(f"what asks for message {number + 1}"))
+            stop = self._find_stop(until, text)
+            if stop < len(before):
+                raise SourceError(self._no_prefix(f"its first {number + 1} messages"))
             spans.append((len(before), stop))
         return text, spans
 
-    def _find_stop(self, text: str) -> int:
-        """Return where the last message of a text ends: at an end token, if one is there."""
-        stripped = text.rstrip()
-        return len(stripped) if stripped.endswith(self.ends) else len(text)
+    def _find_stop(self, until: str, text: str) -> int:
+        """Return where the last message of a text ends in the whole text; -1: nowhere.
+
+        It ends at an end token, if one is there. Behind that some templates write tokens that end
+        the whole text, which are not there where more messages follow.
+        """
+        while not text.startswith(until):
+            shorter = until.rstrip()
+            ends = [end for end in self.ends if shorter.endswith(end)]
+            if not ends:
+                return -1
+            until = shorter[: -max(map(len, ends))]
+        stripped = until.rstrip()
+        return len(stripped) if stripped.endswith(self.ends) else len(until)
+
+    def _no_prefix(self, what: str) -> str:
+        """Return why a text cannot be cut."""
+        other = ", or train on the last message alone with turns='last' (--turns last)"
+        text = (
+            f"the text of a dialogue must begin with that of {what}, with this chat template it "
+            "does not; use one with {% generation %} blocks"
+        )
+        return text if self.turns == "last" else text + other
 
 
 def _wants_training(message: Mapping[str, Any]) -> bool:
     """Return whether a message does not say that it is not trained."""
     return message.get("train") is not False and message.get("weight") != 0
-
-
-def _no_prefix(what: str) -> str:
-    """Return why a text cannot be cut."""
-    return (
-        f"the text of a dialogue must begin with that of {what}, with this chat template it does "
-        "not; use one with {% generation %} blocks, or train on the last message alone with "
-        "turns='last' (--turns last)"
-    )
 
 
 def _cut(text: str, spans: Sequence[Span]) -> list[Piece]:
