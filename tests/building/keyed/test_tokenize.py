@@ -19,6 +19,7 @@ from zindex.building.keyed.tokenize import describe_tokens, tokenize
 from zindex.building.records import import_records as import_module
 from zindex.building.records import reading
 from zindex.building.records.import_records import import_records
+from zindex.building.repairs.repair import repair
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.store.layout import ChunkGrid
 from zindex.store.record_reader import RecordReader
@@ -291,6 +292,22 @@ def test_nothing_to_tokenize(folder: Path) -> None:
     assert store.spec["num_records"] == 0
 
 
+def test_what_is_damaged_is_made_of_a_copy(folder: Path) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "grid": SMALL}
+    root, copy = folder / "s", folder / "again"
+    tokenize(folder / "sft", root, "sft", **settings)
+    before = digest(root)
+    for shard in ("sequence_value/c/1", "loss_mask_value/c/0", "key_text/c/0"):
+        (root / shard).unlink()
+    with pytest.raises(ConfigError, match=r"tokenise the same texts with the same settings at ano"):
+        repair(root, source=str(folder / "sft"))
+    settings["grid"] = ChunkGrid(32, 64)  # another one holds the same records
+    tokenize(folder / "sft", copy, "sft", **settings)
+    [result] = repair(root, source=str(copy))
+    assert result.num_rebuilt == 3
+    assert digest(root) == before
+
+
 @pytest.mark.slow
 def test_processes_make_the_same_store(folder: Path) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer", "grid": SMALL}
@@ -302,7 +319,7 @@ def test_processes_make_the_same_store(folder: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("num_kills", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_work_is_never_half_read_and_always_finished(folder: Path, num_kills: int) -> None:
-    rows = [{"text": f"née {i} " * (i % 40)} for i in range(300)]
+    rows = [{"text": f"née {i} " * (i % 40)} for i in range(150)]
     source = write_jsonl(folder / "many.jsonl", rows)
     arguments = [source, folder / "kills", num_kills, folder / "tokenizer"]
     (folder / "kills").mkdir()

@@ -9,13 +9,13 @@ import numpy.typing as npt
 from zindex.building.executor import SerialExecutor
 from zindex.building.records.import_records import import_records
 from zindex.building.records.record_files import open_files
-from zindex.errors import ConfigError, FingerprintMismatchError
+from zindex.errors import ConfigError, FingerprintMismatchError, StoreError
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.token_lines import TokenLines
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout
-from zindex.store.open import Store
+from zindex.store.open import Store, open_store
 from zindex.store.verify import ShardId
 
 
@@ -30,7 +30,8 @@ class RemadeRecords:
     plan
         The store.
     source
-        The files or folders, as text; see `import_records`.
+        The files or folders, as text; see `import_records`. Or another store of the same records,
+        as where texts were tokenised again.
     """
 
     def __init__(self, plan: StorePlan, source: object) -> None:
@@ -44,8 +45,17 @@ class RemadeRecords:
         """The files, imported again; an error if they are not what they were."""
         if self._made is not None:
             return self._made
+        self._made = self._find_copy()
+        if self._made is not None:
+            return self._made
         identity = self.plan.spec["import"]
         lines = identity.get("token_lines")
+        if "tokenizer" in identity:
+            raise ConfigError(
+                f"{self.plan.root} was made of texts by a tokenizer; tokenise the same texts with "
+                "the same settings at another place, which gives the same store, and name that: "
+                "give --source STORE"
+            )
         if not isinstance(self._source, str) or (identity["kind"] is None and lines is None):
             raise ConfigError(
                 f"{self.plan.root} was imported from files, which must be named to repair it; give "
@@ -78,6 +88,16 @@ class RemadeRecords:
             )
         self._made = made
         return made
+
+    def _find_copy(self) -> Store | None:
+        """Return the source if it is a store of the same records, or None."""
+        if not isinstance(self._source, str):
+            return None
+        try:
+            found = open_store(self._source)
+        except StoreError:  # it is files, then
+            return None
+        return found if found.fingerprint == self.plan.fingerprint else None
 
     def make(self, shards: set[ShardId]) -> Iterator[tuple[ArrayLayout, int, npt.NDArray[Any]]]:
         """Give layout, number and values of each shard."""
