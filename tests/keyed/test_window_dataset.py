@@ -323,3 +323,49 @@ def test_documents_of_a_batch_fit_attention_kernels(folder: Path) -> None:
     kept = batch["document_ids"] >= 0
     assert torch.equal(packed.position_ids[kept], batch["position_ids"][kept])
     assert packed.cu_seqlens[-1] == batch["input_ids"].numel()
+
+
+@pytest.mark.parametrize("documents", ["ignore", "respect", "mark", "pack"])
+@pytest.mark.parametrize("is_one_shard", [True, False])
+def test_keys_whose_records_drift_apart_are_refused(
+    tmp_path: Path, documents: str, is_one_shard: bool
+) -> None:
+    # The sums agree: of the shard in one case, of all shards in the other.
+    tokens = [np.zeros(3, np.int32), np.zeros(2, np.int32)]
+    marks = [np.ones(2, np.bool_), np.ones(3, np.bool_)]
+    shards = [(tokens, marks)] if is_one_shard else list(zip(tokens, marks, strict=True))
+    for number, (sequence, mask) in enumerate(shards):
+        groups: Any = {"sequence": sequence, "loss_mask": mask}
+        if not is_one_shard:
+            groups = {key: [values] for key, values in groups.items()}
+        write_bin(tmp_path / str(number), groups, record_keys=list(groups))
+    with pytest.raises(
+        SourceError, match="sequence and loss_mask of a record must be of one length, got 3 and 2"
+    ):
+        load(tmp_path, 2, documents=documents)
+    # By AstrAI's rule they are read nevertheless, and no window lies outside of a key.
+    assert len(list(load(tmp_path, 2, documents=documents, strict=False))) > 0
+
+
+@pytest.mark.parametrize(("documents", "num_targets"), [("respect", 4), ("pack", 5)])
+def test_documents_end_where_the_shortest_key_does(
+    tmp_path: Path, documents: str, num_targets: int
+) -> None:
+    groups = {
+        "sequence": [np.zeros(3, np.int32), np.zeros(9, np.int32)],
+        "loss_mask": [np.ones(3, np.bool_), np.ones(4, np.bool_)],
+    }
+    write_bin(tmp_path, groups, record_keys=list(groups))
+    dataset = load(tmp_path, 2, documents=documents, strict=False)
+    targets = torch.cat([sample["target_ids"] for sample in dataset])
+    assert (targets != -100).sum() == num_targets
+
+
+def test_short_windows_of_marked_documents(folder: Path) -> None:
+    padded, short = (load(folder, 6, documents="mark", tail=tail) for tail in ("pad", "short"))
+    assert len(padded) == len(short)
+    batch = short.__getitems__(range(len(short)))
+    lengths = [6] * (len(short) - 1) + [(2 * TOTAL - 1) % 6]
+    for sample, full, length in zip(batch, padded, lengths, strict=True):
+        assert list(sample) == list(full)
+        assert all(torch.equal(value, full[name][:length]) for name, value in sample.items())

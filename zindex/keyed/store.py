@@ -13,6 +13,9 @@ from zindex.store.objects import Place, PlaceLike, place_of
 
 Int64Array = npt.NDArray[np.int64]
 
+# Records that are compared at a time.
+_BLOCK = 1 << 20
+
 
 class Store:
     """Token arrays by key, such as ``sequence`` and ``loss_mask``, over any number of shards.
@@ -182,3 +185,33 @@ class Store:
                 f"keys of {self.path} must have one length to be cut at the same places, got "
                 f"{shown}; read them by record, or load the store with strict=False"
             )
+
+    def check_records(self, keys: Sequence[str]) -> None:
+        """Refuse keys whose records differ in length, so that their values drift apart.
+
+        Equal sums do not show it: two records of 3 and 2 values, and of 2 and 3. Keys of which it
+        is not known where records begin are left out.
+
+        Raises
+        ------
+        SourceError
+            If they do and the store was loaded with ``strict``.
+        """
+        columns = [self.column(key) for key in keys]
+        count = columns[0].num_records
+        others = [column for column in columns[1:] if column.num_records == count]
+        if not self._is_strict or count is None:
+            return
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            first = np.diff(columns[0].record_offset(start, stop))
+            for column in others:
+                lengths = np.diff(column.record_offset(start, stop))
+                wrong = np.flatnonzero(lengths != first)
+                if len(wrong):
+                    at = int(wrong[0])
+                    raise SourceError(
+                        f"{columns[0].key} and {column.key} of a record must be of one length, got "
+                        f"{first[at]:,} and {lengths[at]:,} in record {start + at:,} of "
+                        f"{self.path}; make the store again"
+                    )

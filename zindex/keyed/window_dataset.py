@@ -156,7 +156,10 @@ class WindowDataset(BaseDataset):
         # Positions within documents are counted here where samples say where these end.
         self._outputs = [item for item in outputs if not (self._marks and item.name == _POSITIONS)]
         self._columns = [store.column(output.key) for output in self._outputs]
-        store.check_lengths([output.key for output in self._outputs])
+        used = [output.key for output in self._outputs]
+        store.check_lengths(used)
+        if not self.train_type.by_record:  # the answers of a pair differ
+            store.check_records(used)
         length = min(column.length for column in self._columns)
         cut = partial(
             StreamWindows, window_size=self.window_size, stride=self.stride, tail=self.tail
@@ -166,7 +169,7 @@ class WindowDataset(BaseDataset):
         if self.documents == "ignore":
             windows = cut(*stream)
         else:
-            bounds = _document_bounds(store, keys[0])
+            bounds = np.minimum(_document_bounds(store, keys[0]), length)
             if self.documents == "mark":
                 windows = BoundedWindows(cut(*stream), bounds)
             else:
@@ -201,8 +204,11 @@ class WindowDataset(BaseDataset):
         if self._marks:
             _mark(arrays, parts, self._outputs)
         batch = SampleBatch(tensors)
-        lengths = (parts.lengths - 1).tolist()
-        if self.tail != "short" or min(lengths) == self.window_size:
+        if self.tail != "short":
+            return batch
+        # Windows that know their documents have a part for each.
+        lengths = [int(count) - 1 for count in np.bincount(parts.rows, parts.lengths)]
+        if min(lengths) == self.window_size:
             return batch
         return SampleBatch.of_items(
             [
