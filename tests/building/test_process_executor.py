@@ -38,9 +38,7 @@ def run(function: Any, *args: Any) -> Any:
 
 def test_tasks_run_elsewhere_and_results_come_back() -> None:
     async def main(executor: ProcessExecutor) -> list[tuple[int, int]]:
-        held = await executor.hold(int, "21", key="held")
-        assert held == 21
-        tasks = [executor.run(double, held + i, key=f"double-{i}") for i in range(6)]
+        tasks = [executor.run(double, 21 + i, key=f"double-{i}") for i in range(6)]
         return await run_together(tasks)
 
     with open_processes(2) as executor:
@@ -48,6 +46,56 @@ def test_tasks_run_elsewhere_and_results_come_back() -> None:
         found = asyncio.run(main(executor))
     assert [value for value, _ in found] == [42, 44, 46, 48, 50, 52]
     assert os.getpid() not in {process for _, process in found}
+
+
+class Told:
+    """Counts how often it was unpickled in a process."""
+
+    num_loads = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        type(self).num_loads += 1
+        if state["number"] < 0:
+            raise SourceError("it cannot be loaded here")
+        self.__dict__.update(state)
+
+
+def look(told: Told, plus: int) -> tuple[int, int]:
+    return told.number + plus, Told.num_loads
+
+
+def test_what_is_held_is_loaded_once() -> None:
+    async def main(executor: ProcessExecutor) -> list[tuple[int, int]]:
+        found = []
+        for number in range(6):
+            held = await executor.hold(Told, number, key=f"held-{number}")
+            tasks = [executor.run(look, held, i, key=f"look-{number}-{i}") for i in range(3)]
+            found += await run_together(tasks)
+        return found
+
+    with open_processes(1, look) as executor:
+        found = asyncio.run(main(executor))
+    assert found == [(number + i, number + 1) for number in range(6) for i in range(3)]
+    assert Told.num_loads == 0
+
+
+def test_what_cannot_be_loaded_is_an_error_of_the_task() -> None:
+    async def main(executor: ProcessExecutor) -> None:
+        held = await executor.hold(Told, -1, key="held")
+        await executor.run(look, held, 0, key="a-task")
+
+    with open_processes(1) as executor, pytest.raises(SourceError, match="be loaded here") as error:
+        asyncio.run(main(executor))
+    assert "in task a-task" in error.value.__notes__
+
+
+def test_all_processes_start_with_the_first_task() -> None:
+    with open_processes(3) as executor:
+        asyncio.run(executor.run(double, 1, key="a-task"))
+        assert len(executor._pool._processes) == 3
 
 
 def test_errors_come_back_with_the_name_of_the_task() -> None:

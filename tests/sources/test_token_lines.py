@@ -3,11 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.building.records.sources import ListFiles
 from zindex.errors import ConfigError, SourceError
 from zindex.sources.token_lines import TokenLines, open_token_lines
+from zindex.store.records import encode_numbers
 
 SFT = {"id": "a", "sequence": [5, 6, 7], "loss_mask": [0, 1, 1], "n": 3}
 GRPO = {
@@ -25,15 +29,51 @@ def files_of(*records: dict[str, Any]) -> ListFiles:
 
 
 def own(source: TokenLines) -> list[dict[str, Any]]:
-    """The fields of all records."""
+    """The fields of all records, arrays as lists."""
     found = [record for part in range(source.num_parts) for record in source.read_part(part)]
-    return [{key: record[key] for key in source.field_dtypes} for record in found]
+    fields = [{key: record[key] for key in source.field_dtypes} for record in found]
+    return [{key: np.array(x).tolist() for key, x in record.items()} for record in fields]
+
+
+def stored(value: Any, dtype: str) -> bytes | str:
+    """What becomes of a list of numbers, or why it is refused."""
+    try:
+        return encode_numbers(value, np.dtype(dtype))
+    except SourceError as error:
+        return str(error)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(-3, 300),
+            st.integers(-(2**65), 2**65),
+            st.booleans(),
+            st.sampled_from([0.0, 1.5, None, "1", [1]]),
+        ),
+        max_size=6,
+    )
+    | st.lists(st.integers(0, 2), max_size=12).map(lambda items: [*items, *items, *items])
+    | st.lists(st.booleans() | st.integers(0, 1), max_size=12),
+    st.sampled_from(["bool", "int8", "uint8", "int32", "uint32", "int64", "uint64", "float32"]),
+)
+def test_packed_lists_are_stored_as_they_would_be_themselves(value: list[Any], dtype: str) -> None:
+    source = TokenLines(files_of({"x": value}), "", {"x": dtype})
+    [record] = source.read_part(0)
+    assert stored(record["x"], dtype) == stored(value, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint16", "int64"])
+def test_lists_of_whole_numbers_become_arrays(dtype: str) -> None:
+    [record] = TokenLines(files_of({"x": [0, 1, 1]}), "", {"x": dtype}).read_part(0)
+    assert record["x"].dtype == dtype
 
 
 def test_what_is_a_list_is_a_key() -> None:
     source = open_token_lines(files_of(SFT), "digest")
     assert source.field_dtypes == {"sequence": "int32", "loss_mask": "bool"}
-    assert own(source) == [{"sequence": [5, 6, 7], "loss_mask": [0, 1, 1]}]
+    assert own(source) == [{"sequence": [5, 6, 7], "loss_mask": [False, True, True]}]
     assert source.fingerprint() == "digest"
     assert [record["__key__"] for record in source.read_part(0)] == ["0"]
 
@@ -53,7 +93,7 @@ def test_lists_of_lists_are_values_and_lengths() -> None:
             "prompts": [1, 2],
             "responses": [3, 4, 5],
             "responses_length": [1, 2],
-            "masks": [1, True, False],
+            "masks": [True, True, False],
             "masks_length": [1, 2],
             "rewards": [0.5, 1],
         }

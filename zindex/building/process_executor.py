@@ -1,10 +1,8 @@
 """Tasks in processes of this machine, for those that hold Python's lock while they work."""
 
 import asyncio
-import ctypes
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,13 +10,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from zindex.building.executor import SerialExecutor
-from zindex.building.remote_tasks import call, named
+from zindex.building.process_tasks import Shared, begin, call_here, wake
+from zindex.building.remote_tasks import named
 from zindex.errors import ClusterLostError, ConfigError
 
 R = TypeVar("R")
-
-# Of Linux, <sys/prctl.h>.
-_PR_SET_PDEATHSIG = 1
 
 
 class ProcessExecutor(SerialExecutor):
@@ -27,7 +23,9 @@ class ProcessExecutor(SerialExecutor):
     Parameters
     ----------
     num_processes
-        Tasks that run at a time; a process is started when there is a task for it.
+        Tasks that run at a time; the processes are started together when the first task comes.
+    tasks
+        Functions that will be run: processes import what these need while they start.
 
     Raises
     ------
@@ -35,7 +33,7 @@ class ProcessExecutor(SerialExecutor):
         If there are to be no processes.
     """
 
-    def __init__(self, num_processes: int) -> None:
+    def __init__(self, num_processes: int, *tasks: Callable[..., Any]) -> None:
         if num_processes < 1:
             raise ConfigError(f"there must be at least one process, got {num_processes}")
         super().__init__()
@@ -44,9 +42,10 @@ class ProcessExecutor(SerialExecutor):
         self._pool = ProcessPoolExecutor(
             num_processes,
             multiprocessing.get_context("spawn"),
-            initializer=_end_with,
-            initargs=(os.getpid(),),
+            initializer=begin,
+            initargs=(os.getpid(), tasks),
         )
+        self._is_started = False
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result.
@@ -58,7 +57,8 @@ class ProcessExecutor(SerialExecutor):
         """
         with named(key):
             try:
-                done = await asyncio.wrap_future(self._pool.submit(call, function, args, key))
+                self._start()
+                done = await asyncio.wrap_future(self._pool.submit(call_here, function, args, key))
             except BrokenProcessPool as error:
                 raise ClusterLostError(
                     "a process of this machine died over its task, perhaps for want of memory, or "
@@ -72,6 +72,13 @@ class ProcessExecutor(SerialExecutor):
         outcome: R = done.outcome
         return outcome
 
+    def _start(self) -> None:
+        """Start all processes: by itself the pool starts one for each task that waits."""
+        if not self._is_started:
+            self._is_started = True
+            for _ in range(self.num_threads):
+                self._pool.submit(wake)
+
     async def hold(
         self,
         function: Callable[..., Any],
@@ -80,8 +87,8 @@ class ProcessExecutor(SerialExecutor):
         priority: int = 0,
         place: float | None = None,
     ) -> Any:
-        """Run one task here and return its result, which goes along with those that take it."""
-        return function(*args)
+        """Run one task here and return its result, of which each process makes itself a copy."""
+        return Shared(function(*args))
 
     def close(self) -> None:
         """End the processes; what has not begun never does."""
@@ -89,17 +96,10 @@ class ProcessExecutor(SerialExecutor):
 
 
 @contextmanager
-def open_processes(num_processes: int) -> Iterator[ProcessExecutor]:
-    """Give an executor whose processes end with the block."""
-    executor = ProcessExecutor(num_processes)
+def open_processes(num_processes: int, *tasks: Callable[..., Any]) -> Iterator[ProcessExecutor]:
+    """Give an executor whose processes end with the block; see `ProcessExecutor`."""
+    executor = ProcessExecutor(num_processes, *tasks)
     try:
         yield executor
     finally:
         executor.close()
-
-
-def _end_with(parent: int) -> None:
-    """Have the system kill this process as soon as another, which started it, is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

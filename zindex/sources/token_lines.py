@@ -1,8 +1,12 @@
 """Lines with lists of numbers under several keys, as records of flat arrays."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from zindex.errors import ConfigError, SourceError
 from zindex.sources.damage_log import OnDamage
@@ -51,6 +55,7 @@ class TokenLines(WrappedFiles):
     ) -> None:
         super().__init__(files, files_fingerprint)
         self.dtypes = dict(dtypes)
+        self._dtypes = {key: np.dtype(dtype) for key, dtype in dtypes.items()}
         self.groups = tuple(groups)
         self.on_damage = on_damage
         for key in self.dtypes:
@@ -105,7 +110,7 @@ class TokenLines(WrappedFiles):
 
     def _flatten(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of one line."""
-        record = {}
+        record: dict[str, Any] = {}
         for key in self.dtypes:
             value = sample.get(key)
             if not isinstance(value, list):
@@ -113,10 +118,9 @@ class TokenLines(WrappedFiles):
             if key in self.groups:
                 if not all(isinstance(item, list) for item in value):
                     raise SourceError(f"{key!r} must be a list of lists, got {_shorten(value)}")
-                record[key] = list(chain.from_iterable(value))
                 record[f"{key}{LENGTH_SUFFIX}"] = list(map(len, value))
-            else:
-                record[key] = value
+                value = list(chain.from_iterable(value))
+            record[key] = _pack(value, self._dtypes[key])
         for key, other in self._companions.items():
             self._compare(key, other, sample)
         return record
@@ -136,6 +140,27 @@ class TokenLines(WrappedFiles):
                 f"{key!r} must have as many values as {other!r} has, got {len(one):,} and "
                 f"{len(two):,}"
             )
+
+
+def _pack(value: list[Any], dtype: np.dtype[Any]) -> list[Any] | npt.NDArray[Any]:
+    """Return a list of numbers as an array if all are known to fit; else as it is.
+
+    Whoever stores the list says what is wrong with it.
+    """
+    try:
+        if dtype.kind == "b":
+            bits = np.frombuffer(bytes(value), np.uint8)
+            return bits.view(dtype) if not len(bits) or bits.max() <= 1 else value
+        if dtype.kind not in "iu":
+            return value
+        # Takes whole numbers that fit, and no others, in one pass; but also booleans.
+        numbers = np.frombuffer(array(dtype.char, value), dtype)
+    except (TypeError, ValueError, OverflowError):
+        return value
+    suspects = np.flatnonzero(numbers.view(f"u{dtype.itemsize}") <= 1)
+    if len(suspects) * 4 > len(value):
+        return value if bool in set(map(type, value)) else numbers
+    return value if any(type(value[i]) is bool for i in suspects.tolist()) else numbers
 
 
 def open_token_lines(

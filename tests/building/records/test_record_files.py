@@ -13,14 +13,17 @@ from tests.building.records.sources import ListFiles, write_jsonl, write_tar
 from zindex.building.records import record_files
 from zindex.building.records.record_files import (
     ExactJsonlFiles,
+    _parse_exactly,
     count_lines,
     find_kind,
     join_counts,
     line_ranges,
     open_files,
     own_copy,
+    share_nbytes,
 )
 from zindex.errors import ConfigError, SourceError
+from zindex.formats.json_lines import decode_with_json
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.tar_files import TarFiles
 
@@ -126,6 +129,76 @@ def test_numbers_keep_all_their_digits(tmp_path: Path) -> None:
     [found] = exact(path, 1 << 20).read_part(0)
     assert found == row | {"e": "", "__url__": str(path), "__key__": "0"}
     assert type(found["a"]) is int
+
+
+def parse(line: bytes) -> str:
+    """What a line is read as, with types, or why it is damaged."""
+    try:
+        return repr(_parse_exactly(line))
+    except SourceError as error:
+        return f"error: {error}"
+
+
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from(
+        [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, -(10**18)]
+    ),
+    st.floats(),
+    st.text(max_size=6),
+)
+_OBJECTS = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)),
+    max_size=4,
+)
+_LINES = (
+    b'{"a": 1, "b": 2, "a": null}',
+    b'{"a": -0, "b": -0.0, "c": 1e400, "d": 5e-400, "e": 1E5}',
+    b'{"a": 1.7976931348623159e308, "b": 0.1000000000000000055511151231257827}',
+    b'{"a": "\\ud800", "b": "\\ud83d\\ude00"}',
+    b' {"a": [1, 2]}\t\r',
+    b'\x0c{"a": 1}',
+    b'{"a": "\xed\xa0\x80"}',
+    b'{"a": "\x00"}',
+    b'{"a": 01}',
+    b'{"a": [1,]}',
+    b'{"a": 1}{',
+    b"null",
+    b'{"a": ' + b"[" * 990 + b"]" * 990 + b"}",
+    b'{"a": ' + b'{"b":' * 700 + b"1" + b"}" * 700 + b"}",
+    b'{"a": 123456789012345678901234567890.5}',
+)
+
+
+@pytest.mark.skipif(record_files.loads is decode_with_json, reason="there is no other parser")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.sampled_from(_LINES) | _OBJECTS.map(lambda item: json.dumps(item).encode()), st.data())
+def test_lines_are_the_same_whatever_parser_is_installed(
+    monkeypatch: pytest.MonkeyPatch, line: bytes, data: st.DataObject
+) -> None:
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(line)))
+        line = line[:at] + data.draw(st.binary(max_size=2)) + line[at + 1 :]
+    found = parse(line)
+    with monkeypatch.context() as patch:
+        patch.setattr(record_files, "loads", decode_with_json)
+        assert found == parse(line)
+
+
+def test_large_files_are_cut_into_many_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [(1, 4), (1 << 30, 4), (3 << 30, 16), (16 << 30, 64), (1 << 45, 64)]
+    for nbytes, expected in sizes:
+        assert share_nbytes(nbytes, 1 << 26) == expected << 20
+    path = write_jsonl(tmp_path / "a.jsonl", [{"x": i} for i in range(1000)])
+    monkeypatch.setattr(record_files, "_LEAST_NBYTES", 1)
+    opened, identity = open_files(path, None)
+    assert opened.num_parts > 100
+    assert identity == open_files(path, None, part_nbytes=1 << 20)[1]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from zindex.building.records.record_files import (
     join_counts,
     line_ranges,
     open_files,
+    share_nbytes,
 )
 from zindex.building.records.unfinished import check_unfinished
 from zindex.errors import (
@@ -48,7 +49,7 @@ from zindex.store.records import BYTE_GRID, KIND, check_dtypes, plan_array, reco
 from zindex.store.scratch import begin_import, end_import
 from zindex.store.shard_files import ShardResult, store_all_shards
 
-# Stored bytes of the source that one task reads: small files are read together.
+# Most stored bytes of the source that one task reads; small files are read together.
 _PORTION_NBYTES = 1 << 26
 _MAX_PARTS = 4096
 # Parts whose lines one task counts.
@@ -156,7 +157,11 @@ def import_records(
             "client (--scheduler) and num_processes (--processes) both say where the work is done; "
             "give one of them"
         )
-    place = open_executor(client) if num_processes is None else open_processes(num_processes)
+    place = (
+        open_executor(client)
+        if num_processes is None
+        else open_processes(num_processes, read_portion)
+    )
     with place as executor, open_progress(progress) as shown:
         return run_builds(work.run(executor, shown))
 
@@ -258,6 +263,8 @@ class _Import:
             ]
             if field.has_forms:
                 wanted.append((field, "form", layouts[field.form_array.name]))
+        # The large ones first, so that no process is left alone with one at the end.
+        wanted.sort(key=lambda item: -item[2].nbytes)
         with shown.step(f"{name}: write", plan.num_shards) as advance:
 
             async def write(field: Any, kind: Kind, layout: ArrayLayout, shard: int) -> ShardResult:
@@ -304,14 +311,17 @@ class _Import:
         source = inner = self.source
         while isinstance(inner, WrappedFiles):  # which do not say how their files are cut
             inner = inner.files
-        tag = fingerprint({"parts": inner.fingerprint()} | self.identity)[:12]
+        sizes = list(map(source.part_nbytes, range(source.num_parts)))
+        most = share_nbytes(sum(size or 0 for size in sizes), _PORTION_NBYTES)
+        facts = {"parts": inner.fingerprint(), "portion_nbytes": most}
+        tag = fingerprint(facts | self.identity)[:12]
         start, nbytes, urls = 0, 0, list[int]()
         for number in range(len(source.urls)):
             for part in source.url_parts(number):
                 urls.append(number)
-                known = source.part_nbytes(part)
-                nbytes += _PORTION_NBYTES if known is None else known
-                if nbytes >= _PORTION_NBYTES or len(urls) >= _MAX_PARTS:
+                size = sizes[part]
+                nbytes += most if size is None else size
+                if nbytes >= most or len(urls) >= _MAX_PARTS:
                     yield Portion(f"{tag}-{start:09d}", start, tuple(urls))
                     start, nbytes, urls = part + 1, 0, []
         if urls:

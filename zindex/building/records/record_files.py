@@ -4,7 +4,7 @@ import copy
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.damage import Damage
-from zindex.formats.json_lines import cut_lines, decode_with_json, explain
+from zindex.formats.json_lines import cut_lines, decode_with_json, explain, loads
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files, named_paths
 from zindex.sources.jsonl_files import JsonlFiles
@@ -25,15 +25,22 @@ from zindex.store.objects import mask
 FilesKind = Literal["jsonl", "tar"]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-#: Bytes of a part by default: of plain local files, which may be cut. Whoever reads a later part
-#: of a tar walks over the headers before it, so those are cut only where they are very large.
+#: Most bytes of a part by default: of plain local files, which may be cut. Whoever reads a later
+#: part of a tar walks over the headers before it, so those are cut only where they are very large.
 JSONL_PART_NBYTES, TAR_PART_NBYTES = 1 << 26, 1 << 30
+# Tasks that a source is cut into at least, so that the last ones end at about the same time; but
+# none is given less than so many bytes, for each writes files of its own.
+_NUM_SHARES, _LEAST_NBYTES = 256, 1 << 22
 # A part that holds any file: what is in the files does not depend on how they are cut.
 _WHOLE = 1 << 62
 _JSONL = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$")
 _SIDECAR = re.compile(r"\.meta\.jsonl$")
 _TAR = re.compile(r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$")
 _READ_NBYTES = 1 << 22
+# Every digit becomes a 0, and all else a blank: so many in a row are found fast.
+_MARK_DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_LONG_NUMBER = b"0" * 19
+_MAX_NESTED = 500
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -83,10 +90,20 @@ def open_files(
             "meta_names (--meta) and include_dirs (--include-dirs) must come with tar files, got "
             "them for jsonl files; leave them out"
         )
-    size = JSONL_PART_NBYTES if part_nbytes is None else part_nbytes
-    opened = JsonlFiles(source, part_nbytes=size, on_damage=on_damage)
     whole = JsonlFiles(source, part_nbytes=_WHOLE, on_damage=on_damage)
+    nbytes = sum(whole.part_nbytes(part) or 0 for part in range(whole.num_parts))
+    size = share_nbytes(nbytes, JSONL_PART_NBYTES) if part_nbytes is None else part_nbytes
+    opened = JsonlFiles(source, part_nbytes=size, on_damage=on_damage)
     return opened, _identify(whole, kind, ())
+
+
+def share_nbytes(nbytes: int, most: int) -> int:
+    """Return the bytes that a task reads of so many: it depends on nothing else.
+
+    An import that died may go on with another number of processes.
+    """
+    share = 1 << max(0, -(-nbytes // _NUM_SHARES) - 1).bit_length()
+    return min(most, max(_LEAST_NBYTES, share))
 
 
 def _identify(
@@ -229,17 +246,37 @@ def _parse_exactly(line: bytes) -> dict[str, Any]:
     """Return the object of a line, in which a null is an empty text, as for the streams."""
     if not line.strip():
         raise SourceError("there is a blank line")
-    try:
-        record = decode_with_json(line)
-    except RecursionError:
-        raise SourceError("there is JSON that is nested too deeply") from None
-    except ValueError as error:
-        raise SourceError(f"there is no JSON: {explain(error)}") from None
+    record = None
+    if loads is not decode_with_json and _is_plain(line):
+        with suppress(ValueError, RecursionError):
+            record = loads(line)
+    if record is None:
+        record = _parse_slowly(line)
     if not isinstance(record, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(record).__name__}")
     if None in record.values():
         return {name: "" if value is None else value for name, value in record.items()}
     return record
+
+
+def _parse_slowly(line: bytes) -> Any:
+    """Return the value of a line as the standard library reads it."""
+    try:
+        return decode_with_json(line)
+    except RecursionError:
+        raise SourceError("there is JSON that is nested too deeply") from None
+    except ValueError as error:
+        raise SourceError(f"there is no JSON: {explain(error)}") from None
+
+
+def _is_plain(line: bytes) -> bool:
+    """Return whether every parser that accepts a line finds the same in it.
+
+    They differ in whole numbers of more than 64 bits, and in how deep they follow.
+    """
+    if _LONG_NUMBER in line.translate(_MARK_DIGITS):
+        return False
+    return line.count(b"[") + line.count(b"{") <= _MAX_NESTED
 
 
 def line_ranges(source: JsonlFiles) -> dict[int, list[LineRange]]:
