@@ -56,12 +56,6 @@ class Group:
     #: One for each answer.
     rewards: Sequence[float]
 
-    @property
-    def prompt(self) -> Dialogue:
-        """What all of them answer."""
-        first = self.answers[0]
-        return Dialogue(first.messages[: first.num_prompt], first.num_prompt, first.tools)
-
 
 class RowReader:
     """Reads what JSON objects mean.
