@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from zindex.building.records.import_records import import_records
 from zindex.building.records.record_files import Paths, open_files
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.file_list import list_files, named_paths
 from zindex.sources.sample_files import SampleFiles
@@ -202,13 +202,13 @@ def _open(
 
 def _is_text(name: str) -> bool:
     """Return whether a name is of text files: by its ending, or by what the folder holds."""
-    if not os.path.isdir(name):
-        return _TEXT.search(name) is not None
+    if _TEXT.search(name):
+        return True
     found = []
     for endings in (ENDINGS, [".jsonl"]):
         try:
             found.append(bool(list_files([name], endings)))
-        except SourceError:
+        except (ConfigError, SourceError, StoreNotFoundError):
             found.append(False)
     return found == [True, False]
 

@@ -1,0 +1,62 @@
+"""Texts in object storage become tokens in object storage, and batches."""
+
+from pathlib import Path
+
+import torch
+
+from tests.building.records.sources import write_jsonl
+from tests.cloud.servers import Bucket
+from tests.text.small_tokenizer import read_ids, save_tokenizer
+from zindex.building.executor import SerialExecutor
+from zindex.building.keyed.tokenize import tokenize
+from zindex.keyed import DatasetFactory
+from zindex.store import files
+from zindex.store.layout import ChunkGrid
+from zindex.store.objects import place_of
+from zindex.store.verify import verify_store
+
+SERIAL = SerialExecutor()
+SMALL = ChunkGrid(chunk_length=64, shard_length=256)
+
+
+def test_dialogues(bucket: Bucket, tmp_path: Path) -> None:
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    rows = [{"prompt": f"{i}?", "completion": "é" * (i + 1)} for i in range(20)]
+    path = write_jsonl(tmp_path / "in/a.jsonl", rows)
+    files.write_once(place_of(f"{bucket.url}/in/a.jsonl"), [path.read_bytes()])
+    stores = [
+        tokenize(
+            source,
+            target,
+            "sft",
+            tokenizer=tokenizer,
+            chat_template="plain",
+            client=SERIAL,
+            grid=SMALL,
+        )
+        for source, target in (
+            (f"{bucket.url}/in", f"{bucket.url}/out"),
+            (path.parent, tmp_path / "out"),
+        )
+    ]
+    for name in stores[0].layouts:
+        assert stores[0][name][:].tolist() == stores[1][name][:].tolist()
+    assert verify_store(f"{bucket.url}/out").is_sound
+    there, here = (
+        DatasetFactory.load("sft", root, 16, documents="respect")
+        for root in (f"{bucket.url}/out", tmp_path / "out")
+    )
+    assert len(there) == len(here) > 0
+    for one, other in zip(there, here, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_files_of_text(bucket: Bucket, tmp_path: Path) -> None:
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    for name in ("a", "b"):
+        files.write_once(place_of(f"{bucket.url}/in/{name}.txt"), [b"in " + name.encode()])
+    root = f"{bucket.url}/out"
+    tokenize(f"{bucket.url}/in", root, "seq", tokenizer=tokenizer, client=SERIAL, grid=SMALL)
+    [sample] = DatasetFactory.load("seq", root, 9)
+    assert read_ids(sample["input_ids"]) == "in a<eod>in b"
