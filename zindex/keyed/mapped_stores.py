@@ -11,7 +11,8 @@ from zindex.formats.keyed.bin_folder import read_bin_shards
 from zindex.formats.keyed.h5_file import read_h5_shards
 from zindex.formats.keyed.shards import KeyedArray, KeyedShard
 from zindex.formats.keyed.value_ranges import read_values
-from zindex.keyed.columns import Column, MappedColumn
+from zindex.keyed.columns import Column
+from zindex.keyed.mapped_column import MappedColumn
 from zindex.keyed.store import Store
 from zindex.store.identity import fingerprint
 from zindex.store.objects import Place

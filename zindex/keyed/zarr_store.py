@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from zindex.errors import SourceError
-from zindex.keyed.columns import Column, ZarrColumn
+from zindex.keyed.columns import Column
 from zindex.keyed.store import Store
+from zindex.keyed.zarr_column import ZarrColumn
 from zindex.store.objects import Place
 from zindex.store.open import Store as ArrayStore
 from zindex.store.open import open_store

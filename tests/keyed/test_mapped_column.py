@@ -1,4 +1,4 @@
-"""Values of one key in memory maps and in Zarr: what is held, what travels, what is refused."""
+"""Values of one key in memory maps: what is held, what travels, what is refused."""
 
 import os
 import pickle
@@ -16,7 +16,8 @@ from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.keyed.bin_folder import read_bin_shards
 from zindex.formats.keyed.shards import KeyedArray
 from zindex.keyed import MmapStore
-from zindex.keyed.columns import MappedColumn, Request, Spans, read_columns
+from zindex.keyed.columns import Request, Spans, read_columns
+from zindex.keyed.mapped_column import MappedColumn
 
 
 def column_of(folder: Path, key: str = "sequence") -> MappedColumn:
