@@ -198,6 +198,15 @@ def test_a_pass_that_is_stopped_at_its_last_sample_is_finished_if_delivered(tail
     )
 
 
+def test_exact_ranks_end_a_pass_together_though_some_have_a_sample_less() -> None:
+    samplers = make_samplers(6, 4, tail="exact")
+    for sampler in samplers:
+        for _ in sampler:
+            sampler.count_delivered(1)
+    assert [sampler.state_dict()["consumed_samples"] for sampler in samplers] == [6] * 4
+    assert [sampler.epoch for sampler in samplers] == [1] * 4
+
+
 def test_ranks_without_samples_have_empty_passes() -> None:
     samplers = make_samplers(3, 5, tail="exact")
     for epoch in range(3):

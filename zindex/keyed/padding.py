@@ -53,12 +53,13 @@ def dpo_collate_fn(items: Sequence[Item], pad_id: int = 0) -> BatchTensors:
     longest = max((len(item[name]) for item in items for name in ("chosen", "rejected")), default=0)
     plane = len(items), longest
     batch = BatchTensors()
-    for name in ("chosen", "rejected"):
-        batch[name] = torch.full(plane, pad_id, dtype=torch.int64)
-        batch[f"{name}_mask"] = torch.zeros(plane, dtype=torch.bool)
+    for name in ("chosen", "rejected", "chosen_mask", "rejected_mask"):
+        is_mask = name.endswith("_mask")
+        batch[name] = torch.full(
+            plane, 0 if is_mask else pad_id, dtype=torch.bool if is_mask else torch.int64
+        )
         for row, item in enumerate(items):
             batch[name][row, : len(item[name])] = item[name]
-            batch[f"{name}_mask"][row, : len(item[name])] = item[f"{name}_mask"]
     return batch
 
 

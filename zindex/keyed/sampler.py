@@ -250,16 +250,19 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
 
     def _find_place(self) -> int:
         """Return where all ranks stand, in samples of all passes."""
-        if self._is_ended and self._delivered is None:
+        if self._is_finished:
             return self._next_pass(self._begin)
         place = self._begin + self._num_done * self.num_ranks
         return min(place, self._next_pass(self._begin))
 
+    @property
+    def _is_finished(self) -> bool:
+        """Whether this rank has had its samples of the iteration, which may be one less."""
+        return self._is_ended and self._num_done == self._count(self._begin)
+
     def _find_next(self) -> int:
         """Return where an iteration would begin now."""
-        if self._is_ended and self._num_done == self._count(self._begin):
-            return self._next_pass(self._begin)
-        if self._delivered is None:
+        if self._delivered is None and not self._is_finished:
             return self._begin
         place = self._find_place()
         is_finished = self._num_done > 0 and self._count(place) == 0
