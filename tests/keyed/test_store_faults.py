@@ -17,6 +17,7 @@ from tests.keyed.upstream import UpstreamStore, UpstreamWindows
 from tests.keyed.upstream_files import documents, masks, positions, write_bin, write_h5
 from zindex.building.keyed.convert_keyed import convert_keyed
 from zindex.errors import ConfigError, SourceError
+from zindex.kernels import mapped
 from zindex.keyed import DatasetFactory, StoreFactory, detect_format, load_h5, save_bin, save_h5
 
 
@@ -274,3 +275,52 @@ def test_fault_26_masks_without_positions(tmp_path: Path) -> None:
         theirs[0]
     ours = DatasetFactory.load("sft", tmp_path, 4)
     assert set(ours[0]) == {"input_ids", "target_ids", "loss_mask"}
+
+
+def test_fault_22_documents_are_known_and_packed_when_read(tmp_path: Path) -> None:
+    tokens = documents([5, 2, 4])
+    write_bin(tmp_path, {"sequence": tokens}, ["sequence"])
+    theirs = UpstreamWindows(UpstreamStore(upstream.load_bin(tmp_path)), ["sequence"], 6, 6)[0]
+    # One window of the first two documents, and nothing that says where they meet.
+    assert list(theirs) == ["sequence"]
+    marked = DatasetFactory.load("seq", tmp_path, 6, documents="mark")[0]
+    assert marked["input_ids"].tolist() == theirs["sequence"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert marked["document_ids"].tolist() == [0, 0, 0, 0, 0, 1]
+    assert marked["target_ids"].tolist() == [1, 2, 3, 4, -100, 6]
+    packed = DatasetFactory.load("seq", tmp_path, 6, documents="pack")
+    targets = torch.cat([sample["target_ids"] for sample in packed])
+    assert sorted(targets[targets >= 0].tolist()) == [1, 2, 3, 4, 6, 8, 9, 10]
+
+
+def test_fault_23_tokens_of_the_tail_are_targets_if_wanted(tmp_path: Path) -> None:
+    write_bin(tmp_path, {"sequence": [np.arange(200)]})
+    theirs = UpstreamWindows(UpstreamStore(upstream.load_bin(tmp_path)), ["sequence"], 64, 64)
+    # Three windows, whose last target is token 192.
+    assert len(theirs) == len(DatasetFactory.load("seq", tmp_path, 64)) == 3
+    for tail in ("pad", "short"):
+        ours = DatasetFactory.load("seq", tmp_path, 64, tail=tail)
+        targets = torch.cat([sample["target_ids"] for sample in ours])
+        assert targets[targets >= 0].tolist() == list(range(1, 200))
+
+
+def test_d12_a_batch_of_all_keys_is_one_gather(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The throughput itself is measured in benchmarks; this is what it rests on.
+    for shard in range(64):
+        tokens = documents([50], 50 * shard)
+        content = {"sequence": tokens, "loss_mask": masks(tokens)}
+        write_bin(tmp_path / f"shard_{shard}", content | {"position_ids": positions(tokens)})
+    dataset = DatasetFactory.load("sft", tmp_path, 48)
+    calls: list[int] = []
+    gather = mapped.gather_mapped
+
+    def count(groups: np.ndarray, *spans: np.ndarray) -> int:
+        calls.append(len(groups))
+        return gather(groups, *spans)
+
+    monkeypatch.setattr(mapped, "gather_mapped", count)
+    numbers = list(range(0, len(dataset), 3))
+    batch = dataset.collate(dataset.__getitems__(numbers))
+    assert calls == [4]
+    assert batch["input_ids"][:, 0].tolist() == [48 * number for number in numbers]
