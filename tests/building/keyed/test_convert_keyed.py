@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from zindex.errors import (
     StoreNotFoundError,
 )
 from zindex.formats.keyed.bin_folder import write_bin_folder
+from zindex.store import files
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
@@ -252,3 +255,35 @@ def test_killed_conversions_are_finished_by_the_next(tmp_path: Path) -> None:
         for left in root.rglob("*.partial"):
             left.unlink()
         assert all_files(root) == expected
+
+
+@pytest.mark.parametrize("kind", ["bin", "h5", "gzip"])
+def test_memory_does_not_grow_with_the_source(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One shard of the store is in memory, not one of the source, and not the source."""
+    # Room for the largest file of metadata is asked for, but not used.
+    small = partial(files.read_file, limit=1 << 18)
+    monkeypatch.setattr(files, "read_file", lambda path: small(path))
+    values = np.arange(1 << 21, dtype=np.int32)  # 8 MiB
+    records = np.split(values, 4)
+    if kind == "bin":
+        write_bin_folder(tmp_path / "in", {"sequence": records}, dtypes={"sequence": "int32"})
+    else:
+        (tmp_path / "in").mkdir()
+        with h5py.File(tmp_path / "in/a.h5", "w") as file:
+            for number, record in enumerate(records):
+                settings = {"chunks": (1 << 12,), "compression": "gzip"} if kind == "gzip" else {}
+                file.create_dataset(f"sequence/data_{number}", data=record, **settings)
+    grid = ChunkGrid(chunk_length=1 << 16, shard_length=1 << 18)  # bytes
+    convert_keyed(tmp_path / "in", tmp_path / "once", grid=grid, client=SERIAL)  # imports
+    tracemalloc.start()
+    try:
+        store = convert_keyed(tmp_path / "in", tmp_path / "s", grid=grid, client=SERIAL)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20, peak
+    reader = RecordReader(store)
+    found = [reader.read(number)["sequence"] for number in range(len(reader))]
+    np.testing.assert_array_equal(np.concatenate(found), values)

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.building.records.sources import ListFiles
+from tests.building.records.sources import ListFiles, write_jsonl
 from tests.store.conftest import objects  # noqa: F401
+from tests.store.stores import all_files
 from zindex.building.executor import SerialExecutor
 from zindex.building.records import import_records as module
+from zindex.building.records import record_files
 from zindex.building.records.import_records import import_records
 from zindex.building.records.unfinished import check_unfinished
 from zindex.errors import FingerprintMismatchError, SourceError
@@ -125,3 +127,31 @@ def test_in_an_object_store(
     assert "x_value" in list_names(objects)
     check_unfinished(objects, {}, restart=True)
     assert list_names(objects) == set()
+
+
+@pytest.mark.parametrize("least_nbytes", [256, 700])
+def test_another_number_of_processes_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least_nbytes: int
+) -> None:
+    """Also where another version would give each task more to read."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"x": "y" * (i % 9)} for i in range(400)])
+    golden = import_records(path, tmp_path / "golden", client=SerialExecutor())
+    monkeypatch.setattr(record_files, "_LEAST_NBYTES", 256)
+    right, read = module.read_portion, list[str]()
+
+    def die(source: Any, root: Place, portion: Any, settings: Any) -> Any:
+        if len(read) == 20:
+            raise OSError("the machine died")
+        read.append(portion.name)
+        return right(source, root, portion, settings)
+
+    monkeypatch.setattr(module, "read_portion", die)
+    with pytest.raises(OSError, match="the machine died"):
+        import_records(path, tmp_path / "s", client=SerialExecutor())
+    monkeypatch.setattr(module, "read_portion", right)
+    monkeypatch.setattr(record_files, "_LEAST_NBYTES", least_nbytes)
+    notes = {path.stem for path in tmp_path.glob("s/_zindex/scratch/*.json")}
+    assert notes == set(read)
+    store = import_records(path, tmp_path / "s", num_processes=2)
+    assert store.fingerprint == golden.fingerprint
+    assert all_files(tmp_path / "s") == all_files(tmp_path / "golden")

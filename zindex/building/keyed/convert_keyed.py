@@ -113,8 +113,9 @@ def convert_keyed(
 
     Notes
     -----
-    Law: ``export_keyed`` gives back the same files. Memory: one shard of the store per thread, and
-    the offsets of all records.
+    Law: ``export_keyed`` gives back the same files. Memory: one shard of the store, 64 MiB by
+    default, per thread, of which there are two more than cores where no client is given; and the
+    offsets of all records. Of ``jsonl`` as ``import_records``.
     """
     if client is not None and num_processes is not None:
         raise ConfigError(
