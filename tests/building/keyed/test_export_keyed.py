@@ -114,6 +114,9 @@ def test_lines_come_back_as_lines(tmp_path: Path) -> None:
         ([".", "b"], "jsonl", ["0-data.jsonl", "1-b.jsonl"]),
         (["x/data_2.h5", "x/data_10.hdf5"], "bin", ["x/data_2", "x/data_10"]),
         (["a.jsonl.gz", "b.ndjson"], "jsonl", ["a.jsonl", "b.jsonl"]),
+        # Lines are read in the order of names, in which 10 comes before 9.
+        (["s_9", "s_10"], "jsonl", ["0-s_9.jsonl", "1-s_10.jsonl"]),
+        (["s_10.jsonl", "s_9.jsonl"], "jsonl", ["s_10.jsonl", "s_9.jsonl"]),
         (["a.h5", "a.hdf5"], "h5", ["0-a.h5", "1-a.h5"]),
         (["b.jsonl", "a.jsonl"], "h5", ["0-b.h5", "1-a.h5"]),
         ([f"{i % 7}" for i in range(11)], "bin", [f"{i:02d}-{i % 7}" for i in range(11)]),

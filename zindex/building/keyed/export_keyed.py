@@ -209,7 +209,9 @@ def name_shards(stored: Sequence[str], kind: KeyedFormat) -> list[str]:
     suffix = "" if kind == "bin" else f".{kind}"
     order = [f"{name}/{META}" if kind == "bin" else f"{name}{suffix}" for name in plain]
     order = [name.removeprefix("./") for name in order]
-    if len(set(order)) < len(order) or order != sorted(order, key=natural_key):
+    # Files of lines are read in the order of their names, others in natural order.
+    key = str if kind == "jsonl" else natural_key
+    if len(set(order)) < len(order) or order != sorted(order, key=key):
         width = len(str(len(plain) - 1))
         plain = [f"{number:0{width}d}-{name}" for number, name in enumerate(plain)]
     return [f"{name}{suffix}" for name in plain]
