@@ -7,9 +7,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from tests.keyed.upstream_files import documents, masks, write_bin, write_h5
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.keyed import DatasetFactory
 from zindex.keyed.mapped_stores import H5Store, MmapStore
 from zindex.keyed.store import Store
 
@@ -122,3 +124,14 @@ def test_groups_are_records(tmp_path: Path) -> None:
     assert responses.has_groups
     lengths = responses.item_lengths(np.arange(2))
     assert [item.tolist() for item in lengths] == [[2, 3], [1, 1, 4]]
+
+
+def test_booleans_are_0_or_1_whatever_the_file_holds(tmp_path: Path) -> None:
+    # The middle of a file is not looked at when it is loaded.
+    marks = np.ones(4000, np.bool_)
+    marks.view(np.uint8)[1500:2500] = 255
+    write_bin(tmp_path, {"sequence": [np.arange(4000)], "loss_mask": [marks]})
+    found = MmapStore().load(tmp_path).fetch(1000, 3000, "loss_mask")
+    sample = DatasetFactory.load("sft", tmp_path, 1500)[1]
+    for values in (found, sample["loss_mask"]):
+        assert values.view(torch.uint8).unique().tolist() == [1]

@@ -80,6 +80,10 @@ def _tell_truth(source: int, target: int, count: int, nbytes: int) -> None:
     """Write of integers whether any of their bytes is not 0."""
     out = carray(pointer(target), (count,), dtype=np.uint8)
     raw = carray(pointer(source), (count * nbytes,), dtype=np.uint8)
+    if nbytes == 1:  # as nearly all masks are: many at a time
+        for i in range(count):
+            out[i] = raw[i] != 0
+        return
     for i in range(count):
         byte = np.uint8(0)
         for k in range(nbytes):

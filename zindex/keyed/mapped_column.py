@@ -108,8 +108,9 @@ class MappedColumn:
                 target = np.empty(target.shape, column.dtype)
                 floats.append((request, target))
                 form = mapped.COPY
-            elif form != mapped.COPY and column.dtype == target.dtype:
-                form = mapped.COPY
+            elif column.dtype == target.dtype:
+                # Any byte may stand in a file, but torch's booleans must be 0 or 1.
+                form = mapped.TRUTH if column.dtype == np.bool_ else mapped.COPY
             place = firsts.get(id(request.spans))
             if place is None:
                 place = firsts[id(request.spans)] = (stop, stop + len(request.spans.starts))
