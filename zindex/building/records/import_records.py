@@ -53,7 +53,7 @@ from zindex.store.shard_files import ShardResult, store_all_shards
 _PORTION_NBYTES = 1 << 26
 _MAX_PARTS = 4096
 # Parts whose lines one task counts.
-_MAX_RANGES = 16
+_MAX_RANGES = 4
 
 
 def import_records(

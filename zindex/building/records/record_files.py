@@ -243,14 +243,18 @@ class ExactJsonlFiles(JsonlFiles):
 
 
 def _parse_exactly(line: bytes) -> dict[str, Any]:
-    """Return the object of a line, in which a null is an empty text, as for the streams."""
+    """Return the object of a line, in which a null is an empty text, as for the streams.
+
+    What a fast parser accepts, the standard library reads alike, but for whole numbers of more than
+    64 bits, and for what is nested so deeply that one of them gives up.
+    """
     if not line.strip():
         raise SourceError("there is a blank line")
     record = None
-    if loads is not decode_with_json and _is_plain(line):
+    if loads is not decode_with_json and _LONG_NUMBER not in line.translate(_MARK_DIGITS):
         with suppress(ValueError, RecursionError):
             record = loads(line)
-    if record is None:
+    if record is None or (_may_be_deep(line) and _is_deep(record)):
         record = _parse_slowly(line)
     if not isinstance(record, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(record).__name__}")
@@ -269,14 +273,19 @@ def _parse_slowly(line: bytes) -> Any:
         raise SourceError(f"there is no JSON: {explain(error)}") from None
 
 
-def _is_plain(line: bytes) -> bool:
-    """Return whether every parser that accepts a line finds the same in it.
+def _may_be_deep(line: bytes) -> bool:
+    """Return whether a line has enough brackets for that, be they in texts or not."""
+    return line.count(b"[") + line.count(b"{") > _MAX_NESTED
 
-    They differ in whole numbers of more than 64 bits, and in how deep they follow.
-    """
-    if _LONG_NUMBER in line.translate(_MARK_DIGITS):
-        return False
-    return line.count(b"[") + line.count(b"{") <= _MAX_NESTED
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a value is nested so deeply that parsers may not agree on it."""
+    level, depth = [value], 0
+    while level and depth <= _MAX_NESTED:
+        inner = (item.values() if type(item) is dict else item for item in level)
+        level = [item for items in inner for item in items if type(item) in (dict, list)]
+        depth += 1
+    return depth > _MAX_NESTED
 
 
 def line_ranges(source: JsonlFiles) -> dict[int, list[LineRange]]:
