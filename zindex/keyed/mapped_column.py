@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import SourceError, StoreNotFoundError
-from zindex.formats.keyed.shards import KeyedArray
+from zindex.formats.keyed.shards import KeyedArray, sum_lengths
 from zindex.formats.keyed.value_ranges import read_values
 from zindex.kernels import mapped
 from zindex.keyed.columns import Array, Form, Int64Array, Request, Spans, put_truth
@@ -35,7 +35,7 @@ class MappedColumn:
         self.arrays = tuple(arrays)
         self.key = self.arrays[0].key
         self.dtype = np.dtype(self.arrays[0].dtype)
-        self._starts = _sum_before([array.length for array in self.arrays])
+        self._starts = sum_lengths([array.length for array in self.arrays])
         self.length = int(self._starts[-1])
         is_known = all(array.item_offset is not None for array in self.arrays)
         self.has_groups = any(array.group_offset is not None for array in self.arrays)
@@ -216,13 +216,6 @@ def _groups_of(array: KeyedArray) -> Int64Array:
 
 def _join_offsets(parts: Sequence[Int64Array]) -> Int64Array:
     """Return the offsets of several arrays one after the other."""
-    starts = _sum_before([int(part[-1]) for part in parts])
+    starts = sum_lengths([int(part[-1]) for part in parts])
     joined = [part[:-1] + start for part, start in zip(parts, starts[:-1].tolist(), strict=True)]
     return np.concatenate([*joined, starts[-1:]])
-
-
-def _sum_before(lengths: Sequence[int]) -> Int64Array:
-    """Return the sum of the lengths before each, and of all."""
-    sums = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=sums[1:])
-    return sums

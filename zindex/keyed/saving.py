@@ -15,7 +15,7 @@ import torch
 from zindex.errors import ConfigError
 from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
 from zindex.formats.keyed.h5_file import EMPTY_DTYPE, open_h5, read_h5_shards, write_h5_file
-from zindex.formats.keyed.shards import KeyedArray
+from zindex.formats.keyed.shards import KeyedArray, sum_lengths
 
 Array = npt.NDArray[Any]
 #: A record: flat values, or several of these where it is a group of items.
@@ -86,10 +86,10 @@ def save_bin(
         flat,
         dtypes={key: items[0].dtype.name if items else EMPTY_DTYPE for key, items in flat.items()},
         item_offset={
-            key: _to_offset([len(item) for item in flat[key]]) for key in (*grouped, *named)
+            key: sum_lengths([len(item) for item in flat[key]]) for key in (*grouped, *named)
         },
         group_offset={
-            key: _to_offset([len(record) if _is_group(record) else 1 for record in arrays[key]])
+            key: sum_lengths([len(record) if _is_group(record) else 1 for record in arrays[key]])
             for key in grouped
         },
     )
@@ -210,8 +210,3 @@ def _flatten(records: Sequence[Array | list[Array]]) -> list[Array]:
     for record in records:
         flat.extend(record if isinstance(record, list) else [record])
     return flat
-
-
-def _to_offset(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return where things of these lengths begin, and where the last one ends."""
-    return np.cumsum([0, *lengths], dtype=np.int64)

@@ -169,7 +169,9 @@ class WindowDataset(BaseDataset):
         if self.documents == "ignore":
             windows = cut(*stream)
         else:
-            bounds = np.minimum(_document_bounds(store, keys[0]), length)
+            bounds = _document_bounds(store, keys[0])
+            if bounds[-1] > length:  # another key is shorter, which only strict=False allows
+                bounds = np.minimum(bounds, length)
             if self.documents == "mark":
                 windows = BoundedWindows(cut(*stream), bounds)
             else:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from zindex.errors import ConfigError, SourceError, StoreNotFoundError, ZindexEr
 from zindex.formats.file_access import partial_path
 from zindex.formats.keyed.declarations import check_key, parse_dtype
 from zindex.formats.keyed.natural_order import list_below, natural_key
-from zindex.formats.keyed.shards import KeyedArray, KeyedShard
+from zindex.formats.keyed.shards import KeyedArray, KeyedShard, sum_lengths
 
 #: Endings of the files' names.
 SUFFIXES = (".h5", ".hdf5")
@@ -166,8 +165,8 @@ class _KeyReader:
             self.dtype or EMPTY_DTYPE,
             extent_start=np.array(self.start, np.int64),
             extent_length=np.array(self.length, np.int64),
-            item_offset=_to_offset(self.length),
-            group_offset=_to_offset(items_of_record) if is_nested else None,
+            item_offset=sum_lengths(self.length),
+            group_offset=sum_lengths(items_of_record) if is_nested else None,
             names=tuple(self.names),
         )
 
@@ -225,11 +224,6 @@ class _KeyReader:
     def _place(self, name: str) -> str:
         """Return file and dataset for messages."""
         return f"{self.path}, /{self.key}/{name[:80]}"
-
-
-def _to_offset(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return where things of these lengths begin, and where the last one ends."""
-    return np.array(list(accumulate(lengths, initial=0)), np.int64)
 
 
 def write_h5_file(

@@ -4,6 +4,7 @@ A shard is a file or a folder that holds all keys. Of each key it has values in 
 extents, and it may know where records begin among them. Nothing here opens a file.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,3 +55,16 @@ class KeyedShard:
     #: Below the folder that was given, with ``/``; for messages, and for the order of shards.
     name: str
     arrays: dict[str, KeyedArray]
+
+
+def sum_lengths(lengths: Sequence[int]) -> Int64Array:
+    """Return where things of these lengths begin, and where the last one ends.
+
+    Examples
+    --------
+    >>> sum_lengths([2, 0, 3])
+    array([0, 2, 2, 5])
+    """
+    offset = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offset[1:])
+    return offset
