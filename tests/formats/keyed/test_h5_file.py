@@ -225,6 +225,20 @@ def test_a_failed_write_leaves_what_was_there(
     assert (tmp_path / "a.h5").read_bytes() == Path(before).read_bytes()
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        [np.zeros(2, "i4"), np.zeros(2, "i8")],
+        [[np.zeros(2, "i4"), np.zeros(2, "i8")]],
+        [[np.zeros(2, "i4")], np.zeros(2, "i4")],
+    ],
+)
+def test_what_could_not_be_read_is_not_written(tmp_path: Path, records: list[Any]) -> None:
+    with pytest.raises(SourceError, match="must have one dtype, and all be flat or all be groups"):
+        write_h5_file(tmp_path / "a.h5", {"k": records})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_written_as_upstream_writes(tmp_path: Path) -> None:
     records = [np.arange(i, dtype="i4") for i in range(12)]
     write_h5_file(tmp_path / "sub/a.h5", {"sequence": records})

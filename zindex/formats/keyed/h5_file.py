@@ -256,8 +256,18 @@ def write_h5_file(
             for key, records in values.items():
                 check_key(key, where=target)
                 group = file.create_group(key)
+                shapes, dtypes = set[bool](), set[str]()
                 for i, record in enumerate(records):
-                    _write_record(group, f"data_{i}", record, where=f"{target}, /{key}/data_{i}")
+                    where = f"{target}, /{key}/data_{i}"
+                    items = [record] if isinstance(record, np.ndarray) else record
+                    shapes.add(items is record)
+                    dtypes.update(item.dtype.name for item in items)
+                    if len(shapes) > 1 or len(dtypes) > 1:
+                        raise SourceError(
+                            "the records of a key must have one dtype, and all be flat or all be "
+                            f"groups, {where} is not like those before; convert it"
+                        )
+                    _write_record(group, f"data_{i}", record, where=where)
         os.replace(partial, target)
     finally:
         with suppress(FileNotFoundError):
