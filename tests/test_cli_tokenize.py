@@ -40,12 +40,14 @@ def test_tokens_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
         "num_records": 2,
         "num_files": 1,
         "num_skipped": 0,
+        "num_untrained": 0,
         "num_values": {"sequence": 5},
     }
 
 
 def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
-    rows = [{"q": "one", "a": [{"role": "bot", "content": "two"}]}, {"broken": 1}]
+    answer = [{"role": "bot", "content": "two"}]
+    rows = [{"q": "one", "a": answer}, {"broken": 1}, {"q": "<eod>", "a": answer}]
     source = write_jsonl(tmp_path / "in/a.jsonl", rows)
     second = write_jsonl(tmp_path / "in/b.lines", rows[:1])
     (tmp_path / "x.jinja").write_text(
@@ -59,12 +61,13 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
         *("--date", "2026-11-22", "--train-on", "answer", "--turns", "last"),
         *("--max-length", "20", "--keep", "end", "--append-eod", "258", "--prepend-bod", "auto"),
         *("--position-ids", "none", "--token-dtype", "uint16", "--part-nbytes", "40"),
+        *("--special-in-text", "refuse"),
         *("--on-damage", "skip", "--codec", "zstd", "--chunk-nbytes", "16"),
         *("--shard-nbytes", "64", "--restart"),
     )
     result = invoke(source, second, tmp_path / "s", *arguments)
     assert result.exit_code == 0, result.output
-    assert "; 1 damaged records or files were left out" in result.output
+    assert "; 2 damaged records or files were left out" in result.output
     store = open_store(tmp_path / "s")
     record = RecordReader(store).read(1)
     assert read_ids(record["sequence"]) == "Hi2026<user>one<answer>two"[-20:]

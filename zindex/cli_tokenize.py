@@ -102,6 +102,13 @@ _token_options = _options(
         help="Of sft: positions from 0 in each dialogue, or none.",
     ),
     click.option("--token-dtype", default="int32", show_default=True, help="Of the ids."),
+    click.option(
+        "--special-in-text",
+        type=click.Choice(["parse", "refuse"]),
+        default="parse",
+        show_default=True,
+        help="Whether special tokens written in a text become such tokens, or are damage.",
+    ),
 )
 _work_options = _options(
     click.option("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
@@ -200,6 +207,7 @@ def tokenize_command(
         "num_records": store.spec["num_records"],
         "num_files": store.spec["num_urls"],
         "num_skipped": store.attributes["num_skipped"],
+        "num_untrained": store.attributes.get("num_untrained", 0),
         "num_values": {name: count for name, count in counts.items() if name != "__key__"},
     }
     if as_json:

@@ -47,6 +47,22 @@ def test_tokenizers_of_other_kinds() -> None:
     assert TextEncoder(lambda text: []).encode(["b"])[0].size == 0
 
 
+def test_ids_that_users_give() -> None:
+    encoder = TextEncoder(make_tokenizer())
+    assert [encoder.find_id(number, "x") for number in (0, 5, np.int64(5))] == [0, 5, 5]
+    for number in (-1, 6, 1 << 40, 1.0):
+        with pytest.raises(ConfigError, match=r"^eod must be .* from 0 on, below 6, got .*; look"):
+            encoder.find_id(number, "eod")  # type: ignore[arg-type]
+    # Nobody knows the size, or it is less than the largest id.
+    assert TextEncoder(lambda text: []).find_id(10**6, "x") == 10**6
+    with pytest.raises(ConfigError, match=r"an id from 0 on, of the vocabulary, got -1; look it"):
+        TextEncoder(lambda text: []).find_id(-1, "x")
+    gaps = TextEncoder(Tokenizer(models.WordLevel({"[UNK]": 0, "a": 9}, unk_token="[UNK]")))
+    assert gaps.find_id(9, "x") == 9
+    with pytest.raises(ConfigError, match="below 2, got 8"):
+        gaps.find_id(8, "x")
+
+
 def test_what_is_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is none at .*; nothing is downloaded: save it"):
         TextEncoder("meta-llama/Llama-2-7b")

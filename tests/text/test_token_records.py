@@ -132,6 +132,33 @@ def test_plain_dialogues_end_as_documents_do() -> None:
     assert read_ids(record["sequence"][record["loss_mask"]]) == "2<eod>"
 
 
+def test_the_end_behind_an_empty_message_is_trained_with_that() -> None:
+    for rejected, trained in (("", "<eod>"), ("b", "b<eod>")):
+        answers = ([{"role": "assistant", "content": text}] for text in ("a", rejected))
+        row = dict(zip(("chosen", "rejected"), answers, strict=True)) | {"prompt": "q"}
+        [record] = make([row], "dpo", template=PLAIN, end_id=END)
+        assert read_ids(record["rejected"][record["rejected_mask"]]) == trained
+    for roles, trained in (("ua", "<eod>"), ("uau", ""), ("au", "")):
+        messages = [{"role": {"u": "user", "a": "assistant"}[x], "content": ""} for x in roles]
+        [record] = make([{"messages": messages}], "sft", template=PLAIN, end_id=END)
+        assert read_ids(record["sequence"][record["loss_mask"]]) == trained
+    row = {"prompt": "q", "responses": ["a", ""], "rewards": [1, 0]}
+    [record] = make([row], "grpo", template=PLAIN, end_id=END)
+    assert record["masks"].tolist() == [True] * 3
+    [record] = make([{"text": ""}], "sft", end_id=END)
+    assert record["loss_mask"].tolist() == [True]
+
+
+def test_records_of_which_nothing_is_trained_are_counted() -> None:
+    row = {"prompt": "long", "completion": "a", "chosen": "a", "rejected": "b"}
+    row |= {"responses": ["a", ""], "rewards": [1, 0]}
+    for train_type, length, count in (("sft", 4, 1), ("sft", 5, 0), ("dpo", 4, 1), ("grpo", 4, 1)):
+        records = open_records([[row]], train_type, template=PLAIN, max_length=length)
+        assert len(list(records.read_part(0))) == 1
+        assert records.counts == {"num_untrained": count}
+    assert open_records([[row]], "seq").counts == {}
+
+
 def test_pairs() -> None:
     row = {"prompt": "q", "chosen": "good", "rejected": "bad"}
     [record] = make([row], "dpo")
@@ -218,6 +245,36 @@ def test_damaged_objects() -> None:
     assert records.num_skipped == 1
 
 
+ANSWER = {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize("bad", ["x\ud800", "x<|im_end|>"])
+@pytest.mark.parametrize(
+    ("train_type", "make_row"),
+    [
+        ("seq", lambda text: {"text": text}),
+        ("sft", lambda text: {"text": text}),
+        ("sft", lambda text: {"messages": [{"role": "user", "content": text}, ANSWER]}),
+        ("dpo", lambda text: {"prompt": "q", "chosen": "a", "rejected": text}),
+        ("grpo", lambda text: {"prompt": "q", "responses": ["a", text], "rewards": [0, 1]}),
+    ],
+    ids=["seq", "text", "messages", "dpo", "grpo"],
+)
+def test_texts_that_are_damage(train_type: Any, make_row: Any, bad: str) -> None:
+    rows = [make_row("good"), make_row(bad), make_row("é")]
+    for skip in (True, False):
+        records = open_records([rows], train_type, skip=skip, special_in_text="refuse")
+        if skip:
+            assert [record["__key__"] for record in records.read_part(0)] == ["0/0", "0/2"]
+            assert records.num_skipped == 1
+            continue
+        message = r"(lone surrogates|special tokens).*, in record '0/1' of a; mend it"
+        with pytest.raises(SourceError, match=message):
+            list(records.read_part(0))
+    if bad.isascii():  # by default it is parsed
+        assert len(make(rows, train_type)) == 3
+
+
 def test_what_tokenizers_and_templates_lack() -> None:
     with pytest.raises(ConfigError, match=r"need a chat template, and the tokenizer has none; nam"):
         make([{"prompt": "q", "completion": "a"}], "sft", template=None)
@@ -235,6 +292,7 @@ def test_what_tokenizers_and_templates_lack() -> None:
         ({"train_type": "ppo"}, "train_type must be one of seq, sft, dpo, grpo, got 'ppo'"),
         ({"keep": "middle"}, "keep must be one of start, end, got 'middle'"),
         ({"position_ids": "x"}, "position_ids must be one of doc_reset, none, got 'x'"),
+        ({"special_in_text": "x"}, "special_in_text must be one of parse, refuse, got 'x'"),
         ({"max_length": 0}, "max_length must be a whole number from 1 on, got 0"),
         ({"max_length": True}, "max_length must be a whole number from 1 on, got True"),
         ({"token_dtype": "float32"}, "must be one of whole numbers, such as int32, got 'float32'"),

@@ -35,6 +35,11 @@ class WrappedFiles:
         """Return what decides the records beside the files, as JSON values."""
         return {}
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Records that a subclass counts in this process, by the store's attribute for them."""
+        return {}
+
     def over(self, files: SampleFiles) -> Self:
         """Return the same with other files below, such as those whose lines are counted."""
         other = copy.copy(self)

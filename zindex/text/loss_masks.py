@@ -129,6 +129,10 @@ class DialogueCutter:
             rest.pop()
         return prompt, rest
 
+    def trains_end(self, dialogue: Dialogue) -> bool:
+        """Return whether the last message is trained, be it empty, and so the end behind it."""
+        return len(dialogue.messages) - 1 in self._find_trained(dialogue)
+
     def _find_trained(self, dialogue: Dialogue) -> list[int]:
         """Return the numbers of the messages that are trained."""
         trained = [

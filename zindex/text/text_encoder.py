@@ -18,6 +18,8 @@ Int64Array = npt.NDArray[np.int64]
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
 
 _TOKENIZER_FILE = "tokenizer.json"
+# The tokenizers library asks for ids of 32 bits.
+_MAX_ID = 1 << 32
 # Attributes under which tokenizers keep the id of the end of a document.
 _END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
 
@@ -138,7 +140,7 @@ class TextEncoder:
         if token is False:
             return None
         if not isinstance(token, bool | str):
-            return int(token)
+            return self._check_id(token, what)
         found = None
         if token is True:
             ids = (getattr(self.tokenizer, name, None) for name in _END_NAMES)
@@ -154,6 +156,24 @@ class TextEncoder:
                 "the id itself"
             )
         return int(found)
+
+    def _check_id(self, number: Any, what: str) -> int:
+        """Return an id that a user gave, if there can be such a one."""
+        size = self.vocab_size()
+        is_whole = isinstance(number, int | np.integer)
+        if not is_whole or number < 0 or (size is not None and not self._has_id(number, size)):
+            bound = "of the vocabulary" if size is None else f"below {size:,}"
+            raise ConfigError(
+                f"{what} must be the text of a token or an id from 0 on, {bound}, got {number!r}; "
+                "look it up in the tokenizer"
+            )
+        return int(number)
+
+    def _has_id(self, number: int, size: int) -> bool:
+        """Return whether a tokenizer has an id; with gaps below, some are beyond the size."""
+        if number < size or number >= _MAX_ID or not hasattr(self.tokenizer, "id_to_token"):
+            return number < size
+        return self.tokenizer.id_to_token(int(number)) is not None
 
 
 def _find_file(path: Path) -> Path:

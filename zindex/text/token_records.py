@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, get_args
 
@@ -14,9 +14,10 @@ from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
 from zindex.text.chat_template import ChatTemplate
-from zindex.text.conversations import RowReader
+from zindex.text.conversations import Dialogue, RowReader
 from zindex.text.loss_masks import DialogueCutter, Piece
 from zindex.text.piece_encoder import PieceEncoder
+from zindex.text.text_checks import SpecialTexts, check_unicode
 from zindex.text.text_encoder import TextEncoder
 
 Sample = dict[str, Any]
@@ -24,6 +25,7 @@ Array = npt.NDArray[Any]
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Keep = Literal["start", "end"]
 PositionIds = Literal["doc_reset", "none"]
+SpecialInText = Literal["parse", "refuse"]
 
 # Characters that are tokenised together; how many does not change what comes out.
 _BATCH_LENGTH = 1 << 18
@@ -49,9 +51,16 @@ class TokenSettings:
     #: Id that goes before and behind each document, and behind what a plain template makes.
     begin_id: int | None = None
     end_id: int | None = None
+    #: Whether special tokens that are written in a text become such tokens, or are damage.
+    special_in_text: SpecialInText = "parse"
 
     def __post_init__(self) -> None:
-        choices = {"train_type": TrainType, "keep": Keep, "position_ids": PositionIds}
+        choices = {
+            "train_type": TrainType,
+            "keep": Keep,
+            "position_ids": PositionIds,
+            "special_in_text": SpecialInText,
+        }
         for name, kinds in choices.items():
             known = get_args(kinds)
             if getattr(self, name) not in known:
@@ -98,6 +107,8 @@ class _Run:
     end_id: int | None = None
     #: Whether it goes on from another text.
     is_answer: bool = False
+    #: Whether the id behind it is trained.
+    trains_end: bool = True
 
     @property
     def keys(self) -> Iterator[tuple[str, bool]]:
@@ -138,7 +149,7 @@ class TokenRecords(WrappedFiles):
     Raises
     ------
     ConfigError
-        If a setting is out of range.
+        If a setting is out of range, or special tokens are to be refused that nobody knows.
 
     Notes
     -----
@@ -172,6 +183,11 @@ class TokenRecords(WrappedFiles):
             if template is None
             else DialogueCutter(template, ends=encoder.special_texts(), **(cutter_settings or {}))
         )
+        #: Records with an answer of which no token is trained; of documents none are counted.
+        self.num_untrained = 0
+        self._special = (
+            SpecialTexts(encoder.special_texts()) if settings.special_in_text == "refuse" else None
+        )
         self._pieces = PieceEncoder(encoder)
         self._tokenizer = encoder.identity()
 
@@ -199,9 +215,15 @@ class TokenRecords(WrappedFiles):
             "position_ids": settings.position_ids,
             "begin_id": settings.begin_id,
             "end_id": settings.end_id,
+            "special_in_text": settings.special_in_text,
             **self.reader.identity(),
             **({} if self.cutter is None else self.cutter.identity()),
         }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Records so far in this process that are counted, by the attribute of the store."""
+        return {} if self.settings.train_type == "seq" else {"num_untrained": self.num_untrained}
 
     def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Yield the records that JSON objects make, in their order."""
@@ -210,6 +232,8 @@ class TokenRecords(WrappedFiles):
         for sample in samples:
             try:
                 draft = self._draft(sample)
+                for piece in chain.from_iterable(run.pieces for run in draft.runs):
+                    check_unicode(piece.text)
             except SourceError as error:
                 if not self.skip_damaged:
                     raise _at(sample, error) from error
@@ -227,26 +251,43 @@ class TokenRecords(WrappedFiles):
         kind = self.settings.train_type
         if kind == "dpo":
             runs = []
-            for dialogue in self.reader.read_pair(sample):
+            for dialogue in self._check(self.reader.read_pair(sample)):
                 prompt, answer = self._need_cutter().cut_answer(dialogue)
-                runs.append(_Run([Piece(prompt, False), *answer], *self._ends()))
+                runs.append(self._run([Piece(prompt, False), *answer], dialogue))
             return _Draft(sample, runs)
         if kind == "grpo":
             group = self.reader.read_group(sample)
-            answers = [self._need_cutter().cut_answer(dialogue) for dialogue in group.answers]
-            begin, end = self._ends()
-            asked = _Run([Piece(answers[0][0], False)], begin)
-            answered = [_Run(pieces, None, end, is_answer=True) for _, pieces in answers]
+            dialogues = self._check(group.answers)
+            answers = [self._need_cutter().cut_answer(dialogue) for dialogue in dialogues]
+            asked = _Run([Piece(answers[0][0], False)], self._ends()[0])
+            answered = [
+                replace(self._run(pieces, dialogue), begin_id=None, is_answer=True)
+                for (_, pieces), dialogue in zip(answers, dialogues, strict=True)
+            ]
             return _Draft(sample, [asked, *answered], group.rewards)
         text = None
         if kind == "seq" or "text" in self.reader.columns or not self.reader.holds_dialogue(sample):
             text = self.reader.read_text(sample)
         if text is not None:
+            if self._special is not None:
+                self._special.check(text)
             return _Draft(sample, [_Run([Piece(text, True)], *self._document_ends())])
-        dialogue = self.reader.read_dialogue(sample)
+        [dialogue] = self._check([self.reader.read_dialogue(sample)])
         cutter = self._need_cutter()
         pieces = [Piece(cutter.text(dialogue), True)] if kind == "seq" else cutter.cut(dialogue)
-        return _Draft(sample, [_Run(pieces, *self._ends())])
+        return _Draft(sample, [self._run(pieces, dialogue)])
+
+    def _check(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
+        """Return dialogues in which no special token is written, where that is refused."""
+        if self._special is not None:
+            for dialogue in dialogues:
+                self._special.check([*dialogue.messages, dialogue.tools])
+        return dialogues
+
+    def _run(self, pieces: Sequence[Piece], dialogue: Dialogue) -> _Run:
+        """Return a dialogue as a sequence."""
+        trains_end = self._need_cutter().trains_end(dialogue)
+        return _Run(pieces, *self._ends(), trains_end=trains_end)
 
     def _need_cutter(self) -> DialogueCutter:
         """Return what cuts dialogues; an error if there is no chat template."""
@@ -281,6 +322,8 @@ class TokenRecords(WrappedFiles):
         ids = dict(zip(keys, map(self._fit, found), strict=True))
         for draft in batch:
             runs = [self._join(run, ids) for run in draft.runs]
+            answers = runs[1:] if self.settings.train_type == "grpo" else runs
+            self.num_untrained += not all(mask.any() for _, mask in answers)
             record = {name: draft.sample[name] for name in ("__key__", "__url__")}
             yield record | self._make(runs, draft.rewards)
 
@@ -306,7 +349,7 @@ class TokenRecords(WrappedFiles):
             marks.insert(0, np.array([False]))
         if run.end_id is not None:
             parts.append(self._fit(np.array([run.end_id])))
-            marks.append(np.array([bool(run.pieces) and run.pieces[-1].trained]))
+            marks.append(np.array([run.trains_end]))
         length = self.settings.max_length
         # The beginning of an answer is what follows from its prompt.
         start = run.is_answer or self.settings.keep == "start"

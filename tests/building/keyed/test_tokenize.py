@@ -190,6 +190,28 @@ def test_an_unfinished_store_says_what_differs(folder: Path) -> None:
     assert store.attributes["num_skipped"] == 1
 
 
+def test_records_that_teach_nothing_are_told(
+    folder: Path, client: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module, "_PORTION_NBYTES", 1)
+    rows = [{"prompt": "q" * (i % 3), "completion": "a"} for i in range(1, 30) if i % 3]
+    source = write_jsonl(folder / "in.jsonl", rows)
+    settings: Any = {"tokenizer": folder / "tokenizer", "chat_template": "plain"}
+    for name, where in (("1", SERIAL), ("2", client), ("2", client)):
+        caplog.clear()
+        store = tokenize(
+            source, folder / name, "sft", max_length=2, part_nbytes=90, client=where, **settings
+        )
+        assert store.attributes["num_untrained"] == 10
+        assert store.spec["num_records"] == 20
+        [line] = [x for x in caplog.messages if "trained" in x]
+        assert "of 10 of 20 records an answer has no token that is trained, because max" in line
+    caplog.clear()
+    store = tokenize(source, folder / "3", "sft", client=SERIAL, **settings)
+    assert store.attributes["num_untrained"] == 0
+    assert "trained" not in caplog.text
+
+
 def test_readers_can_ask_how_tokens_were_made(folder: Path) -> None:
     store = tokenize(
         folder / "dpo",
@@ -237,6 +259,9 @@ def test_ends_of_documents(folder: Path) -> None:
         make("5", plain)
     with pytest.raises(ConfigError, match=r"prepend_bod \(--prepend-bod\) needs a beginning of do"):
         make("6", plain, prepend_bod=True)
+    for name, settings in (("append_eod", {"append_eod": -1}), ("prepend", {"prepend_bod": 260})):
+        with pytest.raises(ConfigError, match=rf"{name}.* an id from 0 on, below 260, got "):
+            make("7", **settings)
 
 
 def test_marks_that_are_no_tokens(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from zindex.text.token_records import (
     UNKNOWN_ID,
     Keep,
     PositionIds,
+    SpecialInText,
     TokenRecords,
     TokenSettings,
     TrainType,
@@ -62,6 +63,7 @@ def tokenize(
     prepend_bod: bool | int | str = False,
     position_ids: PositionIds = "doc_reset",
     token_dtype: str = "int32",
+    special_in_text: SpecialInText = "parse",
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
     restart: bool = False,
@@ -104,7 +106,9 @@ def tokenize(
     turns
         ``"last"``: of these messages only the last of each dialogue.
     max_length
-        Tokens that are kept of a sequence; of a group, of the prompt and of each response.
+        Tokens that are kept of a sequence; of a group, of the prompt and of each response. Records
+        with an answer of which no token is trained then stay, are counted in the attribute
+        ``num_untrained``, and told in a warning.
     keep
         Which end of a longer sequence is kept; of a response it is always the start.
     append_eod
@@ -116,6 +120,10 @@ def tokenize(
         ``"doc_reset"`` stores positions from 0 for each dialogue, ``"none"`` stores none.
     token_dtype
         Of the ids.
+    special_in_text
+        ``"parse"``: special tokens that are written in a user's text become special tokens, as in
+        transformers' ``apply_chat_template``. ``"refuse"``: a message or document with the text of
+        one is damage.
     part_nbytes, on_damage, restart, grid, client, num_processes, progress
         See `zindex.building.records.import_records.import_records`. Objects that make no record
         are damage.
@@ -159,6 +167,7 @@ def tokenize(
         token_dtype=token_dtype,
         begin_id=_find_begin(encoder, known, prepend_bod),
         end_id=_find_end(encoder, known, append_eod),
+        special_in_text=special_in_text,
     )
     files, files_fingerprint = _open(source, kind, part_nbytes, on_damage)
     records = TokenRecords(
@@ -171,7 +180,7 @@ def tokenize(
         cutter_settings={"trained_roles": train_on, "turns": turns},
         skip_damaged=on_damage == "skip",
     )
-    return import_records(
+    store = import_records(
         records,
         target,
         fields=tuple(settings.dtypes),
@@ -183,6 +192,21 @@ def tokenize(
         num_processes=num_processes,
         progress=progress,
     )
+    _tell_untrained(store)
+    return store
+
+
+def _tell_untrained(store: Store) -> None:
+    """Warn of records from which nothing is learnt."""
+    count = store.attributes.get("num_untrained", 0)
+    if count:
+        logger.warning(
+            "%s: of %s of %s records an answer has no token that is trained, because max_length "
+            "has cut it off or because it is empty; take a larger max_length, or keep='end'",
+            store.root,
+            f"{count:,}",
+            f"{store.spec['num_records']:,}",
+        )
 
 
 def _open(

@@ -1,6 +1,7 @@
 """The second stage of an import: every shard of the store from the streams that cover it."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -66,6 +67,10 @@ class Gathered:
     ) -> None:
         self.segments = [segment for result in results for segment in result.segments]
         self.num_skipped = sum(result.num_skipped for result in results)
+        #: What the source itself counted, by the store's attribute for it.
+        self.counts: Counter[str] = Counter()
+        for result in results:
+            self.counts.update(dict(result.counts))
         counts = (segment.num_records for segment in self.segments)
         self.record_starts = list(accumulate(counts, initial=0))
         self.num_records = self.record_starts[-1]

@@ -287,7 +287,7 @@ class _Import:
                 )
                 advance(layouts[array].num_shards)
         receipts = [result.receipt for result in stored]
-        facts = {"num_skipped": gathered.num_skipped, "url_prefix": prefix}
+        facts = {"num_skipped": gathered.num_skipped, "url_prefix": prefix, **gathered.counts}
         await asyncio.to_thread(commit_store, plan, receipts, facts)
 
     def _plan(self, gathered: Gathered, own: Mapping[str, npt.NDArray[Any]]) -> StorePlan:

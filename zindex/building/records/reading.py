@@ -10,6 +10,7 @@ import numpy as np
 from zindex.building.records.record_files import own_copy
 from zindex.errors import SourceError
 from zindex.sources.sample_files import SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.codecs import Buffer
 from zindex.store.objects import Place
 from zindex.store.records import KEY, URL, Form, check_fields, encode_numbers, encode_value
@@ -103,6 +104,8 @@ class PortionResult:
     num_skipped: int
     #: Fields that some record has a value of, kept or not: `MAX_NAMES` at most.
     names: tuple[str, ...] = ()
+    #: What the source itself counts, by the store's attribute for it.
+    counts: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -110,7 +113,8 @@ class PortionResult:
             [item.name, item.num_records, item.urls, [astuple(field) for field in item.fields]]
             for item in self.segments
         ]
-        return {"segments": rows, "num_skipped": self.num_skipped, "names": self.names}
+        found = {"num_skipped": self.num_skipped, "counts": dict(self.counts)}
+        return {"segments": rows, "names": self.names, **found}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "PortionResult":
@@ -124,7 +128,8 @@ class PortionResult:
             )
             for name, num_records, urls, fields in content["segments"]
         )
-        return cls(segments, content["num_skipped"], tuple(content["names"]))
+        counts = tuple(sorted(content.get("counts", {}).items()))
+        return cls(segments, content["num_skipped"], tuple(content["names"]), counts)
 
 
 def read_portion(
@@ -154,16 +159,26 @@ def read_portion(
         if all(is_whole(root, item.name, item.sizes) for item in result.segments):
             return result
     source = own_copy(source)
-    num_skipped = source.num_skipped
+    num_skipped, before = source.num_skipped, _counts(source)
     writer = _SegmentWriter(root, portion.name, settings)
     for part, number in enumerate(portion.urls, portion.start):
         for record in source.read_part(part):
             writer.add(record, number)
     writer.write()
     num_skipped = source.num_skipped - num_skipped + writer.num_skipped
-    result = PortionResult(tuple(writer.segments), num_skipped, tuple(sorted(writer.names)))
+    result = PortionResult(
+        tuple(writer.segments),
+        num_skipped,
+        tuple(sorted(writer.names)),
+        tuple((name, count - before[name]) for name, count in sorted(_counts(source).items())),
+    )
     write_note(root, portion.name, result.to_json())
     return result
+
+
+def _counts(source: SampleFiles) -> dict[str, int]:
+    """Return what a source that makes records of its own has counted so far."""
+    return source.counts if isinstance(source, WrappedFiles) else {}
 
 
 class _Column:

@@ -1,0 +1,72 @@
+"""What texts of a user must not hold: what is no Unicode, and, if asked for, special tokens."""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from zindex.errors import ConfigError, SourceError
+
+
+def check_unicode(text: str) -> None:
+    """Refuse a text that tokenizers cannot take.
+
+    Raises
+    ------
+    SourceError
+        If it has half of a surrogate pair, which JSON can hold and UTF-8 cannot.
+    """
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"a text must be Unicode without lone surrogates, character {error.start:,} of this "
+            f"one is {text[error.start]!a}"
+        ) from error
+
+
+class SpecialTexts:
+    """Finds the texts of special tokens in what users wrote.
+
+    Parameters
+    ----------
+    texts
+        Of all special tokens.
+
+    Raises
+    ------
+    ConfigError
+        If there are none, for then nobody knows what to look for.
+    """
+
+    def __init__(self, texts: Collection[str]) -> None:
+        known = sorted(filter(None, texts), key=len, reverse=True)
+        if not known:
+            raise ConfigError(
+                "special_in_text='refuse' (--special-in-text refuse) needs a tokenizer that tells "
+                "its special tokens, this one tells none; give its tokenizer.json, or take 'parse'"
+            )
+        self._pattern = re.compile("|".join(map(re.escape, known)))
+
+    def check(self, value: Any) -> None:
+        """Refuse JSON values with a text in which a special token is written.
+
+        Raises
+        ------
+        SourceError
+            If there is one.
+        """
+        left = [value]
+        while left:
+            item = left.pop()
+            if isinstance(item, Mapping):
+                left += [*item.keys(), *item.values()]
+            elif isinstance(item, list | tuple):
+                left += item
+            elif isinstance(item, str) and (found := self._pattern.search(item)):
+                raise SourceError(
+                    "a text must not hold special tokens with special_in_text='refuse' "
+                    f"(--special-in-text refuse), this one has {found[0]!r} at character "
+                    f"{found.start():,}"
+                )
