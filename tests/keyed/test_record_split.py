@@ -68,7 +68,7 @@ def test_an_empty_last_split_gets_nothing_of_rounding() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("",), "split must hold one to three numbers with a sum above 0, got ''"),
+        (("0,0",), "split must hold one to three numbers with a sum above 0, got '0,0'"),
         (("9,1", -1), "seed must be a whole number of at least 0, got -1"),
         (("9,1", True), "seed must be a whole number of at least 0, got True"),
     ],
@@ -85,3 +85,9 @@ def test_names_and_empty_splits() -> None:
         RecordSplit("9,1").find("test", 10)
     with pytest.raises(PlanError, match="got none of 0 for 'train'"):
         RecordSplit("9,1").find("train", 0)
+
+
+@pytest.mark.parametrize("weights", ["99,-1", "1e2,1", "99;1", "1,2,3,4", "", "9, ", [99, 1]])
+def test_weights_must_be_numbers_with_commas_between(weights: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be one to three numbers from 0 on with commas"):
+        RecordSplit(weights)

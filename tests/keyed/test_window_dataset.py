@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from tests.keyed.small_stores import write_sft
 from tests.keyed.upstream_files import write_bin
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, PlanError, SourceError
-from zindex.keyed import DatasetFactory, MmapStore
+from zindex.keyed import DatasetFactory, MmapStore, keyed_loader
 from zindex.keyed.train_types import SFT
 from zindex.keyed.window_dataset import WindowDataset
 from zindex.loading.collate import collate
@@ -110,8 +110,9 @@ def test_indices_are_those_of_a_list(folder: Path) -> None:
             dataset[index]
         with pytest.raises(IndexError, match=f"index {index} is out of range"):
             dataset.get_index(index)
-    with pytest.raises(TypeError):
-        dataset["0"]
+    for index in ("0", None):
+        with pytest.raises(TypeError):
+            dataset[index]
 
 
 def test_the_tail_is_filled_up_or_short(folder: Path) -> None:
@@ -132,6 +133,23 @@ def test_the_tail_is_filled_up_or_short(folder: Path) -> None:
     assert load(folder, 6, tail="pad", pad_id=7)[-1]["input_ids"][rest:].tolist() == [7] * (
         6 - rest
     )
+
+
+@pytest.mark.parametrize("documents", ["ignore", "respect", "mark"])
+def test_short_windows_are_filled_up_to_the_longest_of_a_batch(
+    folder: Path, documents: str
+) -> None:
+    short, padded = (load(folder, 6, documents=documents, tail=tail) for tail in ("short", "pad"))
+    numbers = range(len(short))
+    batch = short.collate(short.__getitems__(numbers))
+    wanted = padded.collate(padded.__getitems__(numbers))
+    kept = wanted["target_ids"] != -100
+    for name in ("input_ids", "target_ids", "loss_mask"):
+        assert torch.equal(batch[name][kept], wanted[name][kept])
+    assert (batch["target_ids"][~kept] == -100).all()
+    assert not batch["loss_mask"][~kept].any()
+    *_, last = keyed_loader(short, 4, tail="exact", shuffle=False)
+    assert last["input_ids"].shape[1] <= 6
 
 
 def test_windows_of_documents_begin_with_them(folder: Path) -> None:
@@ -210,6 +228,10 @@ def test_splits_share_no_document(folder: Path) -> None:
         ConfigError, match=r"must be 'respect' or 'pack', got 'ignore' and split='tr"
     ):
         load(folder, 4, split="train")
+    with pytest.raises(
+        ConfigError, match="split_weights must come with the split to take, got '9,1'"
+    ):
+        load(folder, 4, documents="pack", split_weights="9,1")
 
 
 def test_what_decides_samples_decides_the_fingerprint(folder: Path, tmp_path: Path) -> None:

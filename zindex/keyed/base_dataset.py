@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from zindex.datasets.sample_batch import SampleBatch, resolve_positions
-from zindex.errors import MissingKeyError, NotLoadedError, SourceError
+from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
 from zindex.formats.keyed.detect import detect_format
 from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import Store
@@ -19,6 +19,9 @@ from zindex.store.identity import fingerprint as fingerprint_of
 from zindex.store.objects import PlaceLike
 
 Int64Array = npt.NDArray[np.int64]
+
+
+_SPLIT_WEIGHTS = "99,1,0"
 
 
 class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
@@ -33,7 +36,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
     split
         ``"train"``, ``"valid"`` or ``"test"``: the records of that split alone; None for all.
     split_weights, split_seed
-        Of the splits; see `zindex.keyed.record_split.RecordSplit`.
+        Of the splits; see `zindex.keyed.record_split.RecordSplit`. Without weights ``"99,1,0"``.
     """
 
     def __init__(
@@ -42,14 +45,20 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         *,
         pad_id: int = 0,
         split: str | None = None,
-        split_weights: str = "99,1,0",
+        split_weights: str | None = None,
         split_seed: int = 0,
     ) -> None:
         super().__init__()
+        if split is None and split_weights is not None:
+            raise ConfigError(
+                f"split_weights must come with the split to take, got {split_weights!r} and no "
+                "split; give split='train', 'valid' or 'test'"
+            )
         self.train_type = train_type
         self.pad_id = pad_id
         self.split = split
-        self.record_split = RecordSplit(split_weights, split_seed)
+        weights = _SPLIT_WEIGHTS if split_weights is None else split_weights
+        self.record_split = RecordSplit(weights, split_seed)
         self.storage: Store | None = None
         self.num_samples = 0
 
@@ -179,6 +188,8 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         store = self.opened
         if not len(indices):
             return SampleBatch.of_items([])
+        if any(index is None for index in indices):
+            raise TypeError("samples must be numbered by whole numbers, got None")
         where = f"{self.train_type.name} of {store.path}"
         return self._read(store, resolve_positions(indices, self.num_samples, where)[0])
 

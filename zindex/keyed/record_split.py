@@ -4,6 +4,7 @@ The split is made before windows are cut, so that no text is in two splits, as i
 overlapping windows were drawn. It is arithmetic on the numbers of records: nothing is read.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from zindex.plan.split import SPLIT_NAMES, parse_and_normalize_split
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
+_NUMBER = r"\s*(\d+\.?\d*|\.\d+)\s*"
+_WEIGHTS = re.compile(rf"{_NUMBER}(,{_NUMBER}){{0,2}}")
 # Records that are looked at together.
 _BLOCK = 1 << 20
 
@@ -46,6 +49,11 @@ class RecordSplit:
     """Seed of the hash, >= 0."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.split, str) or not _WEIGHTS.fullmatch(self.split):
+            raise ConfigError(
+                "weights of a split (split_weights) must be one to three numbers from 0 on with "
+                f"commas between, such as '99,1', got {self.split!r}"
+            )
         parse_and_normalize_split(self.split)
         is_whole = isinstance(self.seed, int | np.integer) and not isinstance(self.seed, bool)
         if not is_whole or self.seed < 0:

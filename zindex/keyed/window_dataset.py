@@ -7,9 +7,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from zindex.datasets.batch_memory import Shapes, allocate_arrays
-from zindex.datasets.sample_batch import SampleBatch
+from zindex.datasets.sample_batch import BatchTensors, SampleBatch
 from zindex.errors import ConfigError, PlanError, SourceError
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, Request, Spans, read_columns
@@ -139,8 +140,25 @@ class WindowDataset(BaseDataset):
         return begin, begin + int(parts.lengths.sum()) - 1
 
     def collate(self, batch: Sequence[Any]) -> Any:
-        """Return the tensors of a batch, by name: shape (samples, window_size)."""
-        return join_samples(batch)
+        """Return the tensors of a batch, by name: shape (samples, window_size).
+
+        Short windows are filled up to the longest one, with inputs of ``pad_id``, targets of -100
+        and masks of False.
+        """
+        lengths = {len(next(iter(item.values()))) for item in batch} if self.tail == "short" else ()
+        if len(lengths) < 2:
+            return join_samples(batch)
+        pads = {output.name: self._pad_of(output) for output in self._outputs}
+        pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
+        return BatchTensors(
+            (
+                name,
+                pad_sequence(
+                    [item[name] for item in batch], batch_first=True, padding_value=pads[name]
+                ),
+            )
+            for name in batch[0]
+        )
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
@@ -196,7 +214,7 @@ class WindowDataset(BaseDataset):
         shifts = {output.shift for output in self._outputs}
         spans = {shift: self._find_spans(parts, shift) for shift in shifts}
         for output in self._outputs:
-            arrays[output.name].fill(self.pad_id if output.pad is None else output.pad)
+            arrays[output.name].fill(self._pad_of(output))
         read_columns(
             [
                 Request(column, spans[output.shift], arrays[output.name], output.form)
@@ -245,6 +263,10 @@ class WindowDataset(BaseDataset):
         if self._marks:
             shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
         return shapes
+
+    def _pad_of(self, output: Output) -> int:
+        """Return what stands in a tensor where there is no value."""
+        return self.pad_id if output.pad is None else output.pad
 
     @property
     def _marks(self) -> bool:
