@@ -54,7 +54,7 @@ def detect_format(path: object) -> str:
     if len(found) > 1:
         raise ConfigError(
             f"a folder must have files of one format, {place!r} has {' and '.join(found)}; give "
-            f"storage_type={found[0]!r} or another of them"
+            f"storage_type={found[0]!r} (--kind {found[0]}) or another of them"
         )
     return found[0]
 
