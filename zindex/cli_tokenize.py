@@ -63,7 +63,8 @@ _token_options = _options(
         default=("assistant",),
         show_default=True,
         metavar="ROLE",
-        help="A role whose messages are trained; repeatable.",
+        help="A role whose messages are trained, other than the assistant's with their headers; "
+        "repeatable.",
     ),
     click.option(
         "--turns",

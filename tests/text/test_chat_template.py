@@ -189,3 +189,12 @@ def test_jinja_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ConfigError, match=r"need the jinja2 library; install zindex\[keyed\]"):
         ChatTemplate(CHATML)
+
+
+def test_contents_that_are_no_text_are_named() -> None:
+    user = {"role": "user", "content": "q"}
+    for content, kind in ((None, "null"), ([{"type": "text", "text": "a"}], "of type list")):
+        messages = [user, {"role": "assistant", "content": content}]
+        message = f"; the content of message 2, of 'assistant', is {kind}: write a text there, or t"
+        with pytest.raises(SourceError, match=message):
+            ChatTemplate(CHATML).render(messages)

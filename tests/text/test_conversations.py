@@ -122,7 +122,11 @@ def test_groups() -> None:
     ("kind", "row", "message"),
     [
         ("dialogue", {"a": 1}, "an instruction and an output, or a text, this one has ['a']; say"),
-        ("dialogue", {"prompt": "q", "completion": ""}, "this one has ['completion', 'prompt']"),
+        (
+            "dialogue",
+            {"prompt": "q", "completion": ""},
+            "this one has ['completion' (empty or null), 'prompt']",
+        ),
         (
             "dialogue",
             {"messages": "x"},

@@ -197,16 +197,25 @@ class ChatTemplate:
                     "this chat template writes today's date; say which date it shall be with "
                     "date='YYYY-MM-DD' (--date), so that the same texts give the same tokens"
                 ) from error
-            raise SourceError(_explain(error)) from error
+            raise SourceError(_explain(error, messages)) from error
         except (*others, ArithmeticError, AttributeError, LookupError, TypeError) as error:
-            raise SourceError(_explain(error)) from error
+            raise SourceError(_explain(error, messages)) from error
         except (ValueError, RecursionError) as error:
-            raise SourceError(_explain(error)) from error
+            raise SourceError(_explain(error, messages)) from error
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, messages: Sequence[Message]) -> str:
     """Return why a conversation is refused."""
-    return f"the chat template refuses this conversation: {str(error) or type(error).__name__}"
+    text = f"the chat template refuses this conversation: {str(error) or type(error).__name__}"
+    for number, message in enumerate(messages, 1):
+        content = message.get("content")
+        if not isinstance(content, str):
+            kind = "null" if content is None else f"of type {type(content).__name__}"
+            return (
+                f"{text}; the content of message {number}, of {message.get('role')!r}, is {kind}: "
+                "write a text there, or take a chat template that knows such contents"
+            )
+    return text
 
 
 def open_template(

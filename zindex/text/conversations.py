@@ -277,9 +277,11 @@ def _has_role(messages: Sequence[Any], role: str) -> bool:
     return isinstance(first, dict) and role in (first.get("role"), first.get("from"))
 
 
-def _names(row: Row) -> list[str]:
+def _names(row: Row) -> str:
     """Return what an object has, for messages."""
-    return sorted(name for name in row if not name.startswith("__"))[:8]
+    names = sorted(name for name in row if not name.startswith("__"))[:8]
+    empty = {name: " (empty or null)" for name in names if row[name] in (None, "")}
+    return f"[{', '.join(repr(name) + empty.get(name, '') for name in names)}]"
 
 
 def _nouns(kinds: Any) -> str:

@@ -264,6 +264,30 @@ def test_ends_of_documents(folder: Path) -> None:
             make("7", **settings)
 
 
+def test_ends_that_a_chat_template_says_itself(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    message = r"append_eod .* and prepend_bod .* must be left out for dpo with this chat template, "
+    with pytest.raises(ConfigError, match=message):
+        tokenize(folder / "dpo", folder / "s", "dpo", append_eod=258, prepend_bod=True, **settings)
+    tokenize(folder / "dpo", folder / "1", "dpo", append_eod=False, **settings)
+    assert not caplog.text
+    tokenize(folder / "sft", folder / "2", "sft", append_eod="<eod>", **settings)
+    assert "append_eod (--append-eod): this counts for documents alone" in caplog.text
+
+
+def test_what_is_lacking_is_said_before_anything_is_written(folder: Path) -> None:
+    def count(text: str) -> list[int]:
+        return [len(text)]
+
+    kinds: Any = {"sft": "need a chat template", "seq": "needs an end of documents"}
+    for kind, message in kinds.items():
+        with pytest.raises(ConfigError, match=message):
+            tokenize(folder / kind, folder / "s", kind, tokenizer=count, client=SERIAL)
+        assert not (folder / "s").exists()
+
+
 def test_marks_that_are_no_tokens(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     def count(text: str) -> list[int]:
         return [len(text)]

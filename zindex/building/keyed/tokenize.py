@@ -4,10 +4,12 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any, Literal, get_args
 
 from zindex.building.records.import_records import import_records
-from zindex.building.records.record_files import Paths, open_files
+from zindex.building.records.record_files import Paths, open_files, own_copy
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.file_list import list_files, named_paths
@@ -102,7 +104,8 @@ def tokenize(
     roles
         What roles of the objects are called in the template.
     train_on
-        Roles whose messages are trained.
+        Roles whose messages are trained. Of the assistant that is what it says; of other roles it
+        is all that a message adds to the text, its header too.
     turns
         ``"last"``: of these messages only the last of each dialogue.
     max_length
@@ -113,7 +116,8 @@ def tokenize(
         Which end of a longer sequence is kept; of a response it is always the start.
     append_eod
         Token behind documents, and behind dialogues where the template is ``"plain"``: its id or
-        text, True for the ``eos_token`` of the tokenizer, False for none.
+        text, True for the ``eos_token`` of the tokenizer, False for none. Other templates say
+        themselves where a dialogue ends.
     prepend_bod
         Token before them, likewise; True for the ``bos_token``.
     position_ids
@@ -136,7 +140,8 @@ def tokenize(
     Raises
     ------
     ConfigError
-        If a setting is out of range, or the tokenizer lacks what it asks for.
+        If a setting is out of range, or the tokenizer lacks what it asks for: that is found by the
+        first object, before anything is written.
     SourceError
         If an object makes no record.
     StoreNotFoundError
@@ -169,6 +174,8 @@ def tokenize(
         end_id=_find_end(encoder, known, append_eod),
         special_in_text=special_in_text,
     )
+    if template is not None and not template.is_plain:
+        _check_ends(train_type, append_eod, prepend_bod)
     files, files_fingerprint = _open(source, kind, part_nbytes, on_damage)
     records = TokenRecords(
         files,
@@ -180,6 +187,7 @@ def tokenize(
         cutter_settings={"trained_roles": train_on, "turns": turns},
         skip_damaged=on_damage == "skip",
     )
+    _try_first(records)
     store = import_records(
         records,
         target,
@@ -194,6 +202,37 @@ def tokenize(
     )
     _tell_untrained(store)
     return store
+
+
+def _try_first(records: TokenRecords) -> None:
+    """Make the first record, for what its tokens lack is an error before anything is written."""
+    trial = records.over(own_copy(records.files))
+    opened: Any = trial.files.read_part(0)
+    with closing(opened) as samples:
+        list(trial.convert(islice(samples, 1)))
+
+
+def _check_ends(
+    train_type: TrainType, append_eod: bool | int | str, prepend_bod: bool | int | str
+) -> None:
+    """Refuse ends that no record has, or say that dialogues do not have them."""
+    given = {"append_eod (--append-eod)": append_eod, "prepend_bod (--prepend-bod)": prepend_bod}
+    if append_eod is True:  # which nobody asked for
+        del given["append_eod (--append-eod)"]
+    names = " and ".join(name for name, token in given.items() if token is not False)
+    if not names or train_type == "seq":
+        return
+    if train_type != "sft":
+        raise ConfigError(
+            f"{names} must be left out for {train_type} with this chat template, which says itself "
+            "where texts begin and end; leave it out, or take chat_template='plain' "
+            "(--chat-template plain)"
+        )
+    logger.warning(
+        "%s: this counts for documents alone, for the chat template says itself where dialogues "
+        "begin and end",
+        names,
+    )
 
 
 def _tell_untrained(store: Store) -> None:
