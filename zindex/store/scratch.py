@@ -107,6 +107,11 @@ def read_note(root: Place, name: str) -> dict[str, Any] | None:
     return content
 
 
+def has_notes(root: Place) -> bool:
+    """Return whether any part of a source is read."""
+    return any(name.endswith(".json") for name in files.list_names(root / SCRATCH_KEY))
+
+
 def stored_nbytes(nbytes: int) -> int:
     """Return the bytes that a stream takes with its checksums."""
     return nbytes + CRC_NBYTES * -(-nbytes // BLOCK_NBYTES)

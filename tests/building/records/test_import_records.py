@@ -412,11 +412,6 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
         import_records(other, tmp_path / "s", client=SERIAL)
     with pytest.raises(FingerprintMismatchError, match=problem):
         import_records(one, tmp_path / "s", fields=["x"], client=SERIAL)
-    one.broken = {0}
-    with pytest.raises(SourceError):
-        import_records(one, tmp_path / "t", client=SERIAL)
-    with pytest.raises(FingerprintMismatchError, match="an unfinished import of another source"):
-        import_records(other, tmp_path / "t", client=SERIAL)
 
 
 def test_scratch_that_another_import_removed_is_no_error_if_that_one_finished(

@@ -24,12 +24,13 @@ OTHER = ListFiles({"b": [[{"y": 1}, {"y": 2}]]})
 
 
 @pytest.fixture
-def failed(tmp_path: Path) -> Path:
-    """The place of an import that has failed while it read."""
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of an import that has failed at its second part."""
+    monkeypatch.setattr(module, "_MAX_PARTS", 1)
     source = ListFiles({"a": [[{"x": "1"}], [{"x": "2"}]]})
     source.broken = {1}
     with pytest.raises(SourceError, match="part 1 is broken"):
-        import_records(source, tmp_path / "s")
+        import_records(source, tmp_path / "s", client=SerialExecutor())
     return tmp_path / "s"
 
 
@@ -155,3 +156,48 @@ def test_another_number_of_processes_goes_on(
     store = import_records(path, tmp_path / "s", num_processes=2)
     assert store.fingerprint == golden.fingerprint
     assert all_files(tmp_path / "s") == all_files(tmp_path / "golden")
+
+
+def test_one_without_a_finished_part_gives_way(tmp_path: Path) -> None:
+    source = ListFiles({"a": [[{"x": "1"}]]})
+    source.broken = {0}
+    with pytest.raises(SourceError, match="part 0 is broken"):
+        import_records(source, tmp_path / "s")
+    assert (tmp_path / "s" / IMPORT_KEY).exists()
+    store = import_records(OTHER, tmp_path / "s")
+    golden = import_records(OTHER, tmp_path / "golden")
+    assert store.fingerprint == golden.fingerprint
+    assert all_files(tmp_path / "s") == all_files(tmp_path / "golden")
+
+
+def test_one_that_still_runs_finds_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another import begins and ends while the first one reads its first part."""
+    golden = import_records(OTHER, tmp_path / "golden")
+    right = module.read_portion
+
+    def meanwhile(source: Any, root: Place, portion: Any, settings: Any) -> Any:
+        monkeypatch.setattr(module, "read_portion", right)
+        begin_other(root)
+        return right(source, root, portion, settings)
+
+    def begins(root: Place) -> None:
+        identity = {"source": "b"}
+        check_unfinished(root, identity, restart=False)
+        begin_import(root, identity)
+
+    first = ListFiles({"a": [[{"x": "1"}], [{"x": "2"}]]})
+    begin_other: Any = begins
+    monkeypatch.setattr(module, "read_portion", meanwhile)
+    with pytest.raises(
+        FingerprintMismatchError,
+        match="s must be one import's alone, another one has begun there meanwhile; what differs: ",
+    ):
+        import_records(first, tmp_path / "s", client=SerialExecutor())
+    # One that has finished already is not harmed, and what the slower one left does no harm.
+    begin_other = lambda root: import_records(OTHER, root, client=SerialExecutor())  # noqa: E731
+    monkeypatch.setattr(module, "read_portion", meanwhile)
+    with pytest.raises(FingerprintMismatchError, match="its data or settings differ; choose"):
+        import_records(first, tmp_path / "t", client=SerialExecutor())
+    store = import_records(OTHER, tmp_path / "t")
+    assert store.fingerprint == golden.fingerprint
+    assert all_files(tmp_path / "t") == all_files(tmp_path / "golden")

@@ -30,7 +30,7 @@ from zindex.building.records.record_files import (
     open_files,
     share_nbytes,
 )
-from zindex.building.records.unfinished import check_unfinished
+from zindex.building.records.unfinished import check_claim, check_unfinished
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
@@ -245,6 +245,7 @@ class _Import:
                 result = await executor.run(
                     read_portion, held, self.root, portion, self.settings, key=key
                 )
+                await asyncio.to_thread(check_claim, self.root, self.identity)
                 advance(1)
                 return result
 

@@ -10,7 +10,7 @@ from zindex.store.commit import PLAN_KEY, ROOT_KEY, read_plan
 from zindex.store.identity import parse_json
 from zindex.store.objects import Place
 from zindex.store.records import KIND
-from zindex.store.scratch import IMPORT_KEY, end_import
+from zindex.store.scratch import IMPORT_KEY, end_import, has_notes
 
 # What a user calls the parts of an identity.
 _NAMES = {
@@ -26,6 +26,9 @@ _DEPTHS = (1, 2, 3)
 
 def check_unfinished(root: Place, identity: dict[str, Any], *, restart: bool) -> None:
     """Check that a place holds no unfinished import of something else, or remove what it holds.
+
+    An import that has not one finished part, as where its first call had a wrong setting, gives way
+    to any other. If it is still running, it finds that out with its next part: see `check_claim`.
 
     Parameters
     ----------
@@ -48,21 +51,48 @@ def check_unfinished(root: Place, identity: dict[str, Any], *, restart: bool) ->
     if restart:
         _remove(root)
         return
-    try:
-        stored = parse_json(files.read_file(path), str(path))
-    except StoreNotFoundError:  # another importer has just finished
+    names = _differences(root, identity)
+    if names and not has_notes(root) and not files.exists(root / PLAN_KEY):
+        # Looked at again: another importer of this may have taken the place meanwhile.
+        if _differences(root, identity):
+            files.remove_file(path)
         return
-    names = [
-        _NAMES.get(name, name)
-        for name in sorted({*stored, *identity})
-        if stored.get(name) != identity.get(name)
-    ]
     if names:
         raise FingerprintMismatchError(
             f"{root} holds an unfinished import of another source, or with other settings; what "
             f"differs: {', '.join(names)}; choose another place or, if no import is running there, "
             "remove that one with restart=True (--restart)"
         )
+
+
+def check_claim(root: Place, identity: dict[str, Any]) -> None:
+    """Check that no other import has taken the place meanwhile.
+
+    Raises
+    ------
+    FingerprintMismatchError
+        If one has.
+    """
+    names = _differences(root, identity)
+    if names:
+        raise FingerprintMismatchError(
+            f"{root} must be one import's alone, another one has begun there meanwhile; what "
+            f"differs: {', '.join(names)}; choose another place"
+        )
+
+
+def _differences(root: Place, identity: dict[str, Any]) -> list[str]:
+    """Return what differs from the import that a place is claimed for, as a user calls it."""
+    path = root / IMPORT_KEY
+    try:
+        stored = parse_json(files.read_file(path), str(path))
+    except StoreNotFoundError:  # another importer has just finished, or makes room for itself
+        return []
+    return [
+        _NAMES.get(name, name)
+        for name in sorted({*stored, *identity})
+        if stored.get(name) != identity.get(name)
+    ]
 
 
 def _remove(root: Place) -> None:
