@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from zindex.datasets.batch_memory import Shapes, allocate_arrays
 from zindex.datasets.sample_batch import BatchTensors, SampleBatch
 from zindex.errors import ConfigError, PlanError, SourceError
+from zindex.kernels.marks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, Request, Spans, read_columns
 from zindex.keyed.store import Store
@@ -210,9 +211,10 @@ class WindowDataset(BaseDataset):
             return self._read_full(self._windows, numbers)
         assert self._windows is not None
         parts = self._windows.find_parts(numbers)
+        runs = self._windows.find_runs(numbers, parts)
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
         shifts = {output.shift for output in self._outputs}
-        spans = {shift: self._find_spans(parts, shift) for shift in shifts}
+        spans = {shift: self._find_spans(runs, shift) for shift in shifts}
         for output in self._outputs:
             arrays[output.name].fill(self._pad_of(output))
         read_columns(
@@ -305,22 +307,10 @@ def _document_bounds(store: Store, key: str) -> Int64Array:
 
 def _mark(arrays: dict[str, npt.NDArray[Any]], parts: Parts, outputs: Sequence[Output]) -> None:
     """Fill in positions and documents, and ignore targets of other documents than their inputs."""
-    size, width = arrays[_DOCUMENTS].shape
-    # One value more than inputs, which only serves as a target.
-    documents = np.full((size, width + 1), -1, np.int64)
-    positions = np.zeros((size, width + 1), np.int64)
-    is_first = np.ones(len(parts.rows), np.bool_)
-    is_first[1:] = parts.rows[1:] != parts.rows[:-1]
-    order = np.arange(len(parts.rows))
-    numbers = order - np.maximum.accumulate(np.where(is_first, order, 0))
-    before = np.cumsum(parts.lengths) - parts.lengths
-    steps = np.arange(int(parts.lengths.sum())) - np.repeat(before, parts.lengths)
-    places = np.repeat(parts.rows * (width + 1) + parts.offsets, parts.lengths) + steps
-    documents.reshape(-1)[places] = np.repeat(numbers, parts.lengths)
-    positions.reshape(-1)[places] = steps
-    arrays[_DOCUMENTS][:] = documents[:, :width]
-    arrays[_POSITIONS][:] = positions[:, :width]
-    is_other = (documents[:, 1:] != documents[:, :-1]) | (documents[:, 1:] < 0)
+    documents, positions = arrays[_DOCUMENTS], arrays[_POSITIONS]
+    has_target = np.empty(documents.shape, np.bool_)
+    mark_documents(parts.rows, parts.offsets, parts.lengths, documents, positions, has_target)
     for output in outputs:
         if output.shift:
-            arrays[output.name][is_other] = IGNORED if output.form == "int64" else 0
+            ignored = IGNORED if output.form == "int64" else False
+            np.copyto(arrays[output.name], ignored, where=~has_target)

@@ -44,6 +44,10 @@ class Windows(Protocol):
         """Return what samples are made of."""
         ...
 
+    def find_runs(self, windows: Int64Array, parts: Parts) -> Parts:
+        """Return the same with parts joined that lie one after the other in the store."""
+        ...
+
 
 def count_windows(
     lengths: Int64Array, window_size: int, stride: int, tail: Tail = "drop"
@@ -139,6 +143,10 @@ class StreamWindows:
         lengths = np.minimum(self.window_size + 1, self._stops[runs] - starts)
         return Parts(np.arange(len(windows)), np.zeros(len(windows), np.int64), starts, lengths)
 
+    def find_runs(self, windows: Int64Array, parts: Parts) -> Parts:
+        """Return the parts: each is a run by itself."""
+        return parts
+
     def find_starts(self, windows: Int64Array) -> Int64Array:
         """Return the first value of each window: all there is to know of one that is full."""
         if len(self._starts) == 1:
@@ -173,6 +181,10 @@ class BoundedWindows:
         self.windows = windows
         self.bounds = bounds
         self.num_windows = windows.num_windows
+
+    def find_runs(self, windows: Int64Array, parts: Parts) -> Parts:
+        """Return the windows themselves, whose documents lie one after the other."""
+        return self.windows.find_parts(windows)
 
     def find_parts(self, windows: Int64Array) -> Parts:
         """Return the parts of documents in each window."""
@@ -225,3 +237,7 @@ class PackedWindows:
         sums = np.cumsum(lengths) - lengths
         offsets = sums - np.repeat(sums[before] if len(sums) else sums, counts)
         return Parts(rows, offsets, self._starts[parts], lengths)
+
+    def find_runs(self, windows: Int64Array, parts: Parts) -> Parts:
+        """Return the parts, which lie anywhere."""
+        return parts
