@@ -104,7 +104,10 @@ def _refuse(options: dict[str, Any], names: dict[str, str], kind: str) -> None:
     """Refuse options that mean nothing for the files."""
     for name, option in names.items():
         if options[name] not in (None, False, (), "error"):
-            raise ConfigError(f"{option} must not come with {kind} files, got it; leave it out")
+            raise ConfigError(
+                f"{option} must not come with {kind} files, for which it means nothing; leave it "
+                "out, or say what the files are with --kind"
+            )
 
 
 def _convert_corpora(

@@ -83,7 +83,10 @@ def test_fault_03_a_key_missing_in_a_shard(tmp_path: Path) -> None:
 def test_fault_04_lengths_cut_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_bin(tmp_path, {"sequence": [np.arange(9)], "loss_mask": [np.ones(7, bool)]})
     assert UpstreamStore(upstream.load_bin(tmp_path)).length == 7
-    message = r"shard '.' has 'sequence' with 9 values, 'loss_mask' with 7 values; .*strict=False"
+    message = (
+        r"shard '.' has 'sequence' with 9 values, 'loss_mask' with 7 values; .*"
+        r"give strict=False \(--loose\)"
+    )
     with pytest.raises(SourceError, match=message):
         StoreFactory.create("bin").load(tmp_path)
     assert len(StoreFactory.create("bin").load(tmp_path, strict=False)) == 7

@@ -20,6 +20,12 @@ def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
     num_damaged = sum(not report.is_sound for report in reports)
     if num_damaged:
         yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds what is"
+        if any(report.is_tokenized and not report.is_sound for report in reports):
+            yield (
+                "a store of tokenised texts is repaired from another one of the same: tokenise "
+                "them again with the same settings at another place, and give `zindex repair` "
+                "--source OTHER_STORE"
+            )
     else:
         yield f"{stores} and {sum(report.nbytes for report in reports):,} bytes: sound"
 

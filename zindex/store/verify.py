@@ -70,6 +70,8 @@ class StoreReport:
     damages: tuple[Damage, ...]
     #: What is there beyond the store, or missing from it without being damage.
     notes: tuple[str, ...]
+    #: Whether texts became tokens here, so that only another store of the same can repair it.
+    is_tokenized: bool = False
 
     @property
     def is_sound(self) -> bool:
@@ -128,6 +130,7 @@ class Inspection:
             nbytes=self.nbytes,
             damages=tuple(self.damages),
             notes=tuple(self.notes),
+            is_tokenized="tokenizer" in facts.get("spec", {}).get("import", {}),
         )
 
 

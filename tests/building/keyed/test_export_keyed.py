@@ -137,7 +137,7 @@ def test_only_an_earlier_export_is_replaced(tmp_path: Path) -> None:
     convert_keyed(source, tmp_path / "s", client=SERIAL)
     target = tmp_path / "out"
     export_keyed(tmp_path / "s", target, client=SERIAL)
-    with pytest.raises(StoreError, match="exists; choose another folder or pass overwrite"):
+    with pytest.raises(StoreError, match=r"exists; choose another folder or pass overwrite=.*--ov"):
         export_keyed(tmp_path / "s", target, client=SERIAL)
     (target / "part/shard_0/sequence.bin").write_bytes(b"")
     (target / "part/shard_0/sequence.bin.0123.partial").write_bytes(b"")

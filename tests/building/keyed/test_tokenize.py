@@ -173,10 +173,13 @@ def test_work_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch
             tokenize(source, folder / "1/s", "sft", client=SERIAL, **settings | other)
 
 
-def test_an_unfinished_store_says_what_differs(folder: Path) -> None:
+def test_an_unfinished_store_says_what_differs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module, "_PORTION_NBYTES", 1)
     rows = [*ROWS["sft"], {"damaged": 1}]
     source = write_jsonl(folder / "in.jsonl", rows)
-    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "part_nbytes": 500}
     with pytest.raises(SourceError, match=r"this one has \['damaged'\].* in record '40' of .*in\."):
         tokenize(source, folder / "s", "sft", **settings)
     with pytest.raises(

@@ -242,7 +242,9 @@ def _check_folder(root: str, written: Sequence[str], overwrite: bool) -> None:
                     "another folder"
                 )
             if not overwrite:
-                raise StoreError(f"{path} exists; choose another folder or pass overwrite")
+                raise StoreError(
+                    f"{path} exists; choose another folder or pass overwrite=True (--overwrite)"
+                )
 
 
 def export_shard(store: Store, number: int, path: str, kind: KeyedFormat) -> None:

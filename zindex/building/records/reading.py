@@ -226,9 +226,11 @@ class _SegmentWriter:
             if self.settings.skip_damaged:
                 self.num_skipped += 1
                 return
+            other = "give it another dtype with dtypes (--dtype NAME=int64), " * bool(self.dtypes)
             raise SourceError(
-                f"{error}, in record {record.get(KEY)!r} of {record.get(URL)}; mend it, leave the "
-                "field out, or leave out such records with on_damage='skip' (--on-damage skip)"
+                f"{error}, in record {record.get(KEY)!r} of {record.get(URL)}; mend it, {other}"
+                "leave the field out, or leave out such records with on_damage='skip' "
+                "(--on-damage skip)"
             ) from error
         for name in record.keys() - self.names:
             is_own = name not in (KEY, URL) and record[name] is not None

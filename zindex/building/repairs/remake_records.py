@@ -54,7 +54,7 @@ class RemadeRecords:
             raise ConfigError(
                 f"{self.plan.root} was made of texts by a tokenizer; tokenise the same texts with "
                 "the same settings at another place, which gives the same store, and name that: "
-                "give --source STORE"
+                "give --source OTHER_STORE"
             )
         if not isinstance(self._source, str) or (identity["kind"] is None and lines is None):
             raise ConfigError(

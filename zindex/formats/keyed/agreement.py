@@ -10,7 +10,7 @@ from zindex.formats.keyed.shards import KeyedArray, KeyedShard
 
 logger = logging.getLogger(__name__)
 
-_LOOSELY = "give strict=False to cut all keys to the shortest instead"
+_LOOSELY = "give strict=False (--loose) to cut all keys to the shortest instead"
 
 
 def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[KeyedShard]:
