@@ -13,6 +13,7 @@ import numpy.typing as npt
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
+from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import Dialogue, RowReader
 from zindex.text.loss_masks import DialogueCutter, Piece
@@ -30,8 +31,6 @@ SpecialInText = Literal["parse", "refuse"]
 # Characters that are tokenised together; how many does not change what comes out.
 _BATCH_LENGTH = 1 << 18
 _MAX_BATCH = 1024
-#: What an item of a group is long: the field beside that of the items' values.
-LENGTH = "_length"
 #: In place of the id of a token that there shall be, but that the tokenizer does not name.
 UNKNOWN_ID = -1
 
@@ -90,9 +89,9 @@ class TokenSettings:
         return {
             "prompts": ids,
             "responses": ids,
-            f"responses{LENGTH}": "int64",
+            f"responses{LENGTH_SUFFIX}": "int64",
             "masks": "bool",
-            f"masks{LENGTH}": "int64",
+            f"masks{LENGTH_SUFFIX}": "int64",
             "rewards": "float32",
         }
 
@@ -380,9 +379,9 @@ class TokenRecords(WrappedFiles):
         return {
             "prompts": sequence,
             "responses": np.concatenate([ids for ids, _ in runs[1:]]),
-            f"responses{LENGTH}": lengths,
+            f"responses{LENGTH_SUFFIX}": lengths,
             "masks": np.concatenate([mask for _, mask in runs[1:]]),
-            f"masks{LENGTH}": lengths,
+            f"masks{LENGTH_SUFFIX}": lengths,
             "rewards": np.array(rewards, np.float32),
         }
 

@@ -17,7 +17,9 @@ from zindex.store.identity import fingerprint
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.objects import Place
 from zindex.store.records import (
+    KEY,
     LENGTH_SUFFIX,
+    URL,
     Form,
     RecordField,
     check_dtypes,
@@ -114,6 +116,11 @@ class KeyedSource:
             if has_records and any(array.group_offset is not None for array in arrays)
         ]
         for key in keys:
+            if key in (KEY, URL):
+                raise ConfigError(
+                    f"a key must not be called {key}, which a store of records keeps for itself; "
+                    "rename it"
+                )
             if f"{key}{LENGTH_SUFFIX}" in keys:
                 raise ConfigError(
                     f"a key must not be called {key}{LENGTH_SUFFIX} beside {key}, for the store "
