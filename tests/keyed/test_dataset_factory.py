@@ -47,6 +47,17 @@ def test_an_unknown_mode_is_named(kind: str, mode: Any) -> None:
         DatasetFactory.create(kind, 4, mode=mode)
 
 
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(
+        ConfigError,
+        match="options of windows of 'sft' must be among documents, tail, pad_id, split, "
+        "split_weights, split_seed, got docs; name one",
+    ):
+        DatasetFactory.create("sft", 4, docs="pack")
+    with pytest.raises(ConfigError, match="options of records of 'dpo' must be among pad_id, spli"):
+        DatasetFactory.create("dpo", 4, pad=0)
+
+
 def test_classes_can_be_registered(registered: dict[str, Any], tmp_path: Path) -> None:
     @DatasetFactory.register("mine")
     class Mine(WindowDataset):

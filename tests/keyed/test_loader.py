@@ -127,6 +127,14 @@ def test_what_a_loader_needs(windows: BaseDataset, tmp_path: Path) -> None:
     assert len(keyed_loader(Numbers(10), 5, collate=list)) == 2
     with pytest.raises(PlanError, match="needs a dataset of at least one sample, got an empty one"):
         keyed_loader(DatasetFactory.load("sft", tmp_path, 1000), 4)
+    with pytest.raises(PlanError, match=r"a loader needs .* or choose a window_size below the num"):
+        keyed_loader(Numbers(0), 4, collate=list)
+    with pytest.raises(ConfigError, match="batch_size must be a whole number of at least 1, got 0"):
+        keyed_loader(windows, 0)
+    with pytest.raises(ConfigError, match="rank must be less than num_ranks, got 2 of 2; ranks"):
+        keyed_loader(windows, 4, rank=2, num_ranks=2)
+    with pytest.raises(ConfigError, match="rank and num_ranks must be given together, got 2 and N"):
+        keyed_loader(windows, 4, rank=2)
     state = keyed_loader(windows, 4).state_dict()
     with pytest.raises(StateMismatchError, match="must belong to these samples"):
         keyed_loader(DatasetFactory.load("sft", tmp_path, 9), 4, state=state)

@@ -1,6 +1,6 @@
 """Datasets by kind of training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Literal, TypeVar
 
 from zindex.errors import ConfigError
@@ -13,6 +13,10 @@ from zindex.store.objects import PlaceLike
 #: What a sample is: a window of a stream, or a record.
 Mode = Literal["windows", "records"]
 D = TypeVar("D", bound=type[BaseDataset])
+
+# Options of records, and those of windows alone.
+_OPTIONS = ("pad_id", "split", "split_weights", "split_seed")
+_WINDOW_OPTIONS = ("documents", "tail")
 
 _BY_RECORD: dict[str, type[DPODataset] | type[GRPODataset]] = {
     "dpo": DPODataset,
@@ -69,14 +73,10 @@ class DatasetFactory:
                 f"{'windows or records' if kind.by_record else 'windows'}, got {mode!r}; leave it "
                 "out"
             )
+        known = _OPTIONS if by_record else (*_WINDOW_OPTIONS, *_OPTIONS)
+        _check_options(train_type, "records" if by_record else "windows", known, options)
         if not by_record:
             return WindowDataset(kind, window_size, stride, **options)
-        unknown = sorted(set(options) - {"pad_id", "split", "split_weights", "split_seed"})
-        if unknown:
-            raise ConfigError(
-                f"records of {train_type!r} take no {', '.join(unknown)}, which is about windows; "
-                "leave it out, or choose mode='windows'"
-            )
         return _BY_RECORD[train_type](**options)
 
     @classmethod
@@ -136,6 +136,24 @@ class DatasetFactory:
         """
         made = cls.create(train_type, window_size, stride, mode=mode, **options)
         return made.load(load_path, storage_type, strict=strict)
+
+
+def _check_options(
+    train_type: str, mode: Mode, known: Collection[str], options: Collection[str]
+) -> None:
+    """Check that datasets of a mode have these options."""
+    of_windows = sorted(set(options) & set(_WINDOW_OPTIONS) - set(known))
+    if of_windows:
+        raise ConfigError(
+            f"records of {train_type!r} take no {', '.join(of_windows)}, which is about windows; "
+            "leave it out, or choose mode='windows'"
+        )
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"options of {mode} of {train_type!r} must be among {', '.join(known)}, got "
+            f"{', '.join(unknown)}; name one of them"
+        )
 
 
 #: `DatasetFactory.load` by a name that YAML files of `zindex.streaming` may use as a target.

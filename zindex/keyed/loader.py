@@ -5,8 +5,8 @@ from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.keyed.base_dataset import BaseDataset
+from zindex.keyed.sampler import check_not_empty, check_number, find_ranks
 from zindex.loading.loader import Loader, loader
-from zindex.loading.place import find_place
 from zindex.loading.sampler import Tail
 
 
@@ -94,12 +94,14 @@ def keyed_loader(
             f"a keyed loader needs a dataset that has a collate, got {type(dataset).__name__}; "
             "give collate"
         )
-    place = find_place(rank, num_ranks)
+    ranks = find_ranks(None, rank, num_ranks)
+    micro_batch_size = check_number("batch_size", batch_size, 1)
+    check_not_empty(len(dataset), "a loader")
     return loader(
         dataset,
-        micro_batch_size=batch_size,
-        data_parallel_rank=place[0],
-        data_parallel_size=place[1],
+        micro_batch_size=micro_batch_size,
+        data_parallel_rank=ranks[0],
+        data_parallel_size=ranks[1],
         num_epochs=num_epochs,
         shuffle=shuffle,
         seed=seed,

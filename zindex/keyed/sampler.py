@@ -102,7 +102,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         num_ranks: int | None = None,
         fingerprint: str | None = None,
     ) -> None:
-        self.rank, self.num_ranks = _find_ranks(process_group, rank, num_ranks)
+        self.rank, self.num_ranks = find_ranks(process_group, rank, num_ranks)
         self.tail = _choose_tail(tail, drop_last)
         if order not in get_args(Order):
             raise ConfigError(
@@ -112,12 +112,12 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         self._check_size()
         self.order = SampleOrder(
             self.num_samples,
-            _check_number("seed", seed, 0),
+            check_number("seed", seed, 0),
             order if shuffle else None,
             dataset_fingerprint(data_source) if fingerprint is None else fingerprint,
         )
-        num_passes, num_taken = divmod(_check_number("start_iter", start_iter, 0), self._most(0))
-        start = (_check_number("start_epoch", start_epoch, 0) + num_passes) * self.num_samples
+        num_passes, num_taken = divmod(check_number("start_iter", start_iter, 0), self._most(0))
+        start = (check_number("start_epoch", start_epoch, 0) + num_passes) * self.num_samples
         # Where the iteration under way began (or the next one will), in samples of all passes, and
         # what this rank took of it, and the trainer was handed: None if nobody tells.
         self._begin = start + num_taken * self.num_ranks
@@ -168,7 +168,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         epoch
             Number of the pass, >= 0.
         """
-        if _check_number("epoch", epoch, 0) != self.epoch:
+        if check_number("epoch", epoch, 0) != self.epoch:
             self._go_to(int(epoch) * self.num_samples)
 
     def count_delivered(self, num_samples: int) -> None:
@@ -188,7 +188,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         ConfigError
             If it is more than was taken.
         """
-        delivered = (self._delivered or 0) + _check_number("num_samples", num_samples, 0)
+        delivered = (self._delivered or 0) + check_number("num_samples", num_samples, 0)
         if delivered > self._taken:
             raise ConfigError(
                 "num_samples of count_delivered must be samples that were taken, "
@@ -288,11 +288,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
 
     def _check_size(self) -> None:
         """Check that a pass has samples."""
-        if self.num_samples < 1:
-            raise PlanError(
-                "a sampler needs a dataset of at least one sample, got an empty one; leave it out, "
-                "or choose a window_size below the number of its tokens"
-            )
+        check_not_empty(self.num_samples, "a sampler")
         if self.tail == "drop_last" and self.num_samples < self.num_ranks:
             raise PlanError(
                 f"drop_last needs at least one sample for each of {self.num_ranks:,} ranks, got "
@@ -300,7 +296,16 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
             )
 
 
-def _find_ranks(process_group: Any, rank: int | None, num_ranks: int | None) -> tuple[int, int]:
+def check_not_empty(num_samples: int, what: str) -> None:
+    """Check that a dataset has samples; PlanError names what needs them."""
+    if num_samples < 1:
+        raise PlanError(
+            f"{what} needs a dataset of at least one sample, got an empty one; leave it out, or "
+            "choose a window_size below the number of its tokens"
+        )
+
+
+def find_ranks(process_group: Any, rank: int | None, num_ranks: int | None) -> tuple[int, int]:
     """Return this rank and the number of ranks, after checking them."""
     if process_group is not None and rank is None and num_ranks is None:
         rank = torch.distributed.get_rank(process_group)
@@ -311,7 +316,7 @@ def _find_ranks(process_group: Any, rank: int | None, num_ranks: int | None) -> 
             "none"
         )
     rank, num_ranks = find_place(rank, num_ranks)
-    rank, num_ranks = _check_number("rank", rank, 0), _check_number("num_ranks", num_ranks, 1)
+    rank, num_ranks = check_number("rank", rank, 0), check_number("num_ranks", num_ranks, 1)
     if rank >= num_ranks:
         raise ConfigError(
             f"rank must be less than num_ranks, got {rank} of {num_ranks}; ranks count from 0"
@@ -334,7 +339,7 @@ def _choose_tail(tail: Tail | None, drop_last: bool) -> Tail:
     return tail
 
 
-def _check_number(name: str, value: Any, low: int) -> int:
+def check_number(name: str, value: Any, low: int) -> int:
     """Return a setting as a plain number, after checking that it is whole and in range."""
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or value < low:
