@@ -2,17 +2,20 @@
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.building.records.sources import ListFiles
 from tests.keyed.small_stores import write_grpo, write_sft
 from tests.keyed.upstream_files import write_bin
+from zindex.building.executor import SerialExecutor
 from zindex.building.keyed.convert_keyed import convert_keyed
 from zindex.building.records.import_records import import_records
-from zindex.errors import SourceError, VerificationError
+from zindex.errors import NotReadyError, SourceError, StoreNotFoundError, VerificationError
 from zindex.keyed import DatasetFactory, MmapStore, ZarrStore
 from zindex.keyed.window_dataset import WindowDataset
 
@@ -90,3 +93,25 @@ def test_damage_is_found_when_it_is_read(tmp_path: Path) -> None:
     assert isinstance(dataset, WindowDataset)
     with pytest.raises(VerificationError, match="sequence_value"):
         dataset[0]
+
+
+def test_a_store_without_records_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import_records(ListFiles({"a": [[]]}), tmp_path / "s", client=SerialExecutor())
+    assert "s has no records: its source has none, or all were left out (0 dam" in caplog.text
+    with pytest.raises(SourceError, match="s must have records to be a keyed store, it has none"):
+        DatasetFactory.load("seq", tmp_path / "s", 4)
+
+
+def test_a_store_that_is_not_finished_says_so(folder: Path, tmp_path: Path) -> None:
+    source = ListFiles({"a": [[{"x": [1]}]]})
+    source.broken = {0}
+    with pytest.raises(SourceError, match="part 0 is broken"):
+        import_records(source, tmp_path / "s", client=SerialExecutor())
+    with pytest.raises(NotReadyError, match="s is not finished yet, its source is still being re"):
+        DatasetFactory.load("seq", tmp_path / "s", 4)
+    shutil.copytree(folder / "sft.zarr", tmp_path / "t")
+    (tmp_path / "t/zarr.json").unlink()
+    with pytest.raises(NotReadyError, match=r"t is not built yet: \d+ of \d+ shards are finished"):
+        DatasetFactory.load("seq", tmp_path / "t", 4)
+    with pytest.raises(StoreNotFoundError):
+        ZarrStore().load(tmp_path / "none")

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 
-from zindex.errors import SourceError
+from zindex.errors import NotReadyError, SourceError, StoreNotFoundError
 from zindex.keyed.columns import Column
 from zindex.keyed.store import Store
 from zindex.keyed.zarr_column import ZarrColumn
+from zindex.store import files
 from zindex.store.objects import Place
 from zindex.store.open import Store as ArrayStore
 from zindex.store.open import open_store
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
+from zindex.store.scratch import IMPORT_KEY
 
 
 class ZarrStore(Store):
@@ -25,9 +27,14 @@ class ZarrStore(Store):
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         """Return the columns of a store, and its fingerprint."""
-        store = open_store(path, kind=KIND)
+        store = _open_finished(path)
         fields = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
         numbers = {name: field for name, field in fields.items() if _is_numeric(field)}
+        if not numbers and not store.spec["num_records"]:
+            raise SourceError(
+                f"{path} must have records to be a keyed store, it has none; make it again of "
+                "files that are not empty"
+            )
         if not numbers:
             raise SourceError(
                 f"{path} must have fields of numbers to be a keyed store, it has "
@@ -44,6 +51,23 @@ class ZarrStore(Store):
             column.has_groups = column.lengths is not None
             columns[name] = column
         return columns, store.fingerprint
+
+
+def _open_finished(path: Place) -> ArrayStore:
+    """Open a store of records; NotReadyError if it is still being made, or that was stopped."""
+    try:
+        return open_store(path, kind=KIND)
+    except NotReadyError:
+        raise
+    except StoreNotFoundError:
+        if not files.exists(path / IMPORT_KEY):
+            raise
+        raise NotReadyError(
+            f"{path} is not finished yet, its source is still being read; run the command that "
+            "makes it again, which goes on from there",
+            num_done=0,
+            num_shards=0,
+        ) from None
 
 
 def _is_numeric(field: RecordField) -> bool:

@@ -23,6 +23,8 @@ def touch(folder: Path, *names: str) -> None:
         (["meta.json", "k.bin"], "bin"),
         (["x/shard_0000/meta.json", "x/shard_0000/k.bin"], "bin"),
         (["zarr.json", "k/zarr.json", "k/c/0"], "zarr"),
+        (["_zindex/plan.json", "k/c/0"], "zarr"),
+        (["_zindex/import.json"], "zarr"),
         (["a.jsonl"], "jsonl"),
         (["a.jsonl", "b.h5"], "h5"),
         (["a.jsonl", "meta.json", "k.bin"], "bin"),

@@ -7,6 +7,7 @@ that cover it. Both skip what is done already, so an import that died goes on wh
 
 import asyncio
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -48,6 +49,8 @@ from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID, KIND, check_dtypes, plan_array, record_layouts
 from zindex.store.scratch import begin_import, end_import
 from zindex.store.shard_files import ShardResult, store_all_shards
+
+logger = logging.getLogger(__name__)
 
 # Most stored bytes of the source that one task reads; small files are read together.
 _PORTION_NBYTES = 1 << 26
@@ -290,6 +293,12 @@ class _Import:
         receipts = [result.receipt for result in stored]
         facts = {"num_skipped": gathered.num_skipped, "url_prefix": prefix, **gathered.counts}
         await asyncio.to_thread(commit_store, plan, receipts, facts)
+        if not gathered.num_records:
+            logger.warning(
+                "%s has no records: its source has none, or all were left out (%s damaged ones)",
+                self.root,
+                f"{gathered.num_skipped:,}",
+            )
 
     def _plan(self, gathered: Gathered, own: Mapping[str, npt.NDArray[Any]]) -> StorePlan:
         """Return the plan of the store."""

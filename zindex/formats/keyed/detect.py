@@ -14,9 +14,10 @@ _ENDING = {**dict.fromkeys(SUFFIXES, "h5"), ".jsonl": "jsonl"}
 def detect_format(path: object) -> str:
     """Return ``"h5"``, ``"bin"``, ``"zarr"`` or ``"jsonl"``: the format of the files at a path.
 
-    A folder is ``"zarr"`` if it has a ``zarr.json`` itself, ``"h5"`` with any ``.h5`` or ``.hdf5``
-    file below it, ``"bin"`` with ``.bin`` files and a ``meta.json`` below it, and ``"jsonl"`` if
-    there is none of these but a ``.jsonl`` file. What is in an object store is ``"zarr"``, for
+    A folder is ``"zarr"`` if it has a ``zarr.json`` itself, or will have one when its store is
+    finished, ``"h5"`` with any ``.h5`` or ``.hdf5`` file below it, ``"bin"`` with ``.bin`` files
+    and a ``meta.json`` below it, and ``"jsonl"`` if there is none of these but a ``.jsonl`` file.
+    What is in an object store is ``"zarr"``, for
     the others are read from file systems alone.
 
     Parameters
@@ -68,4 +69,6 @@ def _formats_below(folder: str) -> list[str]:
         found.append("h5")
     if ".bin" in endings and any(os.path.basename(name) == META for name in names):
         found.append("bin")
+    if not found and any(name.startswith("_zindex/") for name in names):
+        return ["zarr"]  # one that is not finished, which whoever opens it says
     return found or (["jsonl"] if ".jsonl" in endings else [])
