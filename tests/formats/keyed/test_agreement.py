@@ -127,3 +127,37 @@ def test_keys_without_values_have_the_dtype_of_the_others() -> None:
         shard("c", array("k", [0], dtype="float32")),
     ]
     assert [kept.arrays["k"].dtype for kept in check_shards(shards)] == ["int32"] * 3
+
+
+def test_numbers_without_a_gap(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("k/data_0", "k/data_2", "k/data_3")
+    gap = [shard("a.h5", array("k", [3, 1, 2], names=names))]
+    message = (
+        "the records of a key must be numbered without a gap, but 'k' of shard 'a.h5' has 'data_0' "
+        r"and 'data_2' next to each other; restore the shard, or give strict=False \(--loose\)"
+    )
+    with pytest.raises(SourceError, match=message):
+        check_shards(gap)
+    assert counts(check_shards(gap, strict=False)) == [[3]]
+    assert "records are missing in 1 of 1 shards: the records of a key must be" in caplog.text
+    groups = array("r", [2, 2], names=("r/x_000/0", "r/x_002/0"), groups=[0, 1, 2])
+    with pytest.raises(SourceError, match="'r' of shard 'a' has 'x_000' and 'x_002' next to each"):
+        check_shards([shard("a", groups)])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["data_0", "data_1"],
+        ["data_000", "data_001"],
+        ["data_1", "data_3"],
+        ["data_0", "other_2"],
+        ["data_0", "data_02", "data_2"],
+        ["a_0", "b", "c_9"],
+        ["zero", "one"],
+    ],
+)
+def test_other_names_are_taken_as_they_are(names: list[str]) -> None:
+    lengths = [1] * len(names)
+    found = array("k", lengths, names=tuple(f"k/{name}" for name in names))
+    assert counts(check_shards([shard("a", found)])) == [[len(names)]]

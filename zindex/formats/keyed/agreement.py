@@ -1,6 +1,7 @@
 """Whether the shards of keyed files fit together: the same keys, dtypes and records everywhere."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from zindex.formats.keyed.shards import KeyedArray, KeyedShard
 
 logger = logging.getLogger(__name__)
 
+_NUMBERED = re.compile("(.*_)([0-9]{1,18})")
 _LOOSELY = "give strict=False (--loose) to cut all keys to the shortest instead"
 
 
@@ -25,8 +27,9 @@ def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[Keye
         As `read_bin_shards` and `read_h5_shards` return them.
     strict
         Whether all shards must have the same keys, and the keys of a shard the same number of
-        values or else of records. If not, what is wrong is only logged: each key has its values in
-        the shards that have it, so that values after a gap no longer match those of other keys.
+        values or else of records, numbered without a gap where they are numbered from 0. If not,
+        what is wrong is only logged: each key has its values in the shards that have it, so that
+        values after a gap no longer match those of other keys.
 
     Raises
     ------
@@ -46,6 +49,13 @@ def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[Keye
             f"{len(shards):,}",
             fault,
         )
+    gaps = [gap for gap in map(_find_gap, shards) if gap]
+    if gaps and strict:
+        raise SourceError(
+            f"{gaps[0]}; restore the shard, or give strict=False (--loose) to take what is there"
+        )
+    for gap in gaps[:1]:
+        logger.warning("records are missing in %s of %s shards: %s", len(gaps), len(shards), gap)
     dtypes = _find_dtypes(shards)
     return [_fit(shard, dtypes, has_faults=bool(faults)) for shard in shards]
 
@@ -96,6 +106,28 @@ def _find_other_record(shard: str, arrays: Sequence[KeyedArray]) -> str:
                     f"all keys of a shard must have the same records, but record {i:,} of shard "
                     f"{shard!r} is {one!r} in {first_key!r} and {other!r} in {key!r}"
                 )
+    return ""
+
+
+def _find_gap(shard: KeyedShard) -> str:
+    """Return where a number is missing between those of a key's records, or nothing."""
+    for array in shard.arrays.values():
+        names = [] if array.names is None else _record_names(array)
+        first, last = (_NUMBERED.fullmatch(names[i]) if names else None for i in (0, -1))
+        # They are in natural order, so that the first and the last one nearly always tell.
+        if first is None or last is None or int(first[2]) or int(last[2]) < len(names):
+            continue
+        found = [_NUMBERED.fullmatch(name) for name in names]
+        if any(match is None or match[1] != first[1] for match in found):
+            continue
+        numbers = [int(match[2]) for match in found if match]
+        if len(set(numbers)) < len(numbers):
+            continue
+        missing = next(i for i, number in enumerate(numbers) if i != number)
+        return (
+            f"the records of a key must be numbered without a gap, but {array.key!r} of shard "
+            f"{shard.name!r} has {names[missing - 1]!r} and {names[missing]!r} next to each other"
+        )
     return ""
 
 
