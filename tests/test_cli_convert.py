@@ -120,3 +120,13 @@ def test_a_folder_of_other_files_is_taken_for_a_prefix(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/readme.txt").write_text("")
     assert "in.idx" in fail("convert", tmp_path / "in", tmp_path / "s")
+
+
+def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
+    source = write_bin(tmp_path / "in", sft_records())
+    (tmp_path / "file").touch()
+    line = fail("convert", source, tmp_path / "file/s")
+    assert line == (
+        f"Error: the system refuses {tmp_path}/file/s/_zindex: Not a directory; check the path, "
+        "its permissions and the room there"
+    )

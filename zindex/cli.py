@@ -3,6 +3,7 @@
 Heavy modules are imported inside the commands, so that ``zindex --help`` answers at once.
 """
 
+import errno
 import json
 import logging
 import os
@@ -26,10 +27,18 @@ from zindex.cli_tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
+# What the system says of a path that cannot be, or of a place that takes no more.
+_REFUSALS = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT),
+}
 
 
 class _Group(click.Group):
-    """A group that says in one line what zindex raised on purpose, and lets the rest through."""
+    """A group that says in one line what zindex raised on purpose, and what a place refuses.
+
+    Everything else it lets through.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -38,6 +47,14 @@ class _Group(click.Group):
         except ZindexError as error:
             logging.getLogger("zindex").debug("the command failed", exc_info=True)
             raise click.ClickException(" ".join(str(error).split())) from error
+        except OSError as error:
+            if error.errno not in _REFUSALS:
+                raise
+            logging.getLogger("zindex").debug("the command failed", exc_info=True)
+            raise click.ClickException(
+                f"the system refuses {error.filename or 'to read or write a file'}: "
+                f"{error.strerror}; check the path, its permissions and the room there"
+            ) from error
 
 
 class _EchoHandler(logging.Handler):
