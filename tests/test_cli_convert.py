@@ -8,7 +8,7 @@ import pytest
 from tests.building.keyed.keyed_files import grpo_records, sft_records, write_bin, write_h5
 from tests.building.keyed.keyed_files import write_lines as write_lines_of
 from tests.store.stores import all_files
-from tests.test_cli import WriteCorpus, fail, succeed
+from tests.test_cli import WriteCorpus, fail, invoke, succeed
 
 
 def write_lines(path: Path) -> Path:
@@ -130,3 +130,19 @@ def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
         f"Error: the system refuses {tmp_path}/file/s/_zindex: Not a directory; check the path, "
         "its permissions and the room there"
     )
+
+
+def test_lines_that_give_no_record(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"sequence": ["x"]}\n')
+    options = ("--on-damage", "skip", "--processes", 1, "--dtype", "sequence=int32")
+    result = invoke("convert", tmp_path / "a.jsonl", tmp_path / "s", *options)
+    assert result.exit_code == 0
+    assert (
+        "s has no records: its source has none, or only damaged ones (left out: 1)" in result.stderr
+    )
+    assert result.stdout == (
+        f"{tmp_path}/s: 0 records of 1 file or folder, no values; left out: 1 damaged line\n"
+    )
+    (tmp_path / "a.jsonl").write_text("")
+    line = fail("convert", tmp_path / "a.jsonl", tmp_path / "t")
+    assert line == f"Error: files must have lines, {tmp_path}/a.jsonl has none; name other files"

@@ -198,7 +198,8 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
     """Return facts of a store of keyed tokens, and a line."""
     from zindex.building.keyed.export_keyed import stored_keys
 
-    keys = {key.name: key.field for key in stored_keys(store)}
+    has_keys = store.spec["num_records"] > 0
+    keys = {key.name: key.field for key in stored_keys(store)} if has_keys else {}
     skipped = store.attributes["num_skipped"]
     fact = {
         "store": str(store.root),
@@ -220,7 +221,7 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
     files = _count(num_files, "file or folder", "files or folders")
     left_out = _count(skipped, "damaged line", "damaged lines")
     return [fact], [
-        f"{fact['store']}: {records} of {files}, {shown}"
+        f"{fact['store']}: {records} of {files}, {shown or 'no values'}"
         + (f"; left out: {left_out}" if skipped else "")
     ]
 

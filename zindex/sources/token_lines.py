@@ -187,6 +187,7 @@ def open_token_lines(
         If there is no line, or none of its values is a list.
     """
     seen: dict[str, list[Any]] = {}
+    count = -1
     for count, sample in enumerate(_look(files)):
         if not seen:
             names = sample if dtypes is None else dtypes
@@ -196,6 +197,11 @@ def open_token_lines(
                 seen[key] = sample[key]
         if all(seen.values()) or count >= _MAX_LOOK:
             break
+    if count < 0:
+        raise SourceError(
+            f"files must have lines, {files.urls[0]} "
+            f"{'and the others have' if len(files.urls) > 1 else 'has'} none; name other files"
+        )
     if not seen:
         raise SourceError(
             f"lines must have lists of numbers under their keys, the first of {files.urls[0]} has "

@@ -295,7 +295,7 @@ class _Import:
         await asyncio.to_thread(commit_store, plan, receipts, facts)
         if not gathered.num_records:
             logger.warning(
-                "%s has no records: its source has none, or all were left out (%s damaged ones)",
+                "%s has no records: its source has none, or only damaged ones (left out: %s)",
                 self.root,
                 f"{gathered.num_skipped:,}",
             )
