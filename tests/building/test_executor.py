@@ -27,6 +27,7 @@ from zindex.building.executor import (
     SerialExecutor,
     embedded_client,
     open_executor,
+    report_unless_ended,
     run_builds,
 )
 from zindex.building.patient_client import RECONNECT_SECONDS
@@ -404,6 +405,23 @@ def test_embedded_cluster_ends_with_an_error_too() -> None:
     while own_threads() - threads and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not own_threads() - threads
+
+
+def test_a_wait_that_runs_out_as_the_cluster_ends_is_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(report_unless_ended)
+    for error in (TimeoutError("waited"), ValueError("wrong")):
+        left: asyncio.Future[None] = loop.create_future()
+        left.set_exception(error)
+        del left, error
+        gc.collect()
+    loop.close()
+    assert "waited" not in caplog.text
+    assert "ValueError: wrong" in caplog.text
+    with embedded_client(1) as client:
+        assert client.loop.asyncio_loop.get_exception_handler() is report_unless_ended
 
 
 def test_builds_run_inside_a_running_event_loop() -> None:

@@ -170,7 +170,18 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         SpecCluster({0: worker}, scheduler, silence_logs=logging.WARNING) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        client.loop.asyncio_loop.set_exception_handler(report_unless_ended)
         yield client
+
+
+def report_unless_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error that nobody waits for; but not a wait that ran out while its loop ended.
+
+    Dask's batches of messages wait for each other with a timeout of milliseconds, and nobody stops
+    them when a cluster ends.
+    """
+    if loop.is_running() or not isinstance(context.get("exception"), TimeoutError):
+        loop.default_exception_handler(context)
 
 
 def without_pages(node: Any) -> Any:
