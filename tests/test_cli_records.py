@@ -94,7 +94,7 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failed_import_is_restarted(jsonl: Path, tmp_path: Path) -> None:
+def test_a_failed_import_gives_way_to_the_right_one(jsonl: Path, tmp_path: Path) -> None:
     whole = jsonl.read_bytes()
     jsonl.write_bytes(whole + b"{\n")
     failed = invoke(jsonl, tmp_path / "s")
@@ -102,11 +102,7 @@ def test_a_failed_import_is_restarted(jsonl: Path, tmp_path: Path) -> None:
     assert "(line 6) there is no JSON: Expecting property name" in failed.output
     assert "with on_damage='skip' (--on-damage skip)" in failed.output
     jsonl.write_bytes(whole)
-    refused = invoke(jsonl, tmp_path / "s")
-    assert refused.exit_code == 1
-    assert "the files, or their sizes" in refused.output
-    assert "restart=True (--restart)" in refused.output
-    again = invoke(jsonl, tmp_path / "s", "--restart")
+    again = invoke(jsonl, tmp_path / "s")
     assert again.exit_code == 0, again.output
 
 
@@ -114,6 +110,10 @@ def test_fields_and_metadata_that_are_not_there(jsonl: Path, tmp_path: Path) -> 
     result = invoke(jsonl, tmp_path / "s", "--field", "txet")
     assert result.exit_code == 1
     assert "got 'txet', which no record has; there are ['ids', 'text']" in result.output
+    result = invoke(jsonl, tmp_path / "s")
+    assert result.exit_code == 1
+    assert "what differs: fields (--field); choose another place or" in result.output
+    assert "restart=True (--restart)" in result.output
     write_tar(tmp_path / "tars/a.tar", [("k.txt", b"hi")])
     write_jsonl(tmp_path / "tars/a.meta.jsonl", [{"key": "k", "caption": "c"}])
     result = invoke(tmp_path / "tars", tmp_path / "t", "--meta", "Caption")
