@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from zindex.errors import ConfigError, SourceError
+from zindex.keyed import StoreFactory
 from zindex.keyed.saving import load_bin, load_h5, save_bin, save_h5
 
 DTYPES = [
@@ -116,3 +117,11 @@ def test_what_cannot_be_stored(
 def test_record_keys_are_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys of the tensors, k, got other; leave them out"):
         save_bin(tmp_path, {"k": [torch.arange(2)]}, record_keys=["k", "other"])
+
+
+def test_records_are_kept_unless_nobody_wants_them(tmp_path: Path) -> None:
+    group = {"chosen": [torch.ones(2), torch.ones(1)], "rejected": [torch.ones(1), torch.ones(3)]}
+    save_bin(tmp_path / "all", group)
+    assert StoreFactory.create("bin").load(tmp_path / "all").num_records == 2
+    save_bin(tmp_path / "none", {"chosen": group["chosen"]}, record_keys=())
+    assert StoreFactory.create("bin").load(tmp_path / "none").num_records is None

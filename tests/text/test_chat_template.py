@@ -198,3 +198,16 @@ def test_contents_that_are_no_text_are_named() -> None:
         message = f"; the content of message 2, of 'assistant', is {kind}: write a text there, or t"
         with pytest.raises(SourceError, match=message):
             ChatTemplate(CHATML).render(messages)
+
+
+def test_calls_of_tools_must_be_written() -> None:
+    call = {"type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    with pytest.raises(
+        SourceError, match="this one leaves out that of 'look_up' in message 1; take"
+    ):
+        ChatTemplate(CHATML).render(messages)
+    writing = (
+        "{% for m in messages %}{{ m.content }}{{ m.tool_calls[0].function.name }}{% endfor %}"
+    )
+    assert ChatTemplate(writing).render(messages) == "look_up"

@@ -49,7 +49,19 @@ def test_what_messages_hold_besides_is_kept() -> None:
     weighed = {"role": "assistant", "content": "a", "weight": 0}
     row = {"messages": [call, weighed], "tools": [{"name": "f"}]}
     found = RowReader().read_dialogue(row)
-    assert found == Dialogue([{**call, "content": None}, weighed], 0, [{"name": "f"}])
+    assert found == Dialogue([{**call, "content": ""}, weighed], 0, [{"name": "f"}])
+
+
+def test_parts_of_text_are_one_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    found = RowReader().read_dialogue({"messages": [{"role": "user", "content": parts}]})
+    assert found.messages == [{"role": "user", "content": "ab"}]
+    with pytest.raises(
+        SourceError, match=r"or parts of the type 'text', got parts of \['text', 'im"
+    ):
+        RowReader().read_dialogue(
+            {"messages": [{"role": "user", "content": [parts[0], {"type": "image"}]}]}
+        )
 
 
 def test_columns_and_roles_may_be_called_otherwise() -> None:

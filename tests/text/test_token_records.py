@@ -193,6 +193,8 @@ def test_groups() -> None:
     assert read_ids(record["prompts"]) == "<bod>q"
     parts = np.split(record["responses"], np.cumsum(record["responses_length"])[:-1])
     assert [read_ids(part) for part in parts] == ["one", "<eod>", "thr"]
+    [record] = make([row], "grpo", max_length=11)  # answers follow the end of the prompt
+    assert read_ids(record["prompts"]) == "<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,10 @@ def test_what_tokenizers_and_templates_lack() -> None:
         ({"special_in_text": "x"}, "special_in_text must be one of parse, refuse, got 'x'"),
         ({"max_length": 0}, "max_length must be a whole number from 1 on, got 0"),
         ({"max_length": True}, "max_length must be a whole number from 1 on, got True"),
-        ({"token_dtype": "float32"}, "must be one of whole numbers, such as int32, got 'float32'"),
+        (
+            {"token_dtype": "float32"},
+            "token_dtype (--token-dtype) must be one of int8, uint8,",
+        ),
     ],
 )
 def test_refused_settings(settings: Any, message: str) -> None:

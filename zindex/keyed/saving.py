@@ -62,8 +62,8 @@ def save_bin(
         Of each key its records, of one dtype: flat tensors or arrays, or lists of these where a
         record is a group of items, such as the responses to a prompt.
     record_keys
-        Keys of which it is stored where records begin, so that they can be read one by one. Keys
-        with groups always are among them. None: all keys if one of them has groups, else none.
+        Keys of which it is stored where records begin, so that they can be read one by one; None:
+        all of them. Keys with groups always are among them.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def save_bin(
     """
     arrays = _to_arrays(tensor_group)
     grouped = {key for key, records in arrays.items() if any(_is_group(item) for item in records)}
-    named = set(arrays if grouped else ()) if record_keys is None else set(record_keys)
+    named = set(arrays if record_keys is None else record_keys)
     if named - arrays.keys():
         raise ConfigError(
             f"record_keys must name keys of the tensors, {', '.join(arrays)}, got "
@@ -86,7 +86,7 @@ def save_bin(
         flat,
         dtypes={key: items[0].dtype.name if items else EMPTY_DTYPE for key, items in flat.items()},
         item_offset={
-            key: sum_lengths([len(item) for item in flat[key]]) for key in (*grouped, *named)
+            key: sum_lengths([item.size for item in flat[key]]) for key in (*grouped, *named)
         },
         group_offset={
             key: sum_lengths([len(record) if _is_group(record) else 1 for record in arrays[key]])

@@ -1,5 +1,6 @@
 """Windows of a store as samples: one read for all keys of a batch, straight into its tensors."""
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
@@ -27,6 +28,8 @@ from zindex.keyed.windows import (
     check_sizes,
 )
 from zindex.loading.collate import collate as join_samples
+
+logger = logging.getLogger(__name__)
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -59,6 +62,7 @@ class WindowDataset(BaseDataset):
     tail
         What becomes of targets behind the last full window of the stream, or of a document:
         ``"drop"``, or ``"pad"`` with inputs of ``pad_id`` and targets of -100, or ``"short"``.
+        With ``"respect"`` and ``"drop"`` documents that are no longer than a window give none.
         Packed samples are always filled up.
     options
         ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as for `BaseDataset`. A split
@@ -92,8 +96,8 @@ class WindowDataset(BaseDataset):
                 )
         if documents == "pack" and (stride is not None or tail == "short"):
             raise ConfigError(
-                "documents='pack' makes samples without a stride that are filled up, got "
-                f"stride={stride!r} and tail={tail!r}; leave them out"
+                "documents='pack' makes samples without a stride that are filled up, so stride "
+                f"must be left out and tail not be 'short', got stride={stride!r} and tail={tail!r}"
             )
         if self.split is not None and documents not in ("respect", "pack"):
             raise ConfigError(
@@ -203,6 +207,13 @@ class WindowDataset(BaseDataset):
                 else:
                     windows = PackedWindows(starts, stops, self.window_size)
         self._windows = windows
+        if not windows.num_windows and length:
+            logger.warning(
+                "%s has no window of %s values%s: choose a shorter one, or tail='pad'",
+                store.path,
+                f"{self.window_size:,}",
+                " within a document" if self.documents == "respect" else "",
+            )
         return windows.num_windows
 
     def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:

@@ -185,7 +185,7 @@ class ChatTemplate:
         }
         undefined, security, others = self._errors
         try:
-            return str(self._template.render(given))
+            text = str(self._template.render(given))
         except security as error:
             raise ConfigError(
                 f"a chat template must keep to Jinja's sandbox, this one does not: {error}; use "
@@ -202,6 +202,22 @@ class ChatTemplate:
             raise SourceError(_explain(error, messages)) from error
         except (ValueError, RecursionError) as error:
             raise SourceError(_explain(error, messages)) from error
+        _check_calls(text, messages)
+        return text
+
+
+def _check_calls(text: str, messages: Sequence[Message]) -> None:
+    """Refuse a text that lacks the calls of tools, which nobody would then be trained to make."""
+    for number, message in enumerate(messages, 1):
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function", call) if isinstance(call, dict) else None
+            name = function.get("name") if isinstance(function, dict) else None
+            if isinstance(name, str) and name not in text:
+                raise SourceError(
+                    f"a chat template must write the calls of tools, this one leaves out that of "
+                    f"{name!r} in message {number}; take the template of a model that calls tools"
+                )
 
 
 def _explain(error: Exception, messages: Sequence[Message]) -> str:

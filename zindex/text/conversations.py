@@ -266,9 +266,23 @@ class RowReader:
             content = rest.pop("content", rest.pop("value", None))
             if isinstance(role, str) and (content is not None or "tool_calls" in rest):
                 role = self.roles.get(role, ROLES.get(role, role))
-                return {"role": role, "content": content, **rest}
+                # Many templates would write a null out, and it would be trained.
+                return {"role": role, "content": _join_parts(content or ""), **rest}
         found = sorted(message) if isinstance(message, dict) else type(message).__name__
         raise SourceError(f"a message must be an object with role and content, got {found}")
+
+
+def _join_parts(content: Any) -> Any:
+    """Return the content of a message: a list of parts as the text that they are together."""
+    if not isinstance(content, list):
+        return content
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    if all(kind == "text" for kind in kinds) and all(isinstance(text, str) for text in texts):
+        return "".join(map(str, texts))
+    raise SourceError(
+        f"the content of a message must be text, or parts of the type 'text', got parts of {kinds}"
+    )
 
 
 def _has_role(messages: Sequence[Any], role: str) -> bool:

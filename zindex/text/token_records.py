@@ -31,6 +31,7 @@ SpecialInText = Literal["parse", "refuse"]
 # Characters that are tokenised together; how many does not change what comes out.
 _BATCH_LENGTH = 1 << 18
 _MAX_BATCH = 1024
+_TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 #: In place of the id of a token that there shall be, but that the tokenizer does not name.
 UNKNOWN_ID = -1
 
@@ -69,9 +70,10 @@ class TokenSettings:
         length = self.max_length
         if length is not None and (type(length) is not int or length < 1):
             raise ConfigError(f"max_length must be a whole number from 1 on, got {length!r}")
-        if np.dtype(self.token_dtype).kind not in "iu":
+        if self.token_dtype not in _TOKEN_DTYPES:
             raise ConfigError(
-                f"token_dtype must be one of whole numbers, such as int32, got {self.token_dtype!r}"
+                f"token_dtype (--token-dtype) must be one of {', '.join(_TOKEN_DTYPES)}, got "
+                f"{self.token_dtype!r}"
             )
 
     @property
@@ -108,6 +110,8 @@ class _Run:
     is_answer: bool = False
     #: Whether the id behind it is trained.
     trains_end: bool = True
+    #: Whether the end of a longer one is kept whatever the settings say, for answers follow it.
+    keeps_end: bool = False
 
     @property
     def keys(self) -> Iterator[tuple[str, bool]]:
@@ -258,7 +262,7 @@ class TokenRecords(WrappedFiles):
             group = self.reader.read_group(sample)
             dialogues = self._check(group.answers)
             answers = [self._need_cutter().cut_answer(dialogue) for dialogue in dialogues]
-            asked = _Run([Piece(answers[0][0], False)], self._ends()[0])
+            asked = _Run([Piece(answers[0][0], False)], self._ends()[0], keeps_end=True)
             answered = [
                 replace(self._run(pieces, dialogue), begin_id=None, is_answer=True)
                 for (_, pieces), dialogue in zip(answers, dialogues, strict=True)
@@ -351,7 +355,7 @@ class TokenRecords(WrappedFiles):
             marks.append(np.array([run.trains_end]))
         length = self.settings.max_length
         # The beginning of an answer is what follows from its prompt.
-        start = run.is_answer or self.settings.keep == "start"
+        start = run.is_answer or (self.settings.keep == "start" and not run.keeps_end)
         cut = slice(None) if length is None else slice(length) if start else slice(-length, None)
         none = np.empty(0, self.settings.token_dtype)
         return np.concatenate([none, *parts])[cut], np.concatenate([none[:0] > 0, *marks])[cut]

@@ -226,6 +226,7 @@ def test_readers_can_ask_how_tokens_were_made(folder: Path) -> None:
         columns={"prompt": "prompt"},
     )
     facts = describe_tokens(store)
+    assert describe_tokens(store.root) == facts
     file = (folder / "tokenizer/tokenizer.json").read_bytes()
     expected = {
         "train_type": "dpo",
@@ -386,3 +387,15 @@ def test_killed_work_is_never_half_read_and_always_finished(folder: Path, num_ki
     assert len(reports) == num_kills
     assert all(report["second"] == 0 and report["same"] for report in reports), reports
     assert sum(report["rewritten"] for report in reports) == 0
+
+
+def test_a_template_that_does_not_ask_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    for asks, text in ((False, template), (True, template + "{{ add_generation_prompt }}")):
+        caplog.clear()
+        settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+        with suppress(SourceError):
+            tokenize(folder / "sft", folder / f"s{asks}", "sft", chat_template=text, **settings)
+        assert ("the chat template does not ask for answers" in caplog.text) is not asks

@@ -17,9 +17,9 @@ from zindex.sources.sample_files import SampleFiles
 from zindex.sources.text_files import ENDINGS, TextFiles
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import PlaceLike
-from zindex.store.open import Store
+from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID
-from zindex.text.chat_template import CHATML, open_template
+from zindex.text.chat_template import CHATML, ChatTemplate, open_template
 from zindex.text.conversations import RowReader
 from zindex.text.loss_masks import Turns
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
@@ -113,7 +113,8 @@ def tokenize(
         with an answer of which no token is trained then stay, are counted in the attribute
         ``num_untrained``, and told in a warning.
     keep
-        Which end of a longer sequence is kept; of a response it is always the start.
+        Which end of a longer sequence is kept; of a response it is always the start, and of the
+        prompt of a group always the end.
     append_eod
         Token behind documents, and behind dialogues where the template is ``"plain"``: its id or
         text, True for the ``eos_token`` of the tokenizer, False for none. Other templates say
@@ -176,6 +177,7 @@ def tokenize(
     )
     if template is not None and not template.is_plain:
         _check_ends(train_type, append_eod, prepend_bod)
+        _check_asking(template, train_type)
     files, files_fingerprint = _open(source, kind, part_nbytes, on_damage)
     records = TokenRecords(
         files,
@@ -276,13 +278,13 @@ def _is_text(name: str) -> bool:
     return found == [True, False]
 
 
-def describe_tokens(store: Store) -> dict[str, Any]:
+def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
     """Return how the tokens of a store were made.
 
     Parameters
     ----------
     store
-        A store that ``tokenize`` has made.
+        A store that ``tokenize`` has made, or its place.
 
     Returns
     -------
@@ -295,6 +297,7 @@ def describe_tokens(store: Store) -> dict[str, Any]:
     ConfigError
         If the store was not made of texts.
     """
+    store = store if isinstance(store, Store) else open_store(store)
     facts = store.spec.get("import")
     if not isinstance(facts, dict) or "tokenizer" not in facts:
         raise ConfigError(
@@ -311,6 +314,21 @@ def _check_marks(encoder: TextEncoder) -> None:
             "the tokenizer has no special tokens <|im_start|> and <|im_end|>, so that these marks "
             "of the chat template become several tokens each; add them to the tokenizer, or "
             "choose another chat template"
+        )
+
+
+def _check_asking(template: ChatTemplate, train_type: TrainType) -> None:
+    """Warn if a template does not ask for answers, whose headers are then taken for their text."""
+    asked = [{"role": "user", "content": "a"}]
+    try:
+        is_asking = template.render(asked) != template.render(asked, add_generation_prompt=True)
+    except SourceError:  # it wants other dialogues than this one
+        return
+    if train_type != "seq" and not is_asking and not template.has_generation:
+        logger.warning(
+            "the chat template does not ask for answers (add_generation_prompt changes nothing), "
+            "so that what it writes before them, such as 'assistant:', is trained as part of them; "
+            "let it end with that where add_generation_prompt is true"
         )
 
 
