@@ -5,9 +5,9 @@
 The store has the three keys of instruction tuning in 64 folders of raw arrays. The rival does what
 such datasets do everywhere: for each item it finds the segments of its span, takes slices of memory
 maps, joins them by ``torch.cat`` where there are several, and makes the dtypes of training of them;
-``default_collate`` stacks the items of a batch. All contenders give the same batches of 32 windows,
-in the same random order, from the page cache, in one thread; only the loader reads ahead, in
-several. The sampler's rival is the list of ``torch.randperm`` that others keep on every rank.
+``default_collate`` stacks the items of a batch. All contenders give the same batches of windows, in
+the same random order, from the page cache, in one thread; only the loader reads ahead, in several.
+The sampler's rival is the list of ``torch.randperm`` that others keep on every rank.
 """
 
 import json
@@ -37,7 +37,7 @@ BIN, ZARR, LOADER = "zindex, raw files", "zindex, Zarr", "zindex, raw files, key
 READERS = (ITEMS, STACKED, BIN, ZARR, LOADER)
 LIST, KEYED, RANDPERM = "torch.randperm, list", "zindex, keyed", "zindex, astrai_randperm"
 SAMPLERS = (LIST, KEYED, RANDPERM)
-_NUM_SHARDS, _WINDOW, _BATCH = 64, 2048, 32
+_NUM_SHARDS, _WINDOW = 64, 2048
 _NUM_DRAWN = 100_000
 
 Batches = Callable[[list[list[int]]], Iterator[Any]]
@@ -113,13 +113,13 @@ def open_batches(name: str, folder: Path) -> Batches:
     return lambda batches: (default_collate([items[index] for index in batch]) for batch in batches)
 
 
-def measure_reads(name: str, folder: Path, num_samples: int) -> dict[str, Any]:
+def measure_reads(name: str, folder: Path, num_samples: int, size: int) -> dict[str, Any]:
     """Return the samples per second of a pass, after one that fills the page cache."""
     from torch.utils.data import default_collate
 
     read = open_batches(name, folder)
-    order = np.random.default_rng(1).permutation(num_samples)[: num_samples // _BATCH * _BATCH]
-    batches = order.reshape(-1, _BATCH).tolist()
+    order = np.random.default_rng(1).permutation(num_samples)[: num_samples // size * size]
+    batches = order.reshape(-1, size).tolist()
     first = next(read(batches[:1]))
     if name == ITEMS:
         first = default_collate(first)
@@ -153,7 +153,9 @@ def measure_sampler(name: str, num_samples: int) -> dict[str, Any]:
     next(begin())  # compiled and imported
     count = min(num_samples, _NUM_DRAWN)
     first_seconds = clock(lambda: next(begin()))
-    draw_seconds = clock(lambda: sum(islice(begin(), count))) - first_seconds
+    drawn = begin()
+    num_drawn = count - len([next(drawn)])
+    draw_seconds = clock(lambda: sum(islice(drawn, num_drawn)))
     tracemalloc.start()
     held = begin()
     sum(islice(held, count))
@@ -163,46 +165,49 @@ def measure_sampler(name: str, num_samples: int) -> dict[str, Any]:
     tensor_nbytes = 0 if name == KEYED else 8 * num_samples
     return {
         "first_ms": 1e3 * first_seconds,
-        "index_ns": 1e9 * max(0.0, draw_seconds) / count,
+        "index_ns": 1e9 * draw_seconds / num_drawn,
         "order_nbytes": peak + tensor_nbytes,
     }
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = make_parser(__doc__, num_worker_arguments=4)
+    parser = make_parser(__doc__, num_worker_arguments=5)
     parser.add_argument("--samples", type=float, default=32_768, help="windows of the store")
     parser.add_argument("--drawn", type=float, nargs="+", default=[1e7], help="of the samplers")
+    parser.add_argument("--batches", type=int, nargs="+", default=[32], help="windows of a batch")
     arguments = parser.parse_args()
     if arguments.worker:
-        name, what, folder, count = arguments.worker
+        name, what, folder, count, size = arguments.worker
         if what == "reads":
-            print(json.dumps(measure_reads(name, Path(folder), int(count))))
+            print(json.dumps(measure_reads(name, Path(folder), int(count), int(size))))
         else:
             print(json.dumps(measure_sampler(name, int(count))))
         return
     num_samples = int(arguments.samples)
+    tables = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         write_store(Path(folder), num_samples)
-        reads = take_turns(__spec__.name, READERS, arguments.runs, "reads", folder, num_samples)
-    tables = [
-        Table.of_runs(
-            "windows",
-            f"batches of {_BATCH} windows of {_WINDOW:,} tokens, 3 keys in {_NUM_SHARDS} shards, "
-            f"{num_samples:,} windows in the page cache",
-            reads,
-            rival=STACKED,
-            ratio_of="samples_per_second",
-            notes=[
-                f"{ITEMS!r} gives the items of a batch and no batch",
-                "Zarr checks the checksum of every chunk that it reads for the first time",
-            ],
-        )
-    ]
+        for size in arguments.batches:
+            what = ("reads", folder, num_samples, size)
+            tables.append(
+                Table.of_runs(
+                    f"windows-batches-{size}",
+                    f"batches of {size} windows of {_WINDOW:,} tokens, 3 keys in {_NUM_SHARDS} "
+                    f"shards, {num_samples:,} windows in the page cache",
+                    take_turns(__spec__.name, READERS, arguments.runs, *what),
+                    rival=STACKED,
+                    ratio_of="samples_per_second",
+                    notes=[
+                        f"{ITEMS!r} gives the items of a batch and no batch",
+                        "Zarr checks the checksum of every chunk that it reads for the first time",
+                    ],
+                )
+            )
     for size in map(int, arguments.drawn):
         # A list of a thousand million numbers is no rival but a fault.
         contenders = SAMPLERS if size <= 10**8 else (KEYED,)
-        runs = take_turns(__spec__.name, contenders, arguments.runs, "draws", ".", size)
+        runs = take_turns(__spec__.name, contenders, arguments.runs, "draws", ".", size, 1)
         tables.append(
             Table.of_runs(
                 f"sampler-{name_size(size)}",

@@ -188,14 +188,14 @@ CLAIMS = (
     Claim(
         "windows of a keyed store for instruction tuning, from raw files",
         "bench_keyed",
-        "windows",
+        "windows-batches-32",
         "zindex, raw files",
         "samples_per_second",
     ),
     Claim(
         "the same from Zarr",
         "bench_keyed",
-        "windows",
+        "windows-batches-32",
         "zindex, Zarr",
         "samples_per_second",
     ),

@@ -137,7 +137,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_keyed",
         short="--samples 256 --drawn 1e3 --runs 1",
-        long="--samples 32768 --drawn 1e3 1e7 1e9 --runs 3",
+        long="--samples 32768 --batches 32 128 --drawn 1e3 1e7 1e9 --runs 3",
     ),
     Benchmark(
         "bench_peers",
