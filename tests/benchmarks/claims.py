@@ -193,9 +193,9 @@ CLAIMS = (
         "samples_per_second",
     ),
     Claim(
-        "the same from Zarr",
+        "the same from Zarr, in batches of 128",
         "bench_keyed",
-        "windows-batches-32",
+        "windows-batches-128",
         "zindex, Zarr",
         "samples_per_second",
     ),
