@@ -6,7 +6,7 @@ import time
 
 import click
 
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli_options import json_option, record_store_options
 from zindex.errors import ConfigError
 
 
@@ -39,20 +39,7 @@ from zindex.errors import ConfigError
     is_flag=True,
     help="Remove an unfinished import of TARGET first; no other may be running there.",
 )
-@click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
-@click.option(
-    "--chunk-nbytes", type=int, default=1 << 16, show_default=True, help="What is read at once."
-)
-@click.option(
-    "--shard-nbytes", type=int, default=1 << 26, show_default=True, help="A multiple, per file."
-)
-@scheduler_option
-@click.option(
-    "--processes",
-    "num_processes",
-    type=click.IntRange(1),
-    help="Of this machine; one for each core if left out.",
-)
+@record_store_options
 @json_option
 def import_command(
     sources: tuple[str, ...],

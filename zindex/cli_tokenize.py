@@ -3,29 +3,15 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli_options import join_options, json_option, record_store_options
 from zindex.errors import ConfigError
 
-_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def _options(*options: _Decorator) -> _Decorator:
-    """Return several options as one decorator, in their order."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_text_options = _options(
+_text_options = join_options(
     click.option("--kind", type=click.Choice(["jsonl", "text"]), help="What the files are."),
     click.option(
         "--column",
@@ -56,7 +42,7 @@ _text_options = _options(
     ),
     click.option("--date", metavar="YYYY-MM-DD", help="What a template writes as today."),
 )
-_token_options = _options(
+_token_options = join_options(
     click.option(
         "--train-on",
         multiple=True,
@@ -111,7 +97,7 @@ _token_options = _options(
         help="Whether special tokens written in a text become such tokens, or are damage.",
     ),
 )
-_work_options = _options(
+_work_options = join_options(
     click.option("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
     click.option(
         "--on-damage",
@@ -125,20 +111,7 @@ _work_options = _options(
         is_flag=True,
         help="Remove what is unfinished at TARGET first; no other work may be running there.",
     ),
-    click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True),
-    click.option(
-        "--chunk-nbytes", type=int, default=1 << 16, show_default=True, help="What is read at once."
-    ),
-    click.option(
-        "--shard-nbytes", type=int, default=1 << 26, show_default=True, help="A multiple, per file."
-    ),
-    scheduler_option,
-    click.option(
-        "--processes",
-        "num_processes",
-        type=click.IntRange(1),
-        help="Of this machine; one for each core if left out.",
-    ),
+    record_store_options,
 )
 
 

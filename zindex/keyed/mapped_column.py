@@ -35,8 +35,7 @@ class MappedColumn:
         self.arrays = tuple(arrays)
         self.key = self.arrays[0].key
         self.dtype = np.dtype(self.arrays[0].dtype)
-        self._starts = sum_lengths([array.length for array in self.arrays])
-        self.length = int(self._starts[-1])
+        self.length = sum(array.length for array in self.arrays)
         is_known = all(array.item_offset is not None for array in self.arrays)
         self.has_groups = any(array.group_offset is not None for array in self.arrays)
         self._items: Int64Array | None = None
@@ -78,7 +77,10 @@ class MappedColumn:
     def item_lengths(self, records: Int64Array) -> list[Int64Array]:
         """Return the lengths of the items of each of some records."""
         assert self._items is not None
-        groups = np.arange(len(self._items)) if self._groups is None else self._groups
+        groups = self._groups
+        if groups is None:
+            starts, stops = self.record_spans(records)
+            return list((stops - starts).reshape(-1, 1))
         bounds = [self._items[groups[k] : groups[k + 1] + 1] for k in records.tolist()]
         return [np.diff(item) for item in bounds]
 

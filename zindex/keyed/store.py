@@ -152,23 +152,19 @@ class Store:
             If keys that differ in length are asked for together.
         """
         names = [keys] if isinstance(keys, str) else list(keys)
-        columns = [self.column(name) for name in names]
+        columns = {name: self.column(name) for name in names}
         self.check_lengths(names)
-        length = min((column.length for column in columns), default=0)
+        length = min((column.length for column in columns.values()), default=0)
         if not 0 <= begin <= end <= length:
             raise ConfigError(
                 f"Index out of bounds: begin={begin}, end={end}, length={length}; a range must lie "
                 "within the store"
             )
         span = Spans(*(np.array([value], np.int64) for value in (begin, end, 0)))
-        found = {name: np.empty(end - begin, column.dtype) for name, column in self._pick(names)}
-        read_columns([Request(column, span, found[name]) for name, column in self._pick(names)])
+        found = {name: np.empty(end - begin, column.dtype) for name, column in columns.items()}
+        read_columns([Request(column, span, found[name]) for name, column in columns.items()])
         tensors = {name: torch.from_numpy(values) for name, values in found.items()}
         return tensors[keys] if isinstance(keys, str) else tensors
-
-    def _pick(self, names: Sequence[str]) -> list[tuple[str, Column]]:
-        """Return columns by name, each once."""
-        return [(name, self.column(name)) for name in dict.fromkeys(names)]
 
     def check_lengths(self, keys: Sequence[str]) -> None:
         """Refuse keys that differ in length, whose values at a place do not belong together.
