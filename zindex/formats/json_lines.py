@@ -28,7 +28,14 @@ except ImportError:  # pragma: no cover
 #: Bytes of the longest line that is read.
 MAX_LINE_NBYTES = 1 << 28
 
-__all__ = ["MAX_LINE_NBYTES", "cut_lines", "decode_with_json", "explain", "loads", "parse_object"]
+__all__ = [
+    "MAX_LINE_NBYTES",
+    "cut_lines",
+    "decode_with_json",
+    "loads",
+    "parse_object",
+    "parse_slowly",
+]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -42,14 +49,20 @@ def parse_object(line: bytes) -> dict[str, Any]:
     try:
         value = loads(line)
     except (ValueError, RecursionError):
-        value = _parse_slowly(line)
+        value = parse_slowly(line)
     if not isinstance(value, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(value).__name__}")
     return value
 
 
-def _parse_slowly(line: bytes) -> Any:
-    """Return the value of a line as the standard library reads it."""
+def parse_slowly(line: bytes) -> Any:
+    """Return the value of a line as the standard library reads it.
+
+    Raises
+    ------
+    SourceError
+        If the line is blank, no JSON, or nested too deeply.
+    """
     if not line.strip():
         raise SourceError("there is a blank line")
     try:
@@ -57,10 +70,10 @@ def _parse_slowly(line: bytes) -> Any:
     except RecursionError:
         raise SourceError("there is JSON that is nested too deeply") from None
     except ValueError as error:
-        raise SourceError(f"there is no JSON: {explain(error)}") from None
+        raise SourceError(f"there is no JSON: {_explain(error)}") from None
 
 
-def explain(error: ValueError) -> str:
+def _explain(error: ValueError) -> str:
     """Return why a line is no JSON; its column counts from 1, as editors do."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno:,}"

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.damage import Damage
-from zindex.formats.json_lines import cut_lines, decode_with_json, explain, loads
+from zindex.formats.json_lines import cut_lines, decode_with_json, loads, parse_slowly
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.file_list import list_files, named_paths
 from zindex.sources.jsonl_files import JsonlFiles
@@ -248,29 +248,17 @@ def _parse_exactly(line: bytes) -> dict[str, Any]:
     What a fast parser accepts, the standard library reads alike, but for whole numbers of more than
     64 bits, and for what is nested so deeply that one of them gives up.
     """
-    if not line.strip():
-        raise SourceError("there is a blank line")
     record = None
     if loads is not decode_with_json and _LONG_NUMBER not in line.translate(_MARK_DIGITS):
         with suppress(ValueError, RecursionError):
             record = loads(line)
     if record is None or (_may_be_deep(line) and _is_deep(record)):
-        record = _parse_slowly(line)
+        record = parse_slowly(line)
     if not isinstance(record, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(record).__name__}")
     if None in record.values():
         return {name: "" if value is None else value for name, value in record.items()}
     return record
-
-
-def _parse_slowly(line: bytes) -> Any:
-    """Return the value of a line as the standard library reads it."""
-    try:
-        return decode_with_json(line)
-    except RecursionError:
-        raise SourceError("there is JSON that is nested too deeply") from None
-    except ValueError as error:
-        raise SourceError(f"there is no JSON: {explain(error)}") from None
 
 
 def _may_be_deep(line: bytes) -> bool:
