@@ -11,10 +11,10 @@ import torch
 from tests.building.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.config import RunConfig
+from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.run_datasets import open_run
-from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import PlanError, StateMismatchError
 from zindex.loading.loader import loader
 from zindex.loading.state import LoaderState

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.datasets.test_gpt_dataset import open_dataset
+from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch, pin_tensor
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.sample_batch import BatchTensors, SampleBatch, pin_tensor
 from zindex.loading.collate import collate, pin, to_device
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.loading.datasets import Numbers
-from zindex.datasets.sample_batch import SampleBatch
+from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.errors import ConfigError
 from zindex.loading import reading
 from zindex.loading.collate import collate

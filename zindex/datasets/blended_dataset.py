@@ -23,12 +23,12 @@ from zindex.building.blend_arrays import (
     open_blend_arrays,
 )
 from zindex.building.on_demand import Needed, needed_blend
-from zindex.datasets.batch_texts import find_runs
+from zindex.datasets.batching.batch_texts import find_runs
+from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError

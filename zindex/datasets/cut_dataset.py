@@ -13,13 +13,13 @@ import torch
 
 from zindex.building.edits.edited import shuffle_cut
 from zindex.building.edits.used import UsedTable
-from zindex.datasets.batch_tensors import Origin
-from zindex.datasets.batch_texts import Texts
+from zindex.datasets.batching.batch_tensors import Origin
+from zindex.datasets.batching.batch_texts import Texts
+from zindex.datasets.batching.gpt_tensors import make_tensors
+from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.datasets.batching.token_spans import SpanTexts, read_token_spans
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_tensors import make_tensors
-from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
-from zindex.datasets.token_spans import SpanTexts, read_token_spans
 from zindex.plan.journal import Source
 
 Int64Array = npt.NDArray[np.int64]

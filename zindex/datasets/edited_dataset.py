@@ -13,15 +13,15 @@ from zindex.building.blend_arrays import BlendArrays, open_blend_arrays
 from zindex.building.edits.edited import PoolTable
 from zindex.building.edits.journal import RunJournal
 from zindex.building.on_demand import needed_blend
-from zindex.datasets.batch_texts import find_runs
+from zindex.datasets.batching.batch_texts import find_runs
+from zindex.datasets.batching.gpt_batches import is_plain
+from zindex.datasets.batching.gpt_tensors import make_batch
+from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.cut_dataset import CutDataset
-from zindex.datasets.gpt_batches import is_plain
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.ranks import obtain
-from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.utils import Split, current_rank
 from zindex.plan.blend_plan import MAX_INT16_DATASETS
 from zindex.store.identity import fingerprint

@@ -13,7 +13,8 @@ import torch
 
 from zindex.building.arrays import AnyArray, IndexArrays, compute_index_arrays, open_index_arrays
 from zindex.building.on_demand import Needed
-from zindex.datasets.gpt_batches import is_plain, join_parts, require_plain
+from zindex.datasets.batching.gpt_batches import is_plain, join_parts, require_plain
+from zindex.datasets.batching.gpt_tensors import make_batch
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import (
     STORED,
@@ -25,7 +26,6 @@ from zindex.datasets.gpt_index import (
     stored_source,
 )
 from zindex.datasets.gpt_masks import Masks, _get_ltor_masks_and_position_ids, causal_mask
-from zindex.datasets.gpt_tensors import make_batch
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split

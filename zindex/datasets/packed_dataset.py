@@ -14,10 +14,10 @@ import torch
 from zindex.building.on_demand import Needed
 from zindex.building.packed_arrays import PackedArrays, needed_packing, open_packed_arrays
 from zindex.building.source import LengthSource
-from zindex.datasets.gpt_batches import is_plain
+from zindex.datasets.batching.gpt_batches import is_plain
+from zindex.datasets.batching.gpt_sources import is_known
+from zindex.datasets.batching.packed_batches import make_packed_batch
 from zindex.datasets.gpt_index import STORED, index_folder, stored_source
-from zindex.datasets.gpt_sources import is_known
-from zindex.datasets.packed_batches import make_packed_batch
 from zindex.datasets.text_dataset import TextDataset
 from zindex.errors import ConfigError, PlanError
 from zindex.plan.packing import PackingPlan, PackingRules

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
+from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import STORED, document_span
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
@@ -37,7 +37,7 @@ class MakeBatch(Protocol):
         is_padding: npt.NDArray[np.bool_],
         dataset_ids: npt.NDArray[Any] | None,
     ) -> SampleBatch:
-        """Return the samples; see `zindex.datasets.gpt_tensors.make_batch`."""
+        """Return the samples; see `zindex.datasets.batching.gpt_tensors.make_batch`."""
 
 
 class TextDataset(MegatronDataset, Generic[ArraysT]):

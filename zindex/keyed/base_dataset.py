@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.batching.sample_batch import SampleBatch, resolve_positions
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
 from zindex.formats.keyed.detect import detect_format
 from zindex.keyed.record_split import RecordSplit

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from zindex.datasets.sample_batch import BatchTensors, SampleBatch
+from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch
 
 Item = Mapping[str, Any]
 

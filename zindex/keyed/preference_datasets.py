@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_memory import Shapes, allocate_arrays
-from zindex.datasets.sample_batch import BatchTensors, SampleBatch
+from zindex.datasets.batching.batch_memory import Shapes, allocate_arrays
+from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch
 from zindex.errors import SourceError
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, Request, Spans, read_columns

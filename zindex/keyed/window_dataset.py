@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from zindex.datasets.batch_memory import Shapes, allocate_arrays
-from zindex.datasets.sample_batch import BatchTensors, SampleBatch
+from zindex.datasets.batching.batch_memory import Shapes, allocate_arrays
+from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch
 from zindex.errors import ConfigError, PlanError, SourceError
 from zindex.kernels.marks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset

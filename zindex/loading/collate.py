@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from zindex.datasets.sample_batch import BatchTensors, SampleBatch, move_tensor, pin_tensor
+from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch, move_tensor, pin_tensor
 from zindex.errors import PlanError
 
 

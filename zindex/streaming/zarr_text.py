@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from zindex import schema
-from zindex.datasets.batch_memory import allocate_arrays
-from zindex.datasets.sample_batch import SampleBatch, resolve_positions
+from zindex.datasets.batching.batch_memory import allocate_arrays
+from zindex.datasets.batching.sample_batch import SampleBatch, resolve_positions
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
 from zindex.store.identity import fingerprint

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_memory import Shapes, allocate, allocate_arrays
-from zindex.datasets.batch_texts import Texts
+from zindex.datasets.batching.batch_memory import Shapes, allocate, allocate_arrays
+from zindex.datasets.batching.batch_texts import Texts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_masks import causal_mask
 

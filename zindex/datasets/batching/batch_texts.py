@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.gpt_sources import (
+from zindex.datasets.batching.gpt_sources import (
     DocumentGroups,
     Extents,
     read_extents,
     read_tokens,
     token_dtype,
 )
-from zindex.datasets.held_arrays import find_held, take_spans
+from zindex.datasets.batching.held_arrays import find_held, take_spans
 from zindex.store.reader import Spans, read_many
 
 AnyArray = npt.NDArray[Any]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from zindex.datasets import batch_memory
-from zindex.datasets.batch_memory import allocate, take_array, take_bytes
+from zindex.datasets.batching import batch_memory
+from zindex.datasets.batching.batch_memory import allocate, take_array, take_bytes
 
 SIZE = 1 << 17
 

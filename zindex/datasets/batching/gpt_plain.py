@@ -1,7 +1,7 @@
 """Batches of plain GPT samples whose index is in memory: from positions to tensors in one call.
 
 Plain means that nothing depends on the tokens but padding. What is not plain, not in memory, not
-verified yet, not full or not sound is left to ``zindex.datasets.gpt_batches``.
+verified yet, not full or not sound is left to ``zindex.datasets.batching.gpt_batches``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batch_tensors import Tensors, make_room, order_tensors, plain_masks
-from zindex.datasets.batch_texts import cut_slices, order_samples
-from zindex.datasets.held_arrays import find_held
+from zindex.datasets.batching.batch_tensors import Tensors, make_room, order_tensors, plain_masks
+from zindex.datasets.batching.batch_texts import cut_slices, order_samples
+from zindex.datasets.batching.held_arrays import find_held
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.store.sample_reader import SampleIndex, can_read_samples, read_samples
 

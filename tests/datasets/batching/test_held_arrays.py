@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.store.stores import ONE, build_arrays, count_up
-from zindex.datasets import held_arrays
-from zindex.datasets.held_arrays import find_held, take_spans
+from zindex.datasets.batching import held_arrays
+from zindex.datasets.batching.held_arrays import find_held, take_spans
 from zindex.errors import VerificationError
 from zindex.store.open import open_store
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.batch_tensors import (
+from zindex.datasets.batching.batch_tensors import (
     Arrays,
     Origin,
     Tensors,
@@ -17,9 +17,9 @@ from zindex.datasets.batch_tensors import (
     make_room,
     order_tensors,
 )
-from zindex.datasets.batch_texts import ChosenSamples, Texts, choose_samples, locate_parts
+from zindex.datasets.batching.batch_texts import ChosenSamples, Texts, choose_samples, locate_parts
+from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.sample_batch import SampleBatch
 from zindex.errors import VerificationError
 from zindex.plan.packing import PackingRules
 

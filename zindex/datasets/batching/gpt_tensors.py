@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.batch_tensors import (
+from zindex.datasets.batching.batch_tensors import (
     Arrays,
     Origin,
     Tensors,
@@ -18,11 +18,11 @@ from zindex.datasets.batch_tensors import (
     order_tensors,
     plain_masks,
 )
-from zindex.datasets.batch_texts import Texts
-from zindex.datasets.gpt_batches import read_texts
+from zindex.datasets.batching.batch_texts import Texts
+from zindex.datasets.batching.gpt_batches import read_texts
+from zindex.datasets.batching.gpt_plain import read_plain
+from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.gpt_plain import read_plain
-from zindex.datasets.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

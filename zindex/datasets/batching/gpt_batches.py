@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.batch_memory import take_array
-from zindex.datasets.batch_texts import Texts, choose_samples, locate_parts
-from zindex.datasets.gpt_sources import is_known
+from zindex.datasets.batching.batch_memory import take_array
+from zindex.datasets.batching.batch_texts import Texts, choose_samples, locate_parts
+from zindex.datasets.batching.gpt_sources import is_known
 from zindex.errors import ConfigError, VerificationError
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import zindex
 from tests.conftest import FakeTokenizer
 from tests.datasets.test_gpt_dataset import make_config, open_dataset
 from zindex.building.executor import SerialExecutor
-from zindex.datasets import held_arrays
-from zindex.datasets.batch_texts import find_runs
+from zindex.datasets.batching import held_arrays
+from zindex.datasets.batching.batch_texts import find_runs
+from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
-from zindex.datasets.sample_batch import SampleBatch
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, VerificationError
 from zindex.store import reader, round_reader
@@ -221,7 +221,7 @@ def test_rounds_do_not_grow_with_datasets(
         dataset.config = config
     blend = BlendedDataset(datasets, [1, 1, 1, 1], 16, config)
     rounds = []
-    for module in ("blended_dataset", "batch_texts", "gpt_sources"):
+    for module in ("blended_dataset", "batching.batch_texts", "batching.gpt_sources"):
         name = f"zindex.datasets.{module}.read_many"
         monkeypatch.setattr(
             name, lambda wanted: rounds.append(len(wanted)) or reader.read_many(wanted)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.held_arrays import find_held
+from zindex.datasets.batching.held_arrays import find_held
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset

@@ -12,7 +12,7 @@ import zindex
 from tests.conftest import FakeTokenizer
 from tests.datasets.test_gpt_dataset import open_dataset
 from zindex.building.executor import SerialExecutor
-from zindex.datasets import gpt_plain, gpt_tensors
+from zindex.datasets.batching import gpt_plain, gpt_tensors
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.errors import VerificationError
 from zindex.formats.bin_writer import PairWriter

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zindex.datasets.batching.gpt_sources import Extents, read_extents, read_tokens, token_dtype
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.gpt_sources import Extents, read_extents, read_tokens, token_dtype
 from zindex.errors import VerificationError
 from zindex.store.reader import Spans, read_many
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.building.edits.walks import weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
+from zindex.datasets.batching.token_spans import read_token_spans
 from zindex.datasets.run_datasets import open_run
-from zindex.datasets.token_spans import read_token_spans
 from zindex.errors import VerificationError
 
 LENGTHS = [5, 7, 0, 3, 9, 1, 6] * 9

@@ -1,0 +1,1 @@
+"""Many samples made together: their tokens read in a few rounds, their tensors in one piece."""
