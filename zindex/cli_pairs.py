@@ -1,0 +1,1 @@
+"""The commands ``zindex merge`` and ``zindex count``: ``.bin/.idx`` pairs as files."""
