@@ -1,8 +1,9 @@
 """What every Megatron dataset is configured by, checked when it is made."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from zindex.building.waiting import TAKEOVER, TIMEOUT
 from zindex.datasets.utils import Blend, Split, log_single_rank
@@ -25,6 +26,25 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _MOCK_SPLIT = "1,1,1"
+
+
+@dataclass
+class Defaults:
+    """What configurations take for settings of ours that a Megatron script cannot give."""
+
+    allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "order": ("megatron", "scalable"),
+        "store": ("all", "minimal"),
+        "shuffle": ("keyed", "uniform"),
+    }
+
+    order: Order = "megatron"
+    store: Stored = "all"
+    shuffle: Shuffle = "keyed"
+
+
+#: Those of this process; ``zindex.megatron.install`` sets them.
+DEFAULTS = Defaults()
 
 
 @dataclass
@@ -83,16 +103,16 @@ class BlendedMegatronDatasetConfig:
     defer_npy_index_mmap: bool = False
     """Whether an index is looked for at the first sample instead of at once."""
 
-    order: Order = field(default="megatron", kw_only=True)
+    order: Order = field(default_factory=lambda: DEFAULTS.order, kw_only=True)
     """Ours: ``"megatron"`` gives Megatron Core's samples, ``"scalable"`` the parallel order."""
 
-    store: Stored = field(default="all", kw_only=True)
+    store: Stored = field(default_factory=lambda: DEFAULTS.store, kw_only=True)
     """Ours: ``"minimal"`` stores only what the scalable order cannot compute on read."""
 
     grid: ChunkGrid = field(default_factory=ChunkGrid, kw_only=True)
     """Ours: how new index arrays are cut; an index that is there is found whatever its grid."""
 
-    shuffle: Shuffle = field(default="keyed", kw_only=True)
+    shuffle: Shuffle = field(default_factory=lambda: DEFAULTS.shuffle, kw_only=True)
     """Ours: how the scalable order shuffles a blend: ``"keyed"``, or exactly ``"uniform"``."""
 
     renormalize_blend_weights: bool = field(default=False, kw_only=True)

@@ -1,0 +1,142 @@
+"""Megatron's scripts on zindex: the same losses, and no name missing."""
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import WriteCorpus
+from zindex.megatron.install import ALIASES
+
+SCRIPT = Path(__file__).with_name("train_gpt.py")
+ROOT = Path(__file__).parents[2]
+
+needs_megatron = pytest.mark.skipif(
+    importlib.util.find_spec("megatron") is None, reason="megatron-core is not installed"
+)
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python in a process of its own, whose imports nobody has touched."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        timeout=200,
+    )
+
+
+@pytest.fixture
+def data_path(write_corpus: WriteCorpus) -> list[str]:
+    """Two corpora and their weights, as Megatron's command line has them."""
+    generator = np.random.default_rng(7)
+    found = []
+    for weight, name in (("0.3", "a"), ("0.7", "b")):
+        lengths = generator.integers(3, 40, 60)
+        tokens = generator.integers(0, 60, lengths.sum())
+        found += [weight, write_corpus(lengths, name=name, tokens=tokens)]
+    return found
+
+
+@needs_megatron
+def test_unmodified_script_trains_to_the_same_losses(data_path: list[str], tmp_path: Path) -> None:
+    def train(*before: str) -> dict[str, Any]:
+        done = run(*before, str(SCRIPT), str(tmp_path / f"cache{len(before)}"), *data_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    theirs = train()
+    ours = train("-m", "zindex.megatron")
+    assert theirs.pop("module") == "megatron.core.datasets.blended_dataset"
+    assert ours.pop("module") == "zindex.datasets.blended_dataset"
+    assert ours == theirs
+    scalable = train("-m", "zindex.megatron", "--order", "scalable")
+    assert scalable["module"] == "zindex.datasets.blended_dataset"
+    assert scalable["losses"] != theirs["losses"]
+
+
+@needs_megatron
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in ALIASES if name.startswith("megatron.core.")])
+def test_no_name_of_megatron_core_is_missing(name: str) -> None:
+    theirs = importlib.import_module(name)
+    ours = importlib.import_module(ALIASES[name])
+    missing = sorted(own_names(theirs) - set(dir(ours)))
+    assert not missing
+
+
+def own_names(module: ModuleType) -> set[str]:
+    """Return what a module defines itself: what others import from it."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__ and not name.startswith("__")
+    }
+
+
+@needs_megatron
+def test_every_way_to_import_gives_ours() -> None:
+    done = run(
+        "-c",
+        "import zindex.megatron; zindex.megatron.install()\n"
+        "import megatron.core.datasets.gpt_dataset\n"
+        "from megatron.core.datasets import indexed_dataset, utils\n"
+        "from megatron.core.datasets.utils import Split\n"
+        "import zindex.datasets.gpt_dataset as ours\n"
+        "import zindex.datasets.utils, importlib\n"
+        "assert megatron.core.datasets.gpt_dataset is ours\n"
+        "assert indexed_dataset.__name__ == 'zindex.datasets.indexed_dataset'\n"
+        "assert utils is zindex.datasets.utils and Split is utils.Split\n"
+        "assert ours.__spec__.name == ours.__name__\n"
+        "assert importlib.import_module('megatron.core.utils').__name__ == 'megatron.core.utils'\n"
+        "zindex.megatron.install(order='scalable')\n"
+        "from megatron.core.datasets.gpt_dataset import GPTDatasetConfig\n"
+        "from zindex.datasets.blended_megatron_dataset_config import DEFAULTS\n"
+        "assert DEFAULTS.order == 'scalable'",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_megatron
+def test_too_late_is_said() -> None:
+    done = run(
+        "-c",
+        "import megatron.core.datasets.utils, zindex.megatron\nzindex.megatron.install()",
+    )
+    assert done.returncode == 1
+    assert (
+        "install must come before Megatron's datasets are imported, but "
+        "megatron.core.datasets.utils is there already; make it the first line" in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("order='random'", "order must be 'megatron' or 'scalable', got 'random'"),
+        ("seed=1", "a default must be one of order, store, shuffle, got 'seed'"),
+    ],
+)
+def test_unknown_defaults_are_refused_and_change_nothing(settings: str, message: str) -> None:
+    done = run(
+        "-c",
+        "import sys, zindex.megatron\n"
+        "try:\n"
+        f"    zindex.megatron.install(store='minimal', {settings})\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+        "from zindex.datasets.blended_megatron_dataset_config import DEFAULTS\n"
+        "assert DEFAULTS.store == 'all'",
+    )
+    assert done.returncode == 0, done.stderr
+    assert message in done.stdout

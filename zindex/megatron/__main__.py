@@ -1,0 +1,53 @@
+"""Run a Megatron script on zindex: ``python -m zindex.megatron [--order scalable] SCRIPT ...``."""
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+import click
+
+from zindex.errors import ZindexError
+from zindex.megatron.install import install
+
+
+@click.command(
+    "python -m zindex.megatron",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option(
+    "--order",
+    type=click.Choice(["megatron", "scalable"]),
+    default="megatron",
+    show_default=True,
+    help="The order of samples: Megatron's own, or the one that thousands of cores build.",
+)
+@click.option(
+    "--store",
+    type=click.Choice(["all", "minimal"]),
+    default="all",
+    show_default=True,
+    help="Whether what the scalable order can compute on read is stored too.",
+)
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
+@click.argument("script", metavar="SCRIPT")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_script(
+    order: str, store: str, is_module: bool, script: str, arguments: Sequence[str]
+) -> None:
+    """Run a Megatron script, unchanged, with zindex's datasets in place of Megatron's."""
+    try:
+        install(order=order, store=store)
+    except ZindexError as error:
+        raise click.ClickException(str(error)) from error
+    sys.argv = [script, *arguments]
+    if is_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        return
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    run_script(standalone_mode=True)
