@@ -18,7 +18,10 @@ from zindex.building.executor import SerialExecutor
 from zindex.datasets import blended_megatron_dataset_builder, ranks
 from zindex.datasets.blend_requests import request_splits
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.blended_megatron_dataset_builder import (
+    BlendedMegatronDatasetBuilder,
+    _get_size_per_split_per_dataset,
+)
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.utils import Split
@@ -648,3 +651,8 @@ def test_a_stopped_builder_leaves_no_thread(paths: list[str], tmp_path: Path) ->
     with pytest.raises(SourceError, match="nowhere"):
         build([900, 0, 0], blend=([*paths, "/nowhere"], [1] * 4), split="1", **settings)
     assert threading.active_count() == before
+
+
+def test_sizes_of_members_need_weights_that_add_up() -> None:
+    with pytest.raises(ConfigError, match=r"must add up to 1, got a sum of 0.8; divide them"):
+        _get_size_per_split_per_dataset([0.3, 0.5], [10])

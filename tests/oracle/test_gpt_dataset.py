@@ -358,3 +358,24 @@ def test_mock(megatron: Any, split: our_utils.Split, num_samples: int | None) ->
         expected = theirs.dataset.get(*arguments)
         assert_same_array(ours.dataset.get(*arguments), expected, str(arguments))
     assert_same_array(ours.dataset[9], theirs.dataset[9], "document")
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_functions_that_draw_from_a_given_generator(megatron: Any, number: int) -> None:
+    """The module's own functions, which other projects call, leave the generator where they do."""
+    draw = np.random.default_rng(number)
+    documents = np.arange(draw.integers(0, 5), draw.integers(5, 60))
+    num_epochs, is_separate = int(draw.integers(1, 5)), bool(draw.integers(2))
+    total = int(draw.integers(1, 90))
+    first = int(draw.integers(1, total + 1))
+    states = [np.random.RandomState(number) for _ in range(2)]
+    for module, state in zip((our_gpt, megatron.gpt), states, strict=True):
+        arrays = (
+            module._build_document_index(documents, num_epochs, state, is_separate),
+            module._build_shuffle_index(first, total, state),
+        )
+        if module is our_gpt:
+            ours = arrays
+    for mine, theirs in zip(ours, arrays, strict=True):
+        assert_same_array(mine, theirs)
+    assert states[0].random() == states[1].random()

@@ -166,7 +166,8 @@ def _request_blend(
     paths = [paths[i] for i in kept]
     shares = normalize([weights[i] for i in kept])
     targets = [math.ceil(size * share) for share in shares]
-    wanted = [math.ceil(target * (1 + config.mid_level_dataset_surplus)) for target in targets]
+    sizes = _get_size_per_split_per_dataset(shares, [size], config.mid_level_dataset_surplus)
+    wanted = [of_split for (of_split,) in sizes]
     total = sum(targets)
     if config.renormalize_blend_weights and total:
         shares = [target / total for target in targets]
@@ -177,6 +178,46 @@ def _request_blend(
         counts = BlendPlan.weighted(shares, size, split=split.name, order="scalable").counts
         wanted = np.maximum(wanted, counts).tolist()
     return SplitRequest(split, bookends, [*paths], [*wanted], "blend", shares, total)
+
+
+def _get_size_per_split_per_dataset(
+    normalized_weights: Sequence[float], target_size_per_split: Sequence[int], surplus: float = 0.0
+) -> list[list[int]]:
+    """Return how many samples each split asks of each dataset, with Megatron's roundings.
+
+    Parameters
+    ----------
+    normalized_weights
+        One per dataset, together 1.
+    target_size_per_split
+        Samples wanted of each split's blend.
+    surplus
+        Share of samples asked for beyond what a weight asks for.
+
+    Returns
+    -------
+    sizes
+        Datasets by splits.
+
+    Raises
+    ------
+    ConfigError
+        If the weights do not add up to 1.
+
+    Examples
+    --------
+    >>> _get_size_per_split_per_dataset([0.3, 0.7], [1000, 10, 1], surplus=0.005)
+    [[302, 4, 2], [704, 8, 2]]
+    """
+    total = math.fsum(normalized_weights)
+    if not math.isclose(total, 1.0, rel_tol=1e-5, abs_tol=1e-8):
+        raise ConfigError(
+            f"normalized_weights must add up to 1, got a sum of {total}; divide them by it"
+        )
+    return [
+        [math.ceil(math.ceil(size * weight) * (1 + surplus)) for size in target_size_per_split]
+        for weight in normalized_weights
+    ]
 
 
 def positive_weights(weights: Sequence[float], names: Sequence[Any], where: str) -> list[int]:

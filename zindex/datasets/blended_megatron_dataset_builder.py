@@ -13,7 +13,12 @@ import numpy as np
 import torch
 
 from zindex.building.on_demand import Builds, needed_blend
-from zindex.datasets.blend_requests import SplitRequest, check_sizes, request_splits
+from zindex.datasets.blend_requests import (
+    SplitRequest,
+    _get_size_per_split_per_dataset,
+    check_sizes,
+    request_splits,
+)
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.gpt_index import STORED
@@ -22,6 +27,14 @@ from zindex.datasets.ranks import collect, open_builds, open_meeting
 from zindex.datasets.utils import log_single_rank
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.plan.split import split_range
+
+__all__ = [
+    "BlendedMegatronDatasetBuilder",
+    "DistributedDataset",
+    "MidLevelDataset",
+    "TopLevelDataset",
+    "_get_size_per_split_per_dataset",
+]
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ from zindex.datasets.batching.gpt_tensors import make_batch
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import (
     STORED,
+    _build_document_index,
+    _build_shuffle_index,
     index_folder,
     index_needed,
     memory_facts,
@@ -39,6 +41,8 @@ __all__ = [
     "GPTDatasetConfig",
     "MockGPTDataset",
     "MockGPTLowLevelDataset",
+    "_build_document_index",
+    "_build_shuffle_index",
     "_get_ltor_masks_and_position_ids",
 ]
 

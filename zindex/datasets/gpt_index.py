@@ -147,3 +147,71 @@ def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:
 def index_needed(low_level_dataset: Any, plan: IndexPlan, folder: str) -> Needed:
     """Return the need for the index of a dataset on disk."""
     return needed_index(plan, stored_source(low_level_dataset), folder)
+
+
+def _build_document_index(
+    documents: npt.NDArray[np.integer[Any]],
+    num_epochs: int,
+    numpy_random_state: np.random.RandomState,
+    separate_final_epoch: bool,
+) -> npt.NDArray[np.int32]:
+    """Return the documents of some epochs in shuffled order, drawn from a given generator.
+
+    Datasets do not come here: their indices are built by ``zindex.building``, from a seed.
+
+    Parameters
+    ----------
+    documents
+        Shape (documents,), of one epoch.
+    num_epochs
+        Epochs.
+    numpy_random_state
+        The generator; it moves on.
+    separate_final_epoch
+        Whether the last epoch is shuffled by itself.
+
+    Returns
+    -------
+    document_index
+        Shape (num_epochs * documents,), int32.
+
+    Notes
+    -----
+    Source: Megatron Core ``gpt_dataset``, bit by bit.
+    """
+    together = num_epochs - 1 if separate_final_epoch and num_epochs > 1 else num_epochs
+    epochs = np.tile(np.asarray(documents).astype(np.int32), num_epochs)
+    cut = together * len(documents)
+    numpy_random_state.shuffle(epochs[:cut])
+    if cut < epochs.size:
+        numpy_random_state.shuffle(epochs[cut:])
+    return epochs
+
+
+def _build_shuffle_index(
+    num_samples: int, total_size: int, numpy_random_state: np.random.RandomState
+) -> npt.NDArray[np.uint32] | npt.NDArray[np.int64]:
+    """Return samples in shuffled order: the first ones among themselves, then the others.
+
+    Datasets do not come here, as with ``_build_document_index``.
+
+    Parameters
+    ----------
+    num_samples
+        The first ones.
+    total_size
+        All of them.
+    numpy_random_state
+        The generator; it moves on.
+
+    Returns
+    -------
+    shuffle_index
+        Shape (total_size,), uint32, or int64 from ``2**32 - 2`` samples on.
+    """
+    dtype = np.int64 if total_size >= np.iinfo(np.uint32).max - 1 else np.uint32
+    samples = np.arange(total_size, dtype=dtype)
+    numpy_random_state.shuffle(samples[:num_samples])
+    if num_samples < total_size:
+        numpy_random_state.shuffle(samples[num_samples:])
+    return samples
