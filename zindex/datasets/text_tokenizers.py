@@ -1,0 +1,420 @@
+"""Tokenizers of files as Megatron's datasets and training scripts want them.
+
+What makes ids of texts lives in ``zindex.text.tokenizers``, which ``zindex tokenize`` uses alone.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zindex.datasets.megatron_tokenizer import MegatronTokenizer
+from zindex.errors import ConfigError
+from zindex.text.chat_template import open_template
+from zindex.text.tokenizer_settings import TokenizerSettings
+from zindex.text.tokenizers.opening import (
+    MEGATRON_TYPES,
+    WITHOUT_FILES,
+    find_library,
+    open_text_tokenizer,
+)
+from zindex.text.tokenizers.text_tokenizer import NAMES, TextTokenizer
+
+_METADATA_FILE = "tokenizer_metadata.json"
+_MODEL_TYPES = ("default", "gpt", "mamba", "bert", "t5")
+# Arguments of Megatron's that say how a tokenizer is downloaded or which code of its is run: here
+# nothing is downloaded and no code is run.
+_LOADING = ("use_fast", "trust_remote_code")
+
+
+class MegatronTokenizerText(MegatronTokenizer):
+    """A tokenizer of a file, with the names of Megatron's legacy and newer tokenizers.
+
+    Parameters
+    ----------
+    path
+        Its file or folder; None for libraries that read none.
+    config
+        ``library``, as of `zindex.text.tokenizers.opening.open_text_tokenizer` (None tells it from
+        the file), ``chat_template``, ``model_type`` and what else belongs to it: these become
+        attributes.
+    options
+        Arguments of the library's class.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing or damaged, or an option does not belong to its library.
+
+    Notes
+    -----
+    Special tokens that the tokenizer lacks raise NotImplementedError, as of `MegatronTokenizer`;
+    datasets then take -1 for padding. It pickles by path.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        settings = dict(config or {})
+        super().__init__(*([] if path is None else [os.fspath(path)]), **options)
+        self.path = None if path is None else os.fspath(path)
+        self.additional_args = options
+        for name, value in settings.items():
+            setattr(self, name, value)
+        given = {name: value for name, value in options.items() if name not in _LOADING}
+        if settings.get("library") == "megatron":
+            source, library, given = _resolve_megatron(self.path, given)
+        else:
+            source, library = self.path, settings.get("library", "")
+        template = given.pop("chat_template", None)
+        extra = given.pop("additional_special_tokens", None)
+        if not library and source is not None:
+            library = find_library(source)
+        self.library = library
+        self._tokenizer: TextTokenizer = open_text_tokenizer(source, library or None, **given)
+        if extra:
+            self._tokenizer.add_special_tokens(list(extra))
+        # In Megatron's order: of its metadata, of the tokenizer, of the arguments.
+        templates = (settings.get("chat_template"), self._tokenizer.chat_template, template)
+        self.chat_template = next((text for text in templates if text is not None), None)
+
+    @staticmethod
+    def from_pretrained(
+        tokenizer_path: str | os.PathLike[str] | None = None,
+        metadata_path: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> "MegatronTokenizerText":
+        """Open a tokenizer by its metadata, as Megatron's ``MegatronTokenizer.from_pretrained``.
+
+        Parameters
+        ----------
+        tokenizer_path
+            Its file or folder; None for libraries that read none.
+        metadata_path
+            The metadata, or their file; None takes ``tokenizer_metadata.json`` beside the
+            tokenizer, and where there is none, what the tokenizer's own file tells.
+        options
+            Arguments of the library's class.
+
+        Raises
+        ------
+        ConfigError
+            If the metadata are missing or no JSON object, or name a class of their own.
+        """
+        is_file = isinstance(metadata_path, str | os.PathLike) and bool(os.fspath(metadata_path))
+        if isinstance(metadata_path, Mapping):
+            metadata: dict[str, Any] = dict(metadata_path) | {"metadata_path": None}
+        elif is_file or (tokenizer_path is not None and _beside(tokenizer_path).is_file()):
+            file = Path(metadata_path) if is_file else _beside(tokenizer_path)  # type: ignore[arg-type]
+            metadata = _read_metadata(file) | {"metadata_path": str(file)}
+        elif metadata_path:
+            raise ConfigError(
+                "metadata_path must be a path or a mapping, got "
+                f"{type(metadata_path).__name__}; pass one of these"
+            )
+        else:
+            metadata = {"metadata_path": None}
+        if metadata.get("class_path") or metadata.get("tokenizer_class"):
+            named = metadata.get("class_path") or metadata["tokenizer_class"]
+            if not str(named).startswith("megatron.core.tokenizers."):
+                raise ConfigError(
+                    f"metadata of a tokenizer must name no class of their own, got {named!r}: no "
+                    "code of a tokenizer is run; make the object of that class yourself"
+                )
+        return MegatronTokenizerText(tokenizer_path, metadata, **options)
+
+    @staticmethod
+    def write_metadata(
+        tokenizer_path: str | os.PathLike[str],
+        tokenizer_library: str,
+        model_type: str | None = None,
+        tokenizer_class: type | None = None,
+        chat_template: str | None = None,
+        overwrite: bool = False,
+        metadata_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Write the metadata of a tokenizer, which `from_pretrained` reads.
+
+        Parameters
+        ----------
+        tokenizer_path
+            Its file or folder.
+        tokenizer_library
+            What reads it.
+        model_type
+            ``"gpt"``, ``"bert"``, ``"t5"``, ``"mamba"`` or ``"default"``, which None means unless
+            there is a class.
+        tokenizer_class
+            The class of its own that Megatron makes of it.
+        chat_template
+            Its chat template.
+        overwrite
+            Whether metadata that are there may be replaced.
+        metadata_path
+            Where to write; None: ``tokenizer_metadata.json`` beside the tokenizer.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such tokenizer, library or model type, or metadata are there.
+        """
+        if not os.path.exists(tokenizer_path):
+            raise ConfigError(
+                f"tokenizer_path must be a tokenizer, there is none at {os.fspath(tokenizer_path)};"
+                " save it there first"
+            )
+        libraries = ("sentencepiece", "huggingface", "megatron", "tiktoken", *WITHOUT_FILES)
+        if tokenizer_library not in libraries:
+            raise ConfigError(
+                f"tokenizer_library must be one of {', '.join(libraries)}, got "
+                f"{tokenizer_library!r}; name one of these"
+            )
+        if model_type is None and tokenizer_class is None:
+            model_type = "default"
+        if model_type is not None and model_type not in _MODEL_TYPES:
+            raise ConfigError(
+                f"model_type must be one of {', '.join(_MODEL_TYPES)}, got {model_type!r}; name "
+                "one of these"
+            )
+        path = _beside(tokenizer_path) if metadata_path is None else Path(metadata_path)
+        if path.exists() and not overwrite:
+            raise ConfigError(f"{path} exists; pass overwrite=True to replace it")
+        metadata = {
+            "library": tokenizer_library,
+            "class_name": tokenizer_class.__name__ if tokenizer_class else None,
+            "class_path": tokenizer_class.__module__ if tokenizer_class else None,
+            "model_type": model_type,
+            "chat_template": chat_template,
+        }
+        path.write_text(json.dumps(metadata), "utf-8")
+
+    def tokenize(self, text: str) -> list[int]:  # type: ignore[override]
+        """Return the token ids of a text, as a list as Megatron's libraries do."""
+        return self._tokenizer.text_to_ids(text)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Return the text of token ids."""
+        return self._tokenizer.ids_to_text(ids)
+
+    def offsets(self, ids: list[int], text: str) -> list[int]:
+        """Return where in the text each token starts; NotImplementedError where not known."""
+        return self._tokenizer.offsets(ids, text)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        chat_template: str | None = None,
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        **variables: Any,
+    ) -> str | list[int]:
+        """Return a dialogue as text, or as ids.
+
+        Parameters
+        ----------
+        conversation
+            Messages with ``role`` and ``content``.
+        chat_template
+            The text of a template; None: the tokenizer's own.
+        tokenize
+            Whether to return ids.
+        add_generation_prompt
+            Whether the next answer is asked for at the end.
+        variables
+            What the template is given besides.
+
+        Raises
+        ------
+        ConfigError
+            If there is no template.
+        """
+        text = self.chat_template if chat_template is None else chat_template
+        if text is None:
+            raise ConfigError(
+                "apply_chat_template needs a chat template, this tokenizer has none; pass "
+                "chat_template"
+            )
+        known = TokenizerSettings(self._tokenizer.special_tokens_map, {"default": text})
+        template = open_template(None, known, variables=variables)
+        assert template is not None  # there is a text
+        rendered = template.render(list(conversation), add_generation_prompt=add_generation_prompt)
+        return self._tokenizer.text_to_ids(rendered) if tokenize else rendered
+
+    def add_special_tokens(self, special_tokens: Mapping[str, Any] | Sequence[str]) -> None:
+        """Name special tokens; see `zindex.text.tokenizers.text_tokenizer.TextTokenizer`."""
+        self._tokenizer.add_special_tokens(special_tokens)
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """Token texts to ids, by id."""
+        return self._tokenizer.vocab
+
+    @property
+    def inv_vocab(self) -> dict[int, str]:
+        """Ids to token texts, by id."""
+        return self._tokenizer.inv_vocab
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self._tokenizer.vocab_size
+
+    @property
+    def special_tokens_dict(self) -> dict[str, int]:
+        """Ids of the special tokens that have names, by these, such as ``eos_token``."""
+        found = {f"{name}_token": self._tokenizer.special_id(f"{name}_token") for name in NAMES}
+        return {name: number for name, number in found.items() if number is not None}
+
+    @property
+    def additional_special_tokens(self) -> list[str]:
+        """Texts of the special tokens without names, such as T5's sentinels."""
+        return list(self._tokenizer.additional_special_tokens)
+
+    @property
+    def additional_special_tokens_ids(self) -> list[int]:
+        """Ids of the special tokens without names."""
+        return self._tokenizer.tokens_to_ids(self._tokenizer.additional_special_tokens)
+
+    def _special(self, name: str) -> int:
+        """Return the id of a special token; NotImplementedError where there is none."""
+        found = self._tokenizer.special_id(f"{name}_token")
+        if found is None:
+            self._refuse("attribute", name)
+        return found
+
+    @property
+    def cls(self) -> int:
+        """Id of the classification token."""
+        return self._special("cls")
+
+    @property
+    def sep(self) -> int:
+        """Id of the separator."""
+        return self._special("sep")
+
+    @property
+    def pad(self) -> int:
+        """Id of padding."""
+        return self._special("pad")
+
+    @property
+    def bos(self) -> int:
+        """Id of the beginning of a sequence."""
+        return self._special("bos")
+
+    @property
+    def eos(self) -> int:
+        """Id of the end of a sequence."""
+        return self._special("eos")
+
+    @property
+    def mask(self) -> int:
+        """Id of the mask token."""
+        return self._special("mask")
+
+    @property
+    def unk(self) -> int:
+        """Id of the token for what is unknown."""
+        return self._special("unk")
+
+    @property
+    def eod(self) -> int:
+        """Id of the end of a document; that of a sequence where there is no other."""
+        found = self._tokenizer.eod
+        if found is None:
+            self._refuse("attribute", "eod")
+        return found
+
+    # The names of NeMo.
+    cls_id, sep_id, pad_id, bos_id, eos_id, mask_id, unk_id = cls, sep, pad, bos, eos, mask, unk
+
+    @property
+    def vocab_file(self) -> str | None:
+        """Path of the vocabulary, if it was given."""
+        found = self.additional_args.get("vocab_file")
+        return None if found is None else os.fspath(found)
+
+    @property
+    def merges_file(self) -> str | None:
+        """Path of the merges of a BPE, if it was given."""
+        found = self.additional_args.get("merges_file")
+        return None if found is None else os.fspath(found)
+
+
+class WordPieceTokenizer(MegatronTokenizerText):
+    """BERT's tokenizer; see `zindex.text.tokenizers.wordpiece.WordPieceTokenizer`."""
+
+    def __init__(
+        self,
+        vocab_file: str | os.PathLike[str],
+        lower_case: bool = True,
+        vocab_extra_ids: int = 0,
+    ) -> None:
+        super().__init__(
+            vocab_file,
+            {"library": "wordpiece"},
+            lower_case=lower_case,
+            vocab_extra_ids=vocab_extra_ids,
+        )
+
+
+class NullTokenizer(MegatronTokenizerText):
+    """Ids written as text; see `zindex.text.tokenizers.null_tokenizer.NullTokenizer`."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(None, {"library": "null"}, vocab_size=vocab_size)
+
+
+def _resolve_megatron(
+    path: str | None, options: Mapping[str, Any]
+) -> tuple[str | None, str, dict[str, Any]]:
+    """Return the file, the library and the options of one of Megatron's tokenizers by name."""
+    given = dict(options)
+    vocab = given.pop("vocab_file", None)
+    given.pop("include_special_tokens", None)  # its tokenizers put none around a text
+    known = ("BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer")
+    if path not in known:
+        raise ConfigError(
+            f"a tokenizer of the library megatron must be one of {', '.join(known)}, got {path!r}; "
+            "name one of these"
+        )
+    if vocab is None:
+        raise ConfigError(
+            f"{path} must have a vocab_file, got none; nothing is downloaded: save it first and "
+            "pass its path"
+        )
+    if path != "GPT2BPETokenizer":
+        given.pop("merges_file", None)
+    library, own = MEGATRON_TYPES[path]
+    return os.fspath(vocab), library, {**own, **given}
+
+
+def _beside(tokenizer_path: str | os.PathLike[str]) -> Path:
+    """Return where a tokenizer's metadata are."""
+    path = Path(tokenizer_path)
+    return (path if path.is_dir() else path.parent) / _METADATA_FILE
+
+
+def _read_metadata(file: Path) -> dict[str, Any]:
+    """Return the metadata of a file."""
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"metadata of a tokenizer must be there, there is no {file}; write them with "
+            "write_metadata"
+        ) from None
+    except ValueError as error:
+        raise ConfigError(
+            f"{file} must hold the metadata of a tokenizer as JSON: {error}; write them again"
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{file} must hold a JSON object, it is of type {type(found).__name__}; write it again"
+        )
+    return found

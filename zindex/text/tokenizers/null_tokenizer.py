@@ -1,0 +1,204 @@
+"""Tokenizers without a vocabulary: ids written as text, and bytes."""
+
+from collections.abc import Iterable, Sequence
+
+from zindex.errors import ConfigError
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer
+
+_NUM_BYTES = 256
+
+
+class NullTokenizer(TextTokenizer):
+    """Ids written in decimal with blanks between; for tests and mock data.
+
+    Parameters
+    ----------
+    vocab_size
+        Ids that texts may hold, >= 1; the end of a document gets the next one.
+
+    Raises
+    ------
+    ConfigError
+        If that is not positive.
+
+    Notes
+    -----
+    There is no padding, and ``cls``, ``sep`` and ``mask`` are -1. Source: Megatron Core
+    ``tokenizers/text/libraries/null_tokenizer.py``.
+
+    Examples
+    --------
+    >>> tokenizer = NullTokenizer(10)
+    >>> tokenizer.text_to_ids("3 1 4"), tokenizer.eod, tokenizer.vocab_size
+    ([3, 1, 4], 10, 11)
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        if int(vocab_size) < 1:
+            raise ConfigError(
+                f"vocab_size of a NullTokenizer must be at least 1, got {vocab_size}; give the ids "
+                "that texts may hold"
+            )
+        super().__init__(vocab_size=int(vocab_size))
+        self._num_ids = int(vocab_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, with the end of a document."""
+        return self._num_ids + 1
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """Numbers as text to themselves."""
+        return {str(number): number for number in range(self.vocab_size)}
+
+    @property
+    def eod(self) -> int:
+        """Id of the end of a document: the highest."""
+        return self._num_ids
+
+    def special_id(self, name: str) -> int | None:
+        """Return -1 for the tokens that Megatron's null tokenizer has so, None for others."""
+        if name in ("cls_token", "sep_token", "mask_token"):
+            return -1
+        return self._num_ids if name == "eos_token" else None
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Return the numbers of each text; ConfigError if one holds something else."""
+        return [list(map(self._take, text.split())) for text in texts]
+
+    def _take(self, word: str) -> int:
+        """Return the id that a word is."""
+        found = self.token_to_id(word)
+        if found is None:
+            raise ConfigError(
+                f"a text for the NullTokenizer must be ids from 0 to {self._num_ids} with blanks "
+                f"between, got {word!r}; take a tokenizer with a vocabulary for other texts"
+            )
+        return found
+
+    def ids_to_text(self, ids: Iterable[int]) -> str:
+        """Return ids as text."""
+        return " ".join(str(int(number)) for number in ids)
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id that a text is, or None."""
+        is_id = token.isascii() and token.isdecimal() and int(token) < self.vocab_size
+        return int(token) if is_id else None
+
+    def id_to_token(self, number: int) -> str | None:
+        """Return an id as text, or None if there is none such."""
+        return str(number) if 0 <= number < self.vocab_size else None
+
+    def offsets(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return the character at which each id starts."""
+        starts, place = [], 0
+        for number in ids:
+            starts.append(place)
+            place += 1 + len(str(number))
+        return starts
+
+
+class ByteLevelTokenizer(TextTokenizer):
+    """The bytes of a text in UTF-8.
+
+    Parameters
+    ----------
+    special_tokens
+        Texts of tokens that get ids at the end of the vocabulary, the first the highest.
+    vocab_size
+        Ids without these, >= 256.
+    eos_id, pad_id, bos_id
+        Ids of the end of a text, of padding and of its beginning; None for none.
+
+    Raises
+    ------
+    ConfigError
+        If the vocabulary has no room for all bytes.
+
+    Notes
+    -----
+    Source: Megatron Core ``tokenizers/text/libraries/bytelevel_tokenizer.py``, where a beginning
+    that is None counts as id None; the text of ids ends without white space, as there.
+
+    Examples
+    --------
+    >>> tokenizer = ByteLevelTokenizer(["<image>"])
+    >>> tokenizer.text_to_ids("ab"), tokenizer.token_to_id("<image>"), tokenizer.eod
+    ([97, 98], 512, 0)
+    """
+
+    def __init__(
+        self,
+        special_tokens: Sequence[str] = (),
+        vocab_size: int = 512,
+        eos_id: int | None = 0,
+        pad_id: int | None = 1,
+        bos_id: int | None = None,
+    ) -> None:
+        if vocab_size < _NUM_BYTES:
+            raise ConfigError(
+                f"vocab_size of a ByteLevelTokenizer must be at least {_NUM_BYTES}, for every "
+                f"byte, got {vocab_size}; raise it"
+            )
+        super().__init__(
+            special_tokens=tuple(special_tokens),
+            vocab_size=vocab_size,
+            eos_id=eos_id,
+            pad_id=pad_id,
+            bos_id=bos_id,
+        )
+        self._num_ids = vocab_size + len(special_tokens)
+        self._special = {text: self._num_ids - 1 - i for i, text in enumerate(special_tokens)}
+        self.additional_special_tokens = list(special_tokens)
+        self._ids = {"eos_token": eos_id, "pad_token": pad_id, "bos_token": bos_id}
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, with special tokens."""
+        return self._num_ids
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """Every byte as the character of its number, and the special tokens."""
+        found = {chr(number): number for number in range(_NUM_BYTES)}
+        return found | dict(sorted(self._special.items(), key=lambda pair: pair[1]))
+
+    def special_id(self, name: str) -> int | None:
+        """Return the id of a special token by its name, or None."""
+        return self._ids.get(name)
+
+    @property
+    def eod(self) -> int | None:
+        """Id of the end of a document."""
+        return self._ids["eos_token"]
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Return the bytes of each text."""
+        return [list(text.encode()) for text in texts]
+
+    def ids_to_text(self, ids: Iterable[int]) -> str:
+        """Return the text of bytes; other ids and what is no UTF-8 are left out."""
+        content = bytes(int(number) for number in ids if number < _NUM_BYTES)
+        return content.decode(errors="ignore").rstrip()
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a special token or of one character below 256, or None."""
+        if token in self._special:
+            return self._special[token]
+        return ord(token) if len(token) == 1 and ord(token) < _NUM_BYTES else None
+
+    def id_to_token(self, number: int) -> str | None:
+        """Return the text of an id, or None."""
+        if 0 <= number < _NUM_BYTES:
+            return chr(number)
+        return {place: text for text, place in self._special.items()}.get(number)
+
+    def offsets(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return the character that each byte is of."""
+        starts = [i for i, letter in enumerate(text) for _ in letter.encode()]
+        return starts[: len(ids)]
