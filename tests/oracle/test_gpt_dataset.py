@@ -376,6 +376,6 @@ def test_functions_that_draw_from_a_given_generator(megatron: Any, number: int) 
         )
         if module is our_gpt:
             ours = arrays
-    for mine, theirs in zip(ours, arrays, strict=True):
-        assert_same_array(mine, theirs)
+    for name, mine, theirs in zip(("documents", "shuffle"), ours, arrays, strict=True):
+        assert_same_array(mine, theirs, name)
     assert states[0].random() == states[1].random()
