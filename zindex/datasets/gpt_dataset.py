@@ -83,6 +83,8 @@ class GPTDataset(TextDataset[IndexArrays]):
         If another rank should have built the index and has not.
     """
 
+    config: GPTDatasetConfig
+
     _epochs: EpochPlan
     _make_together = staticmethod(make_batch)
     _read_index = staticmethod(open_index_arrays)

@@ -17,6 +17,7 @@ from zindex.building.source import LengthSource
 from zindex.datasets.batching.gpt_batches import is_plain
 from zindex.datasets.batching.gpt_sources import is_known
 from zindex.datasets.batching.packed_batches import make_packed_batch
+from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import STORED, index_folder, stored_source
 from zindex.datasets.text_dataset import TextDataset
 from zindex.errors import ConfigError, PlanError
@@ -62,6 +63,8 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     NotReadyError
         If another rank should have built the index and has not.
     """
+
+    config: GPTDatasetConfig
 
     _make_together = staticmethod(make_packed_batch)
     _read_index = staticmethod(open_packed_arrays)

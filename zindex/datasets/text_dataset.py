@@ -1,4 +1,4 @@
-"""What GPT datasets and packed ones have in common: an index that is found, built or waited for."""
+"""What datasets of tokenised text have in common: an index that is found, built or waited for."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
 from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import STORED, document_span
 from zindex.datasets.indexed_dataset import IndexedDataset
@@ -56,8 +57,6 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         If another rank should have built the index and has not.
     """
 
-    config: GPTDatasetConfig
-
     #: How samples of several such datasets are made together.
     _make_together: ClassVar[MakeBatch]
 
@@ -68,7 +67,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         indexed_indices: npt.NDArray[np.integer[Any]] | range,
         num_samples: int | None,
         index_split: Split,
-        config: GPTDatasetConfig,
+        config: BlendedMegatronDatasetConfig,
     ) -> None:
         super().__init__(
             indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
@@ -78,10 +77,13 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         self._rank = current_rank()
         self._store: Store | None = None
         self._arrays: ArraysT | None = None
-        if config.defer_npy_index_mmap:
-            return
-        if isinstance(indexed_dataset, STORED):
-            obtain(self._needed, self._receive, self._rank, config)
+        if not config.defer_npy_index_mmap:
+            self._request_index()
+
+    def _request_index(self) -> None:
+        """Have the index found or built; together with those of others if they are collected."""
+        if isinstance(self._dataset, STORED):
+            obtain(self._needed, self._receive, self._rank, self.config)
         else:
             self._open_arrays()
 
@@ -159,7 +161,8 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
     def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
         """Return the samples of a batch, read together."""
         numbers, is_padding = resolve_positions(positions, len(self), self._where)
-        dataset_ids = np.zeros(len(numbers), np.int16) if self.config.with_provenance else None
+        tells = getattr(self.config, "with_provenance", False)
+        dataset_ids = np.zeros(len(numbers), np.int16) if tells else None
         which = np.zeros(len(numbers), np.int64)
         return self._make_together([self], which, numbers, is_padding, dataset_ids)
 

@@ -69,7 +69,7 @@ class ChosenSamples:
 
     def read(self, name: str, starts: Int64Array, stops: Int64Array) -> Int64Array:
         """Return rows ``[starts[i], stops[i])`` of an array of sample i's index, for each i."""
-        return _read_round(
+        return read_round(
             Spans(getattr(index, name), starts[cut], stops[cut])
             for index, cut in zip(self.indices, self.cuts, strict=True)
         )
@@ -99,7 +99,7 @@ def choose_samples(
     members = [datasets[i] for i in which[rows[edges]].tolist()]
     cuts = cut_slices(edges, len(rows))
     indices = [member._open_arrays() for member in members]
-    samples = _read_round(
+    samples = read_round(
         Spans(index.shuffle_index, *find_runs(positions[rows[cut]]))
         for index, cut in zip(indices, cuts, strict=True)
     )
@@ -231,7 +231,7 @@ def find_runs(numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
     return starts, numbers[np.append(cuts - 1, len(numbers) - 1)] + 1
 
 
-def _read_round(wanted: Iterable[Spans]) -> Int64Array:
+def read_round(wanted: Iterable[Spans]) -> Int64Array:
     """Return the rows of all spans, one array after another, as int64."""
     asked = list(wanted)
     rows: dict[int, AnyArray] = {}
