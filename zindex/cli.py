@@ -20,6 +20,7 @@ from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
 from zindex.cli_convert import convert, export
 from zindex.cli_edit import edit
 from zindex.cli_measure import bench
+from zindex.cli_megatron import prepare_command
 from zindex.cli_options import json_option, scheduler_option
 from zindex.cli_records import import_command
 from zindex.cli_streaming import lengths
@@ -346,6 +347,7 @@ for _command in (
     export,
     import_command,
     lengths,
+    prepare_command,
     tokenize_command,
 ):
     main.add_command(_command)

@@ -87,7 +87,7 @@ def install(**defaults: Any) -> None:
     ConfigError
         If Megatron's own datasets were imported before, or there is no such setting or value.
     """
-    _set_defaults(defaults)
+    set_defaults(defaults)
     early = [
         name
         for name, ours in ALIASES.items()
@@ -104,7 +104,7 @@ def install(**defaults: Any) -> None:
         sys.meta_path.insert(0, _AliasFinder())
 
 
-def _set_defaults(values: Mapping[str, Any]) -> None:
+def set_defaults(values: Mapping[str, Any]) -> None:
     """Set what configurations take where they are told nothing; all of it, or none."""
     for name, value in values.items():
         if name not in DEFAULTS.allowed:

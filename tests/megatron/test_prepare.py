@@ -1,0 +1,94 @@
+"""What is prepared from a command line is all that the training then needs."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import FakeTokenizer, WriteCorpus
+from zindex.building import on_demand
+from zindex.cli import main
+from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.errors import ConfigError
+from zindex.megatron.arguments import as_config, parse_arguments
+from zindex.megatron.prepare import prepare
+
+
+@pytest.fixture(autouse=True)
+def _restore_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the process's defaults as they were."""
+    for name in DEFAULTS.allowed:
+        monkeypatch.setattr(DEFAULTS, name, getattr(DEFAULTS, name))
+
+
+@pytest.fixture
+def command_line(write_corpus: WriteCorpus, tmp_path: Path) -> list[str]:
+    generator = np.random.default_rng(3)
+    paths = []
+    for weight, name in (("1", "a"), ("2", "b")):
+        paths += [weight, write_corpus(generator.integers(2, 30, 50), name=name)]
+    return [
+        *(
+            "pretrain_gpt.py",
+            "--lr",
+            "1e-4",
+            "--seq-length",
+            "8",
+            "--data-path",
+            *paths,
+            "--split",
+            "90,10,0",
+        ),
+        *("--train-iters", "20", "--global-batch-size", "4", "--eval-iters", "1"),
+        *("--data-cache-path", str(tmp_path / "cache")),
+    ]
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_training_builds_nothing_more(
+    command_line: list[str], order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = prepare(command_line, order=order)
+    assert [(part.split, part.num_datasets) for part in made][:2] == [("train", 2), ("valid", 2)]
+    before = sorted((tmp_path / "cache").iterdir())
+    arguments = parse_arguments(command_line)
+    config = as_config(arguments, FakeTokenizer())
+    assert config.order == order
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("the training builds something")
+
+    monkeypatch.setattr(on_demand.Builds, "_build", fail)
+    builder = BlendedMegatronDatasetBuilder(GPTDataset, arguments.sizes[0], lambda: True, config)
+    datasets = builder.build()
+    assert sorted((tmp_path / "cache").iterdir()) == before
+    assert len(datasets[0]) == made[0].num_samples
+    assert isinstance(datasets[0], BlendedDataset)
+    datasets[0][0]
+
+
+def test_command(command_line: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["prepare", *command_line])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^train: 8\d samples of 2 datasets$", done.output, re.MULTILINE)
+    assert f"built in {tmp_path / 'cache'} in" in done.output
+    again = CliRunner().invoke(main, ["prepare", "--json", *command_line])
+    assert f'"cache": "{tmp_path / "cache"}"' in again.output
+    both = CliRunner().invoke(
+        main, ["prepare", "--scheduler", "tcp://x:1", "--cluster", "slurm", *command_line]
+    )
+    assert "--scheduler and --cluster both say where to build" in both.output
+    phases = ["--phase-transition-iterations", "5"]
+    done = CliRunner().invoke(main, ["prepare", *command_line, *phases])
+    assert re.search(r"^phase 2, train: 6\d samples of 2 datasets$", done.output, re.MULTILINE)
+
+
+def test_cache_must_be_named(command_line: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--data-cache-path must be given, got none: what is"):
+        prepare(command_line[:-2])

@@ -1,0 +1,119 @@
+"""Builds ahead all that a Megatron training will ask for, from its own command line."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from zindex.building.patient_client import connect_client
+from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.utils import Split
+from zindex.errors import ConfigError
+from zindex.megatron.arguments import Kind, Sizes, TrainingArguments, as_config, parse_arguments
+from zindex.megatron.install import set_defaults
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSplit:
+    """A split of a phase of the training, whose stores are built."""
+
+    phase: int
+    split: str
+    num_samples: int
+    num_datasets: int
+
+
+class _NoTokenizer:
+    """Stands for the tokenizer where no item is read."""
+
+    eod = -1
+    inv_vocab: dict[int, str] = {}  # noqa: RUF012
+    additional_special_tokens_ids: Sequence[int] = ()
+
+    def __init__(self, vocab_size: int | None) -> None:
+        self.vocab_size = vocab_size
+        self.unique_identifiers: dict[str, Any] = {}
+
+
+def prepare(
+    words: Sequence[str], *, kind: Kind | None = None, client: Any = None, **defaults: Any
+) -> list[PreparedSplit]:
+    """Build every index, mapping and blend that a Megatron command line will ask for.
+
+    A training with the same arguments on zindex (`zindex.megatron.install`) then finds all of them
+    in ``--data-cache-path``.
+
+    Parameters
+    ----------
+    words
+        The command line: the script and its arguments, perhaps with the launcher before it.
+    kind
+        What is trained, ``"gpt"``, ``"bert"`` or ``"t5"``; None takes it from the script's name.
+    client
+        A ``distributed.Client`` or the address of a scheduler; None takes the process's current
+        client, or this machine.
+    defaults
+        As for `zindex.megatron.install`: the training must be run with the same.
+
+    Returns
+    -------
+    splits
+        What is there now, phase by phase.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is missing or contradicts another one.
+    ZindexError
+        If data are missing or damaged.
+    """
+    arguments = parse_arguments(words, kind)
+    if arguments.values.data_cache_path is None:
+        raise ConfigError(
+            "--data-cache-path must be given, got none: what is prepared goes there, and the "
+            "training must be told the same"
+        )
+    set_defaults(defaults)
+    if isinstance(client, str):
+        with connect_client(client) as connected, connected.as_current():
+            return _build_phases(arguments)
+    with nullcontext() if client is None else client.as_current():
+        return _build_phases(arguments)
+
+
+def _build_phases(arguments: TrainingArguments) -> list[PreparedSplit]:
+    """Build the datasets of each phase."""
+    tokenizer = _NoTokenizer(arguments.values.vocab_size)
+    config = as_config(arguments, tokenizer)
+    made = []
+    for phase, sizes in enumerate(arguments.sizes):
+        made += _build_phase(arguments.kind, config, sizes, phase)
+    return made
+
+
+def _build_phase(kind: Kind, config: Any, sizes: Sizes, phase: int) -> list[PreparedSplit]:
+    """Build the datasets of a phase; what two phases share is built once."""
+    datasets = BlendedMegatronDatasetBuilder(_class_of(kind), sizes, lambda: True, config).build()
+    made = []
+    for split, built in zip(Split, datasets, strict=True):
+        for dataset in built if isinstance(built, list) else [built]:
+            if dataset is None:
+                continue
+            members = dataset.datasets if isinstance(dataset, BlendedDataset) else [dataset]
+            made.append(PreparedSplit(phase, split.name, len(dataset), len(members)))
+    return made
+
+
+def _class_of(kind: Kind) -> Any:
+    """Return the class of the members; those with fill-in-the-middle have the index of GPT's."""
+    if kind == "bert":
+        from zindex.datasets.bert_dataset import BERTMaskedWordPieceDataset
+
+        return BERTMaskedWordPieceDataset
+    if kind == "t5":
+        from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset
+
+        return T5MaskedWordPieceDataset
+    return GPTDataset
