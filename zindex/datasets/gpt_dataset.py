@@ -209,6 +209,11 @@ class GPTDataset(TextDataset[IndexArrays]):
         text, documents
             Shape (sequence_length + x,) and (parts,), both int64. A document may be part twice.
         """
+        sample, parts, documents = self._read_parts(idx)
+        return join_parts(self, sample, parts), documents
+
+    def _read_parts(self, idx: int) -> tuple[int, list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
+        """Return a sample's number, the parts of documents it is made of, and the documents."""
         position = operator.index(idx)
         if not -len(self) <= position < len(self):
             raise IndexError(
@@ -226,7 +231,7 @@ class GPTDataset(TextDataset[IndexArrays]):
             offset = first_offset if i == first else 0
             length = last_offset - offset if i == last else None
             parts.append(dataset.get(document, offset=offset, length=length))
-        return join_parts(self, sample, parts), documents
+        return sample, parts, documents
 
     def _plan(self, *, from_memory: bool) -> IndexPlan:
         """Return the plan of this split's index."""

@@ -30,6 +30,7 @@ class Stage(IntEnum):
     STREAM_ORDER = 8
     STREAM_BUFFER = 9
     RECORD_SPLIT = 10
+    FILL = 11
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -184,6 +185,28 @@ def record_split_key(seed: int) -> RoundKeys:
         Shape (2,), uint64. Stores of the same records share it, whatever they hold of them.
     """
     return _draw_keys(seed, int(Stage.RECORD_SPLIT), num_words=2)
+
+
+def fill_key(seed: int, split: str, sample: int) -> RoundKeys:
+    """Return the key of the draws by which the middles of one sample's texts move.
+
+    Parameters
+    ----------
+    seed
+        The run's seed, >= 0.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+    sample
+        Number of the sample in its dataset.
+
+    Returns
+    -------
+    key
+        Shape (2,), uint64.
+    """
+    # Such keys are used once, so they are not kept.
+    place = SPLIT_NAMES.index(split), sample
+    return _draw_keys.__wrapped__(seed, int(Stage.FILL), *place, num_words=2)
 
 
 @lru_cache(maxsize=_NUM_CACHED)

@@ -1,0 +1,301 @@
+"""Samples filled in the middle, against a plain reading of the rules."""
+
+import pickle
+from collections import OrderedDict
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import zindex
+from tests.conftest import FakeTokenizer
+from zindex.building.executor import SerialExecutor
+from zindex.datasets.batching.fim_batches import Draws
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.utils import Split
+from zindex.errors import ConfigError
+from zindex.plan.keys import fill_key
+
+SPECIAL = {"prefix": "<P>", "middle": "<M>", "suffix": "<S>", "pad": "<F>", "eod": "<E>"}
+P, M, S, F, E, SPLIT = range(100, 106)
+
+
+class Letters:
+    """A library of letters and of the pair "ab", so that cutting a text changes its tokens."""
+
+    ids: ClassVar = {"<P>": P, "<M>": M, "<S>": S, "<F>": F, "<E>": E, "<split>": SPLIT}
+
+    def text_to_ids(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") for letter in text.replace("ab", "{")]
+
+    def ids_to_text(self, ids: Any, remove_special_tokens: bool = False) -> str:
+        kept = [i for i in ids if i < P or not remove_special_tokens]
+        return "".join("<>" if i >= P else chr(ord("a") + i) for i in kept).replace("{", "ab")
+
+    def tokens_to_ids(self, tokens: list[str]) -> list[Any]:
+        return [self.ids.get(token) for token in tokens]
+
+
+class Tokenizer(FakeTokenizer):
+    def __init__(self) -> None:
+        super().__init__(vocab_size=106, eod=E, pad=F)
+        self._tokenizer = Letters()
+
+
+class OldTokenizer(FakeTokenizer):
+    """What has no library below it."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=106, eod=E, pad=F)
+        self.vocab = Letters.ids
+
+    def tokenize(self, text: str) -> list[int]:
+        return Letters().text_to_ids(text)
+
+    def detokenize(self, ids: list[int]) -> str:
+        return Letters().ids_to_text(ids, remove_special_tokens=True)
+
+
+def make_config(tokenizer: Any = None, **settings: Any) -> GPTFIMDatasetConfig:
+    defaults: dict[str, Any] = {
+        "random_seed": 7,
+        "sequence_length": 24,
+        "blend": (["h"], None),
+        "split": "100,0,0",
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": True,
+        "tokenizer": tokenizer or Tokenizer(),
+        "fim_rate": 0.6,
+        "fim_spm_rate": 0.5,
+        "fim_extra_tokens": SPECIAL,
+    }
+    return GPTFIMDatasetConfig(**(defaults | settings))
+
+
+def write(write_corpus: Any, name: str = "corpus", seed: int = 3) -> str:
+    """Write letters with end and split tokens in between, some in a row."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(1, 40, 20).tolist()
+    tokens = generator.integers(0, 26, sum(lengths))
+    tokens[generator.random(len(tokens)) < 0.06] = E
+    tokens[generator.random(len(tokens)) < 0.06] = SPLIT
+    path: str = write_corpus(lengths, name=name, tokens=tokens)
+    return path
+
+
+def open_dataset(
+    path: str, cls: Any = GPTFIMDataset, num_samples: Any = 60, **settings: Any
+) -> Any:
+    split = settings.pop("index_split", Split.train)
+    config = settings.pop("config", None) or make_config(**settings)
+    low_level = cls.build_low_level_dataset(path, config)
+    return cls(low_level, path, range(len(low_level)), num_samples, split, config)
+
+
+def fill_plainly(
+    tokens: list[int], config: GPTFIMDatasetConfig, split: str, sample: int
+) -> list[int]:
+    """Return a filled sample, step by step as the rules say."""
+    draws = Draws(fill_key(config.random_seed, split, sample))
+    letters = Letters()
+
+    def permute(piece: list[int], rate: Any) -> list[int]:
+        if not draws.is_chosen(rate):
+            return piece
+        text = letters.ids_to_text(piece, remove_special_tokens=True)
+        if config.fim_no_prefix is not None and text.startswith(config.fim_no_prefix):
+            return piece
+        cuts = sorted([draws.below(len(text) + 1), draws.below(len(text) + 1)])
+        parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
+        prefix, middle, suffix = [letters.text_to_ids(part) for part in parts]
+        if draws.is_chosen(config.fim_spm_rate or 0):
+            return [P, S, *suffix, M, *prefix, *middle]
+        return [P, *prefix, S, *suffix, M, *middle]
+
+    def fill(text: list[int]) -> list[int]:
+        if not config.fim_split_sample or SPLIT not in text:
+            return permute(text, config.fim_rate)
+        if not draws.is_chosen(config.fim_rate or 0):
+            return text
+        return pieces(text, SPLIT, lambda piece: permute(piece, config.fim_fragment_rate))
+
+    def pieces(text: list[int], separator: int, change: Any) -> list[int]:
+        done: list[int] = []
+        piece: list[int] = []
+        for token in text:
+            if token != separator:
+                piece.append(token)
+            elif piece:
+                done += [*change(piece), separator]
+                piece = []
+        return done + change(piece)
+
+    filled = pieces(tokens, E, fill)
+    return (filled + [F] * len(tokens))[: len(tokens)]
+
+
+@pytest.mark.parametrize("kind", ["prefix", "store"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"fim_rate": 1.0, "fim_spm_rate": 1.0},
+        {"fim_split_sample": "<split>", "fim_fragment_rate": 0.7},
+        {"fim_no_prefix": "a", "fim_rate": 1.0, "add_extra_token_to_sequence": False},
+        {"order": "scalable", "tokenizer": OldTokenizer()},
+    ],
+)
+def test_samples_are_those_of_the_rules(write_corpus: Any, kind: str, settings: Any) -> None:
+    path = write(write_corpus)
+    if kind == "store":
+        zindex.convert(path, f"{path}.zarr", client=SerialExecutor())
+        path = f"{path}.zarr"
+    dataset = open_dataset(path, **settings)
+    plain = open_dataset(path, GPTDataset, **settings)
+    changed = 0
+    for position in range(len(dataset)):
+        text, documents = dataset._query_document_sample_shuffle_indices(position)
+        before, theirs = plain._query_document_sample_shuffle_indices(position)
+        sample = int(dataset.shuffle_index[position])
+        expected = fill_plainly(before.tolist(), dataset.config, "train", sample)
+        assert text.tolist() == expected
+        assert text.dtype == np.int64
+        np.testing.assert_array_equal(documents, theirs)
+        changed += expected != before.tolist()
+    assert changed > 20
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_a_short_sample_is_filled_before_it_is_padded(write_corpus: Any, extra: bool) -> None:
+    path = write_corpus([30], tokens=np.arange(30) % 26)
+    settings: dict[str, Any] = {
+        "index_split": Split.valid,
+        "num_samples": None,
+        "fim_rate": 1.0,
+        "add_extra_token_to_sequence": extra,
+        "drop_last_partial_validation_sequence": False,
+    }
+    dataset = open_dataset(path, **settings)
+    plain = open_dataset(path, GPTDataset, **settings)
+    last = int(np.argmax(np.asarray(dataset.shuffle_index[:])))
+    count = 30 - 24
+    text, _ = dataset._query_document_sample_shuffle_indices(last)
+    before, _ = plain._query_document_sample_shuffle_indices(last)
+    assert text[count:].tolist() == [F] * (len(text) - count)
+    assert text[:count].tolist() == fill_plainly(
+        before[:count].tolist(), dataset.config, "valid", 1
+    )
+    assert_same(dataset[last], dataset.__getitems__([last])[0])
+
+
+def assert_same(item: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert list(item) == list(other)
+    for name in item:
+        assert item[name].dtype == other[name].dtype, name
+        assert torch.equal(item[name], other[name]), name
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_batches_are_items_in_any_order(write_corpus: Any, tmp_path: Any, reset: bool) -> None:
+    path = write(write_corpus)
+    dataset = open_dataset(
+        path,
+        reset_position_ids=reset,
+        reset_attention_mask=reset,
+        defer_npy_index_mmap=True,
+        path_to_cache=str(tmp_path / "cache"),
+    )
+    positions = [5, -1, None, 5, 0, 17]
+    again = pickle.loads(pickle.dumps(dataset))
+    for item, position in zip(again.__getitems__(positions), positions, strict=True):
+        assert_same(item, dataset[position])
+    assert list(dataset[0]) == ["tokens", "labels", "attention_mask", "loss_mask", "position_ids"]
+
+
+def test_splits_and_seeds_draw_differently(write_corpus: Any) -> None:
+    path = write(write_corpus)
+    train = open_dataset(path, fim_rate=1.0)
+    test = open_dataset(path, fim_rate=1.0, index_split=Split.test)
+    both = [
+        np.stack([item["tokens"] for item in data.__getitems__(range(60))])
+        for data in (train, test)
+    ]
+    assert (both[0] != both[1]).any()
+
+
+def test_a_blend_by_the_builder(write_corpus: Any) -> None:
+    paths = [write(write_corpus, f"c{i}", seed=i) for i in range(2)]
+    config = make_config(blend=(paths, [0.3, 0.7]), split="90,10,0")
+    train, valid, test = BlendedMegatronDatasetBuilder(
+        GPTFIMDataset, [80, 4, 0], lambda: True, config
+    ).build()
+    assert test is None
+    assert len(train) >= 80
+    assert len(valid) >= 4
+    batch = train.__getitems__(range(20))
+    for position, item in enumerate(batch):
+        expected = train[position]
+        assert item.pop("dataset_id") == expected.pop("dataset_id")
+        assert_same(item, expected)
+    assert isinstance(train.datasets[0], GPTFIMDataset)
+    assert train.datasets[0].eod_tok_id == E
+
+
+def test_a_subclass_has_its_own_way(write_corpus: Any) -> None:
+    class Own(GPTFIMDataset):
+        def __getitem__(self, idx: Any) -> dict[str, torch.Tensor]:
+            return super().__getitem__(idx) | {"own": torch.tensor(1)}
+
+    dataset = open_dataset(write(write_corpus), Own)
+    assert "own" in dataset.__getitems__([1])[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fim_rate": None}, "fim_rate must be a probability, got None"),
+        ({"fim_spm_rate": 1.5}, r"fim_spm_rate must be a probability, got 1\.5"),
+        ({"fim_split_sample": "<split>"}, "fim_fragment_rate must be a probability, got None"),
+        ({"fim_extra_tokens": {"prefix": "<P>"}}, "it lacks middle, suffix, pad, eod"),
+        ({"inter_document_masking": True}, "inter_document_masking cannot be had of samples"),
+        ({"with_provenance": True}, "with_provenance cannot be had of samples"),
+    ],
+)
+def test_settings_are_checked(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_config(**settings)
+
+
+@pytest.mark.parametrize("tokenizer", [Tokenizer(), OldTokenizer()])
+def test_unknown_tokens_are_refused(write_corpus: Any, tokenizer: Any) -> None:
+    path = write(write_corpus)
+    special = SPECIAL | {"suffix": "<unknown>"}
+    message = r"fim_extra_tokens\['suffix'\] must name one token of the tokenizer, got '<unknown>'"
+    with pytest.raises(ConfigError, match=message):
+        open_dataset(path, tokenizer=tokenizer, fim_extra_tokens=special)
+
+
+def test_the_configuration_must_be_of_its_class(write_corpus: Any) -> None:
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=8,
+        blend=(["h"], None),
+        split="1,0,0",
+        tokenizer=Tokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+    )
+    with pytest.raises(ConfigError, match=r"needs a GPTFIMDatasetConfig .* got a GPTDatasetConfig"):
+        open_dataset(write(write_corpus), config=config)
+
+
+def test_unique_identifiers_are_megatrons(write_corpus: Any) -> None:
+    dataset = open_dataset(write(write_corpus))
+    assert isinstance(dataset.unique_identifiers, OrderedDict)
+    assert dataset.unique_identifiers["class"] == "GPTFIMDataset"
+    assert "fim_rate" not in dataset.unique_identifiers

@@ -1,0 +1,248 @@
+"""Fill in the middle: texts whose middle stands at their end, one by one and in batches."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.datasets.batching.batch_tensors import find_origin
+from zindex.datasets.batching.gpt_batches import read_texts
+from zindex.datasets.batching.gpt_tensors import make_tensors
+from zindex.datasets.batching.sample_batch import SampleBatch
+from zindex.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zindex.datasets.fim_dataset import GPTFIMDataset
+
+Int64Array = npt.NDArray[np.int64]
+
+#: Special tokens that fill-in-the-middle takes.
+EXTRA_TOKENS = ("prefix", "middle", "suffix", "pad", "eod")
+
+
+class Draws:
+    """Draws from one key, which no version of numpy changes: only raw words come from numpy.
+
+    Parameters
+    ----------
+    key
+        Shape (2,), uint64.
+    """
+
+    def __init__(self, key: npt.NDArray[np.uint64]) -> None:
+        self._next_word = np.random.Philox(key=key).random_raw
+
+    def is_chosen(self, rate: float) -> bool:
+        """Return whether something of this probability happens: 0 never does, 1 always."""
+        return bool((int(self._next_word()) >> 11) * 2.0**-53 < rate)
+
+    def below(self, bound: int) -> int:
+        """Return a number in ``[0, bound)``, each equally likely to within ``bound / 2**64``."""
+        return int(self._next_word()) * bound >> 64
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """Ids of texts and texts of ids, by what Megatron's tokenizers or their libraries offer.
+
+    Parameters
+    ----------
+    tokenizer
+        Has ``_tokenizer``, or has itself, ``text_to_ids``, ``ids_to_text`` and ``tokens_to_ids``;
+        or ``tokenize``, ``detokenize`` and ``vocab``.
+    """
+
+    tokenizer: Any
+
+    @property
+    def _library(self) -> Any:
+        """What has the names of Megatron's libraries, or None."""
+        for owner in (getattr(self.tokenizer, "_tokenizer", None), self.tokenizer):
+            if hasattr(owner, "text_to_ids") and hasattr(owner, "ids_to_text"):
+                return owner
+        return None
+
+    def encode(self, text: str) -> Int64Array:
+        """Return the ids of a text."""
+        library = self._library
+        make = self.tokenizer.tokenize if library is None else library.text_to_ids
+        return np.asarray(list(make(text)), np.int64)
+
+    def decode(self, ids: Int64Array) -> str:
+        """Return the text of ids, without special tokens where the library can leave them out."""
+        library = self._library
+        if library is None:
+            return str(self.tokenizer.detokenize(ids.tolist()))
+        options = {}
+        if "remove_special_tokens" in signature(library.ids_to_text).parameters:
+            options = {"remove_special_tokens": True}
+        return str(library.ids_to_text(ids.tolist(), **options))
+
+    def find_id(self, token: str, setting: str) -> int:
+        """Return the id of a special token.
+
+        Raises
+        ------
+        ConfigError
+            If the tokenizer has no such token.
+        """
+        library = self._library
+        if library is None:
+            found = [self.tokenizer.vocab.get(token)]
+        else:
+            found = library.tokens_to_ids([token])
+        if len(found) != 1 or not isinstance(found[0], (int, np.integer)):
+            raise ConfigError(
+                f"{setting} must name one token of the tokenizer, got {token!r}, of which "
+                f"{type(self.tokenizer).__name__} makes {found!r}; add it to the tokenizer's "
+                "special tokens"
+            )
+        return int(found[0])
+
+
+class MiddleFiller:
+    """Moves the middles of texts to their ends, by the settings of a `GPTFIMDatasetConfig`.
+
+    Parameters
+    ----------
+    tokenizer
+        As for `TextCodec`.
+    extra_tokens
+        Texts of the tokens in `EXTRA_TOKENS`.
+    rate, spm_rate, fragment_rate
+        Probabilities that a text is changed, that a changed one begins with its suffix, and that a
+        fragment of a text is changed.
+    split_sample
+        The token at which texts are cut into fragments; None: nowhere.
+    no_prefix
+        What texts that are never changed begin with.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        extra_tokens: Mapping[str, str],
+        *,
+        rate: float,
+        spm_rate: float,
+        split_sample: str | None,
+        fragment_rate: float | None,
+        no_prefix: str | None,
+    ) -> None:
+        self.codec = TextCodec(tokenizer)
+        ids = [
+            self.codec.find_id(extra_tokens[name], f"fim_extra_tokens[{name!r}]")
+            for name in EXTRA_TOKENS
+        ]
+        self.prefix, self.middle, self.suffix, self.pad, self.eod = ids
+        self.rate = rate
+        self.spm_rate = spm_rate
+        self.fragment_rate = rate if fragment_rate is None else fragment_rate
+        self.no_prefix = no_prefix
+        self.split_token: int | None = None
+        if split_sample:
+            self.split_token = self.codec.find_id(split_sample, "fim_split_sample")
+
+    def fill(self, tokens: Int64Array, key: npt.NDArray[np.uint64]) -> Int64Array:
+        """Return a sample with the middles of its texts moved.
+
+        Parameters
+        ----------
+        tokens
+            Shape (tokens,), ids of a sample without padding; texts in it end with the token that
+            ``extra_tokens`` calls ``eod``.
+        key
+            The key of its draws.
+
+        Returns
+        -------
+        filled
+            Shape (tokens,): what became longer is cut off at the end, what became shorter is
+            filled up with the token that ``extra_tokens`` calls ``pad``.
+
+        Notes
+        -----
+        Law: with the draws of Megatron's generator in place of the key's, what Megatron makes of
+        the sample. As there, an empty text loses its end token.
+        Source: Megatron-LM, ``GPTFIMDataset``; Bavarian et al. (2022), whose second variant of
+        the order suffix, prefix, middle this is.
+        """
+        draws = Draws(key)
+        filled = _fill_pieces(tokens, self.eod, lambda text: self._fill_text(text, draws))
+        result = np.full(len(tokens), self.pad, np.int64)
+        count = min(len(filled), len(tokens))
+        result[:count] = filled[:count]
+        return result
+
+    def _fill_text(self, tokens: Int64Array, draws: Draws) -> Int64Array:
+        """Return one text with its middle moved, or those of its fragments."""
+        if self.split_token is None or not (tokens == self.split_token).any():
+            return self._permute(tokens, self.rate, draws)
+        if not draws.is_chosen(self.rate):
+            return tokens
+        return _fill_pieces(
+            tokens,
+            self.split_token,
+            lambda fragment: self._permute(fragment, self.fragment_rate, draws),
+        )
+
+    def _permute(self, tokens: Int64Array, rate: float, draws: Draws) -> Int64Array:
+        """Return tokens with the middle of their text moved, at this rate."""
+        if not draws.is_chosen(rate):
+            return tokens
+        text = self.codec.decode(tokens)
+        if self.no_prefix is not None and text.startswith(self.no_prefix):
+            return tokens
+        # Cut between characters, not tokens: models must learn to begin within a token.
+        start, stop = sorted((draws.below(len(text) + 1), draws.below(len(text) + 1)))
+        prefix, middle, suffix = map(
+            self.codec.encode, (text[:start], text[start:stop], text[stop:])
+        )
+        if draws.is_chosen(self.spm_rate):
+            begin: list[int] = [self.prefix, self.suffix]
+            return np.concatenate([begin, suffix, [self.middle], prefix, middle], dtype=np.int64)
+        return np.concatenate(
+            [[self.prefix], prefix, [self.suffix], suffix, [self.middle], middle], dtype=np.int64
+        )
+
+
+def _fill_pieces(
+    tokens: Int64Array, separator: int, fill: Callable[[Int64Array], Int64Array]
+) -> Int64Array:
+    """Return tokens with each piece between separators filled; empty ones lose their separator."""
+    done: list[npt.ArrayLike] = []
+    start = 0
+    for stop in np.flatnonzero(tokens == separator).tolist():
+        if stop > start:
+            done += [fill(tokens[start:stop]), [separator]]
+        start = stop + 1
+    done.append(fill(tokens[start:]))
+    return np.concatenate(done, dtype=np.int64)
+
+
+def make_fim_batch(
+    datasets: "Sequence[GPTFIMDataset]",
+    which: Int64Array,
+    positions: Int64Array,
+    is_padding: npt.NDArray[np.bool_],
+    dataset_ids: npt.NDArray[Any] | None,
+) -> SampleBatch:
+    """Return samples of datasets of one configuration; arguments as for GPT datasets' batches."""
+    first = datasets[int(which[0])]
+    config = first.config
+    width = config.sequence_length + int(config.add_extra_token_to_sequence)
+    texts = read_texts(datasets, which, positions, width)
+    tokens = texts.tokens.astype(np.int64)
+    origins = zip(
+        texts.rows.tolist(), texts.num_tokens.tolist(), texts.samples.tolist(), strict=True
+    )
+    for row, count, sample in origins:
+        tokens[row, :count] = datasets[int(which[row])]._fill(tokens[row, :count], sample)
+    texts = replace(texts, tokens=tokens)
+    origin = find_origin(datasets, which, texts, dataset_ids)
+    return SampleBatch(make_tensors(texts, config, first._pad_token_id, is_padding, origin))
