@@ -1,29 +1,21 @@
-"""The example of streams, run as its first line says."""
+"""Streams: three jobs on one epoch."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
+from tests.examples.running import EXAMPLES, run_example
 from zindex.streaming.state import load_state
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "05_streaming.py"
 
 
 def test_three_jobs_train_on_one_epoch(tmp_path: Path) -> None:
     folder = tmp_path / "streaming"
-    done = subprocess.run(
-        [
-            *(sys.executable, str(EXAMPLE), "--folder", str(folder)),
-            *("--images", "160", "--files", "10", "--vocab-size", "400"),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1]), "OMP_NUM_THREADS": "1"},
+    done = run_example(
+        [sys.executable, str(EXAMPLES / "05_streaming.py"), "--folder", str(folder)],
+        *("--images", "160", "--files", "10", "--vocab-size", "400"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr

@@ -1,0 +1,1 @@
+"""Every example, run as its first line says: a file of tests for each, as they take long."""

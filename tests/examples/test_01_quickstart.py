@@ -1,0 +1,58 @@
+"""The quickstart: real text to a falling loss."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.running import EXAMPLES, run_example
+from zindex.store.open import open_store
+
+
+def test_quickstart_ends_in_a_falling_loss(tmp_path: Path) -> None:
+    folder = tmp_path / "quickstart"
+    done = run_example(
+        [sys.executable, str(EXAMPLES / "01_quickstart.py"), "--folder", str(folder)],
+        *("--files", "60", "--steps", "70", "--vocab-size", "300"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"The loss fell from ([\d.]+) to ([\d.]+) in 70 steps", done.stdout)
+    assert found is not None
+    start, end = map(float, found.groups())
+    assert start == pytest.approx(5.704, abs=0.001)  # ln 300
+    assert end < 0.8 * start
+    # The blends of two splits and the indices of their three datasets were built ahead; the torch
+    # datasets opened these and built none.
+    indices = [open_store(path, kind="index") for path in (folder / "index").iterdir()]
+    assert sorted(store.spec["split"] for store in indices) == ["train"] * 4 + ["valid"] * 4
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_quickstart_says_when_the_loss_does_not_fall(tmp_path: Path) -> None:
+    done = run_example(
+        [sys.executable, "-c", "from zindex.cli import main; main()", "quickstart"],
+        *(
+            "--folder",
+            str(tmp_path / "new"),
+            "--files",
+            "20",
+            "--steps",
+            "1",
+            "--vocab-size",
+            "300",
+        ),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the loss must fall by a fifth at least; train for more --steps" in done.stdout
+
+
+def test_quickstart_leaves_other_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = run_example(
+        [sys.executable, str(EXAMPLES / "01_quickstart.py"), "--folder", str(tmp_path)]
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"Error: {tmp_path} holds other files; choose another one with --folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
