@@ -44,7 +44,7 @@ def _count_ones(word: Any) -> Any:
 
 
 @inline
-def _mix(value: Any) -> Any:
+def mix(value: Any) -> Any:
     """Return 64 well mixed bits of a number: the finaliser of splitmix64."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -328,9 +328,9 @@ def digest_numbers(numbers: IntegerArray, salt: int) -> int:
         What tells equal numbers of different sets apart, >= 0.
     """
     total: Any = np.uint64(0)
-    base = _mix(np.uint64(salt))
+    base = mix(np.uint64(salt))
     for i in range(numbers.size):
-        total += _mix(base ^ np.uint64(numbers[i]))
+        total += mix(base ^ np.uint64(numbers[i]))
     return int(total)
 
 
@@ -347,11 +347,11 @@ def digest_set(first: int, words: UInt64Array, num_bits: int, salt: int) -> tupl
     """
     used: Any = np.uint64(0)
     unused: Any = np.uint64(0)
-    base = _mix(np.uint64(salt))
+    base = mix(np.uint64(salt))
     for number in range(first):
-        used += _mix(base ^ np.uint64(number))
+        used += mix(base ^ np.uint64(number))
     for bit in range(num_bits):
-        value = _mix(base ^ np.uint64(first + bit))
+        value = mix(base ^ np.uint64(first + bit))
         if _get(words, bit) != 0:
             used += value
         else:

@@ -1,0 +1,375 @@
+"""The functions of Megatron Core's compiled helpers, for code that calls them.
+
+Datasets of this package do not come here: their indices are built by ``zindex.building``.
+"""
+
+import logging
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import ConfigError, PlanError
+from zindex.kernels.blend import blend_range, blend_range_exhaustive
+from zindex.kernels.mersenne64 import seed_state64, shuffle_rows64
+from zindex.kernels.random_draws import MEMORY_LENGTH, seed_draws
+from zindex.kernels.samples import fill_boundaries, gather_lengths
+from zindex.kernels.sentence_mapping import ScanRule, block_rule, scan_sentences, sentence_rule
+
+__all__ = [
+    "build_blending_indices",
+    "build_blocks_mapping",
+    "build_exhaustive_blending_indices",
+    "build_mapping",
+    "build_sample_idx",
+    "build_sample_idx_int32",
+    "build_sample_idx_int64",
+]
+
+logger = logging.getLogger(__name__)
+
+AnyArray = npt.NDArray[Any]
+_INT32_MAX = np.iinfo(np.int32).max
+_UINT32_MAX = np.iinfo(np.uint32).max
+
+
+def build_sample_idx(
+    sizes: AnyArray,
+    document_indices: AnyArray,
+    sequence_length: int,
+    num_epochs: int,
+    tokens_per_epoch: int,
+    drop_last_partial_sequence: bool = True,
+    add_extra_token_to_sequence: bool = True,
+) -> AnyArray:
+    """Return where samples of a stream of documents start, in int32 where that is enough.
+
+    Parameters
+    ----------
+    sizes
+        Shape (documents of the corpus,), tokens of each.
+    document_indices
+        Shape (documents of all epochs,): documents in the order in which they are streamed.
+    sequence_length
+        Tokens per sample.
+    num_epochs, tokens_per_epoch
+        Their product is the tokens of the stream.
+    drop_last_partial_sequence
+        Whether a last sample with fewer tokens is left out.
+    add_extra_token_to_sequence
+        Whether samples overlap by one token.
+
+    Returns
+    -------
+    sample_index
+        Shape (samples + 1, 2), int32 or int64: row in ``document_indices``, and token in it.
+
+    Raises
+    ------
+    PlanError
+        If numbers are out of range.
+
+    Notes
+    -----
+    Source: Megatron Core ``datasets/helpers.py``.
+    """
+    largest = max(len(document_indices), int(np.max(sizes, initial=0)))
+    build = build_sample_idx_int32 if largest <= _INT32_MAX else build_sample_idx_int64
+    return build(
+        sizes,
+        document_indices,
+        sequence_length,
+        num_epochs,
+        tokens_per_epoch,
+        drop_last_partial_sequence,
+        int(add_extra_token_to_sequence),
+    )
+
+
+def build_sample_idx_int32(
+    sizes: AnyArray,
+    document_idx: AnyArray,
+    seq_length: int,
+    num_epochs: int,
+    tokens_per_epoch: int,
+    drop_last_partial_sequence: bool = True,
+    add_extra_token_to_sequence: int = 1,
+) -> AnyArray:
+    """Return the sample index in int32; parameters and errors as of `build_sample_idx`."""
+    wanted = (num_epochs, tokens_per_epoch, drop_last_partial_sequence)
+    return _sample_index(
+        np.int32, sizes, document_idx, seq_length, *wanted, add_extra_token_to_sequence
+    )
+
+
+def build_sample_idx_int64(
+    sizes: AnyArray,
+    document_idx: AnyArray,
+    seq_length: int,
+    num_epochs: int,
+    tokens_per_epoch: int,
+    drop_last_partial_sequence: bool = True,
+    add_extra_token_to_sequence: int = 1,
+) -> AnyArray:
+    """Return the sample index in int64; parameters and errors as of `build_sample_idx`."""
+    wanted = (num_epochs, tokens_per_epoch, drop_last_partial_sequence)
+    return _sample_index(
+        np.int64, sizes, document_idx, seq_length, *wanted, add_extra_token_to_sequence
+    )
+
+
+def _sample_index(
+    dtype: type[np.integer[Any]],
+    sizes: AnyArray,
+    document_idx: AnyArray,
+    seq_length: int,
+    num_epochs: int,
+    tokens_per_epoch: int,
+    drop_last: bool,
+    extra_token: int,
+) -> AnyArray:
+    """Return the sample index in one dtype."""
+    num_tokens = num_epochs * tokens_per_epoch - extra_token
+    if seq_length < 1 or num_tokens < 0 or not len(document_idx):
+        raise PlanError(
+            "a sample index needs a sequence length of at least 1 and documents that hold tokens, "
+            f"got {seq_length}, {len(document_idx)} documents and {num_tokens + extra_token} tokens"
+        )
+    # Megatron counts in float32 here, which is part of what it gives.
+    rounded_up = int(np.ceil(np.float32(num_tokens) / np.float32(seq_length)))
+    num_samples = num_tokens // seq_length if drop_last else rounded_up
+    lengths = np.empty(len(document_idx), np.int32)
+    documents = np.ascontiguousarray(document_idx, np.int32)
+    gather_lengths(np.ascontiguousarray(sizes, np.int32), documents, 0, lengths)
+    boundaries: AnyArray = np.empty((num_samples + 1, 2), dtype)
+    filled = fill_boundaries(lengths, 0, 0, seq_length, extra_token, boundaries, 0, 0)
+    # What lies beyond the documents ends with the last of them.
+    boundaries[filled:] = len(lengths) - 1, int(lengths[-1]) - extra_token
+    return boundaries
+
+
+def build_blending_indices(
+    dataset_index: npt.NDArray[np.int16],
+    dataset_sample_index: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.float64],
+    num_datasets: int,
+    size: int,
+    verbose: bool,
+) -> None:
+    """Write which dataset, and which of its samples, each position of a weighted blend draws.
+
+    Parameters
+    ----------
+    dataset_index, dataset_sample_index
+        Shape (at least ``size``,), int16 or int32, and int64 or int32; filled.
+    weights
+        Shape (at least ``num_datasets``,), float64, each in ``(0, 1]``.
+    num_datasets, size
+        How many datasets and positions there are.
+    verbose
+        Whether the achieved shares are logged.
+
+    Raises
+    ------
+    PlanError
+        If a shape, dtype or value is not as above.
+    """
+    shares = np.ascontiguousarray(weights, np.float64)[:num_datasets]
+    counts = np.zeros(len(shares), np.int64)
+    blend_range(shares, counts, 0, dataset_index[:size], dataset_sample_index[:size])
+    if verbose:
+        logger.info("blended %d samples of %s, drawn %s", size, shares, counts / max(1, size))
+
+
+def build_exhaustive_blending_indices(
+    dataset_index: npt.NDArray[np.int16],
+    dataset_sample_index: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    num_datasets: int,
+) -> None:
+    """Write the draws of a blend in which each sample of each dataset comes once.
+
+    Parameters
+    ----------
+    dataset_index, dataset_sample_index
+        Shape (at least the sum of ``sizes``,), int16 or int32, and int64 or int32; filled.
+    sizes
+        Shape (at least ``num_datasets``,), int64: samples of each dataset, at least 1.
+    num_datasets
+        How many there are.
+
+    Raises
+    ------
+    PlanError
+        If a shape, dtype or value is not as above.
+    """
+    counts = np.ascontiguousarray(sizes, np.int64)[:num_datasets]
+    total = int(counts.sum())
+    drawn = np.zeros(len(counts), np.int64)
+    blend_range_exhaustive(counts, drawn, 0, dataset_index[:total], dataset_sample_index[:total])
+
+
+def build_mapping(
+    docs_: npt.NDArray[np.int64],
+    sizes_: npt.NDArray[np.int32],
+    num_epochs: int,
+    max_num_samples: int,
+    max_seq_length: int,
+    short_seq_prob: float,
+    seed: int,
+    verbose: bool,
+    min_num_sent: int,
+) -> AnyArray:
+    """Return samples of whole sentences for BERT and T5, shuffled.
+
+    Parameters
+    ----------
+    docs_
+        Shape (documents + 1,), int64: sentences at which documents start, and at last end.
+    sizes_
+        Shape (sentences of the corpus,), int32, tokens.
+    num_epochs
+        Passes over the documents at most.
+    max_num_samples
+        Samples after which no further epoch begins; the last one is finished.
+    max_seq_length
+        Tokens of a sample, at least 2.
+    short_seq_prob
+        Share of samples with a shorter target, 0 to 1.
+    seed
+        Of the targets; of the shuffle, less one.
+    verbose
+        Whether the number of samples is logged.
+    min_num_sent
+        Sentences of a sample at least.
+
+    Returns
+    -------
+    mapping
+        Shape (samples, 3), uint32, or uint64 where there are more than ``2**32 - 1`` sentences:
+        first sentence, sentence after the last one, and target in tokens. Empty if no document
+        gives a sample, however many epochs are asked for.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    Notes
+    -----
+    Law: equal to Megatron Core's, bit by bit.
+    Source: Megatron Core ``datasets/helpers.cpp``, ``build_mapping``.
+    """
+    if max_seq_length < 2 or not 0 <= short_seq_prob <= 1:
+        raise ConfigError(
+            "a sentence mapping needs samples of at least 2 tokens and a share of short ones in "
+            f"[0, 1], got {max_seq_length} and {short_seq_prob}"
+        )
+    rule = sentence_rule(max_seq_length, min_num_sent, short_seq_prob)
+    mapping = _map(docs_, sizes_, None, rule, seed, num_epochs, max_num_samples)
+    if verbose:
+        logger.info("mapped sentences to %d samples", len(mapping))
+    return mapping
+
+
+def build_blocks_mapping(
+    docs_: npt.NDArray[np.int64],
+    sizes_: npt.NDArray[np.int32],
+    titles_sizes_: npt.NDArray[np.int32],
+    num_epochs: int,
+    max_num_samples: int,
+    max_seq_length: int,
+    seed: int,
+    verbose: bool,
+    use_one_sent_blocks: bool,
+) -> AnyArray:
+    """Return blocks of whole sentences with room for their document's title, shuffled.
+
+    Parameters
+    ----------
+    docs_, sizes_, num_epochs, max_num_samples, verbose
+        As of `build_mapping`.
+    titles_sizes_
+        Shape (documents,), int32: tokens of each document's title.
+    max_seq_length
+        Tokens of a block and its title, at least 2.
+    seed
+        Of the shuffle, less one.
+    use_one_sent_blocks
+        Whether a block may be a single sentence.
+
+    Returns
+    -------
+    mapping
+        Shape (blocks, 4), uint32 or uint64: first sentence, sentence after the last one, document,
+        and number of the block in its epoch.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range, or titles are missing.
+
+    Notes
+    -----
+    Law: equal to Megatron Core's, bit by bit.
+    Source: Megatron Core ``datasets/helpers.cpp``, ``build_blocks_mapping``.
+    """
+    if max_seq_length < 2 or len(titles_sizes_) < len(docs_) - 1:
+        raise ConfigError(
+            "a mapping of blocks needs samples of at least 2 tokens and a title for each of the "
+            f"{len(docs_) - 1} documents, got {max_seq_length} and {len(titles_sizes_)}"
+        )
+    rule = block_rule(max_seq_length, one_sentence_blocks=use_one_sent_blocks)
+    mapping = _map(docs_, sizes_, titles_sizes_, rule, seed, num_epochs, max_num_samples)
+    if verbose:
+        logger.info("mapped sentences to %d blocks", len(mapping))
+    return mapping
+
+
+def _map(
+    docs: AnyArray,
+    sizes: AnyArray,
+    titles: AnyArray | None,
+    rule: ScanRule,
+    seed: int,
+    num_epochs: int,
+    max_num_samples: int,
+) -> AnyArray:
+    """Return the samples of as many epochs as it takes, shuffled."""
+    if not -(2**31) <= seed < 2**31 - 1 or max_num_samples < 0:
+        raise ConfigError(
+            "a sentence mapping needs a seed in [-2**31, 2**31 - 1) and a number of samples, got "
+            f"{seed} and {max_num_samples}"
+        )
+    bounds = np.ascontiguousarray(docs, np.int64)
+    first, last = (int(bounds[0]), int(bounds[-1])) if len(bounds) else (0, 0)
+    if first < 0 or last > len(sizes) or np.any(np.diff(bounds) < 0):
+        raise ConfigError(
+            f"documents must be ascending runs of the {len(sizes)} sentences, got bounds from "
+            f"{first} to {last}; pass the whole corpus's lengths"
+        )
+    lengths = np.ascontiguousarray(sizes[first:last], np.int32)
+    dtype = np.uint32 if len(sizes) <= _UINT32_MAX else np.uint64
+    memory = np.zeros(MEMORY_LENGTH, np.uint32)
+    seed_draws(seed & _UINT32_MAX, memory)
+    given = None if titles is None else np.ascontiguousarray(titles, np.int32)
+    epochs: list[AnyArray] = []
+    num_samples = 0
+    while len(epochs) < num_epochs and num_samples < max_num_samples and len(bounds) > 1:
+        if epochs and not rule.short_ratio:
+            samples = epochs[0]  # nothing is drawn: all epochs are the same
+        else:
+            samples, _ = scan_sentences(
+                bounds, lengths, rule, memory=memory, titles=given, dtype=dtype
+            )
+            if given is not None:
+                numbers = np.arange(len(samples), dtype=dtype)
+                samples = np.column_stack([samples, numbers])
+        if not len(samples):
+            break  # nor will there be any in later epochs
+        epochs.append(samples)
+        num_samples += len(samples)
+    columns = 3 if titles is None else 4
+    mapping: AnyArray = np.concatenate(epochs) if epochs else np.empty((0, columns), dtype)
+    shuffle_rows64(mapping, seed_state64(seed + 1))
+    return mapping

@@ -1,0 +1,257 @@
+"""Runs of sentences as samples: what ``build_mapping`` and ``build_blocks_mapping`` are made of.
+
+Here is one pass over the sentences of consecutive documents. Epochs, the order in which samples
+are shuffled and what is stored are decided by callers.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.kernels._jit import inline, jit
+from zindex.kernels.bitset import mix
+from zindex.kernels.random_draws import MEMORY_LENGTH, draw_word
+
+IntegerArray = npt.NDArray[np.integer[Any]]
+Int64Array = npt.NDArray[np.int64]
+UInt32Array = npt.NDArray[np.uint32]
+UInt64Array = npt.NDArray[np.uint64]
+
+LONG_SENTENCE = 512
+"""Tokens above which a sentence keeps its whole document out."""
+
+SCAN_VERSION = 1
+"""Version of the keyed draws; it changes whenever any of their values would."""
+
+MAX_RATIO = 2**32
+"""A ratio that no word but 0 is a multiple of: Megatron's, where its int32 overflows."""
+
+_FIXED, _CHAINED, _KEYED = 0, 1, 2
+_NO_KEY = np.zeros(2, np.uint64)
+_NO_TITLES = np.zeros(0, np.int32)
+
+
+class ScanRule(NamedTuple):
+    """How the sentences of a document become samples."""
+
+    #: Tokens of a sample, as far as whole sentences go: a sample ends with the sentence that
+    #: reaches them.
+    target_length: int
+    #: Sentences of a sample, and of a document that is not left out, at least.
+    min_sentences: int
+    #: Sentences that must be left in the document where a sample ends before its last one.
+    min_left: int = 2
+    #: Sentences of a document from which on a long sentence keeps it out.
+    long_from: int = 2
+    #: One sample in so many, on average, has a shorter target; 0: none has.
+    short_ratio: int = 0
+
+
+def sentence_rule(
+    target_length: int, min_sentences: int, short_sequence_probability: float
+) -> ScanRule:
+    """Return the rule of ``build_mapping``.
+
+    Parameters
+    ----------
+    target_length
+        Tokens of a sample, at least 2.
+    min_sentences
+        Sentences of a sample at least.
+    short_sequence_probability
+        Share of samples with a target drawn from 2 to ``target_length``; 0 to 1.
+
+    Examples
+    --------
+    >>> sentence_rule(128, 1, 0.4).short_ratio, sentence_rule(128, 1, 0).short_ratio
+    (3, 0)
+    """
+    ratio = 0
+    if short_sequence_probability > 0:
+        # C++ rounds halves away from zero, Python's round would take the even neighbour.
+        exact = 1.0 / short_sequence_probability
+        ratio = int(exact) + (exact - int(exact) >= 0.5) if exact < 2**31 - 0.5 else MAX_RATIO
+    return ScanRule(target_length, min_sentences, short_ratio=ratio)
+
+
+def block_rule(target_length: int, *, one_sentence_blocks: bool) -> ScanRule:
+    """Return the rule of ``build_blocks_mapping``, whose targets are less the titles' tokens.
+
+    Parameters
+    ----------
+    target_length
+        Tokens of a block with its title.
+    one_sentence_blocks
+        Whether a block may be a single sentence.
+    """
+    least = 1 if one_sentence_blocks else 2
+    return ScanRule(target_length, least, min_left=least, long_from=least)
+
+
+@inline
+def _draw_target(
+    rule: ScanRule,
+    way: int,
+    memory: UInt32Array,
+    key: UInt64Array,
+    document: int,
+    sample: int,
+) -> Any:
+    """Return the target of one sample; see `ScanRule`."""
+    target = np.int64(rule.target_length)
+    if way == _FIXED:
+        return target
+    if way == _CHAINED:
+        choice = np.int64(draw_word(memory))
+        length = choice
+    else:
+        # Two words: Megatron's one leaves out most lengths if the ratio divides their number.
+        word = mix((mix(key[0] ^ np.uint64(document)) ^ key[1]) + np.uint64(sample))
+        choice = np.int64(word >> np.uint64(32))
+        length = np.int64(word & np.uint64(0xFFFFFFFF))
+    if choice % np.int64(rule.short_ratio) == 0:
+        target = np.int64(2) + length % (target - np.int64(1))
+    return target
+
+
+@jit
+def _scan(
+    bounds: Int64Array,
+    lengths: IntegerArray,
+    titles: IntegerArray,
+    first_document: int,
+    rule: ScanRule,
+    way: int,
+    memory: UInt32Array,
+    key: UInt64Array,
+    out: IntegerArray,
+) -> tuple[int, int]:
+    """Write the samples of documents one after the other; return how many, and targets drawn."""
+    row: Any = np.uint64(0)
+    drawn: Any = np.int64(0)
+    base = bounds[0]
+    for k in range(bounds.size - 1):
+        first = bounds[k] - base
+        last = bounds[k + 1] - base
+        left = last - first
+        if left < rule.min_sentences:
+            continue
+        longest = np.int64(0)
+        if left >= rule.long_from:
+            for sentence in range(first, last):
+                longest = max(longest, np.int64(lengths[sentence]))
+        if longest > LONG_SENTENCE:
+            continue
+        document = first_document + k
+        sample = 0
+        third = np.int64(document)
+        target: Any = np.int64(rule.target_length)
+        if titles.size:
+            target -= np.int64(titles[k])
+        else:
+            target = _draw_target(rule, way, memory, key, document, sample)
+            drawn += 1
+            third = target
+        start = first
+        length = np.int64(0)
+        sentences = np.int64(0)
+        for sentence in range(first, last):
+            length += np.int64(lengths[sentence])
+            sentences += 1
+            left -= 1
+            enough = length >= target and sentences >= rule.min_sentences
+            if (enough and left >= rule.min_left) or left == 0:
+                out[row, 0] = base + start
+                out[row, 1] = base + sentence + 1
+                out[row, 2] = third
+                row += np.uint64(1)
+                start = sentence + 1
+                length = np.int64(0)
+                sentences = np.int64(0)
+                if not titles.size:
+                    # Megatron draws once more after the last sample of a document.
+                    sample += 1
+                    target = _draw_target(rule, way, memory, key, document, sample)
+                    drawn += 1
+                    third = target
+    return int(row), int(drawn)
+
+
+def scan_sentences(
+    bounds: Int64Array,
+    lengths: IntegerArray,
+    rule: ScanRule,
+    *,
+    memory: UInt32Array | None = None,
+    key: UInt64Array | None = None,
+    titles: IntegerArray | None = None,
+    first_document: int = 0,
+    dtype: type[np.integer[Any]] = np.uint32,
+) -> tuple[IntegerArray, int]:
+    """Return the samples of consecutive documents, in order.
+
+    Parameters
+    ----------
+    bounds
+        Shape (documents + 1,), int64: the sentences at which documents start, and at last end;
+        not descending.
+    lengths
+        Shape (sentences,), int32, tokens: from sentence ``bounds[0]`` on.
+    rule
+        How sentences become samples.
+    memory
+        Shape (MEMORY_LENGTH,), uint32, from `random_draws.seed_draws`, advanced by a word for each
+        target, where targets are drawn in order; left out where they are keyed, or not drawn.
+    key
+        Shape (2,), uint64, where a target depends on the document and the sample in it alone.
+    titles
+        Shape (documents,), int32, tokens of each document's title, for blocks.
+    first_document
+        Number of the first document.
+    dtype
+        Of the result: ``uint32``, or ``uint64`` from ``2**32`` sentences on.
+
+    Returns
+    -------
+    samples
+        Shape (samples, 3): first sentence, sentence after the last one, and the target in tokens
+        or, with titles, the number of the document.
+    drawn
+        Targets drawn: words by which ``memory`` advances.
+
+    Notes
+    -----
+    Law: with ``memory``, runs of documents one after the other give what all together give; with
+    ``key``, or without draws, in any order. Cost: O(sentences) time, a few nanoseconds each.
+    Source: Megatron Core ``datasets/helpers.cpp``, ``build_mapping`` and ``build_blocks_mapping``.
+
+    Examples
+    --------
+    >>> bounds, lengths = np.array([0, 3, 4, 8]), np.array([5, 6, 7, 9, 3, 3, 3, 3], np.int32)
+    >>> scan_sentences(bounds, lengths, sentence_rule(10, 1, 0))
+    (array([[ 0,  3, 10],
+           [ 3,  4, 10],
+           [ 4,  8, 10]], dtype=uint32), 0)
+    """
+    way = _FIXED
+    if rule.short_ratio:
+        way = _CHAINED if memory is not None else _KEYED
+    num_documents = len(bounds) - 1
+    num_sentences = int(bounds[-1] - bounds[0]) if num_documents > 0 else 0
+    # Each sample but the last of a document has as many sentences as it needs.
+    most = num_sentences // max(1, rule.min_sentences) + max(0, num_documents)
+    out = np.empty((most, 3), dtype)
+    num_samples, drawn = _scan(
+        bounds,
+        lengths,
+        _NO_TITLES if titles is None else titles,
+        first_document,
+        rule,
+        way,
+        np.zeros(MEMORY_LENGTH, np.uint32) if memory is None else memory,
+        _NO_KEY if key is None else key,
+        out,
+    )
+    # A copy, for most of the room is not used.
+    return out[:num_samples].copy(), drawn if way == _CHAINED else 0
