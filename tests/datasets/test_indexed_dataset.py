@@ -21,6 +21,7 @@ from zindex.datasets.indexed_dataset import (  # noqa: E402
     DType,
     IndexedDataset,
     IndexedDatasetBuilder,
+    ObjectStorageConfig,
     _FileBinReader,
     _IndexReader,
     _IndexWriter,
@@ -231,15 +232,13 @@ class TestOpening:
         assert dataset.index.dtype is np.uint16
         assert dataset[0].tolist() == [1, 2, 3]
 
-    def test_object_storage_is_refused(self, prefix: str) -> None:
+    def test_object_storage_and_its_settings_come_together(self, prefix: str) -> None:
         for path in ("s3://bucket/a", "msc://profile/a"):
-            with pytest.raises(ConfigError, match=rf"but {path} was given as object storage; copy"):
+            with pytest.raises(ConfigError, match=rf"got None for {path}; pass ObjectStorageCon"):
                 IndexedDataset(path)
-            with pytest.raises(ConfigError, match=path):
-                IndexedDataset.exists(path)
         for name in ("object_storage_config", "s3_config"):
-            with pytest.raises(ConfigError, match=r"a was given with an object storage setting"):
-                IndexedDataset(prefix, **{name: object()})
+            with pytest.raises(ConfigError, match=rf"must be named by a URL .* got {prefix}.idx"):
+                IndexedDataset(prefix, **{name: ObjectStorageConfig("cache")})
 
     def test_modes_need_multimodal(self, prefix: str) -> None:
         with pytest.raises(ConfigError, match=rf"but {prefix} was opened with multimodal=False"):

@@ -75,8 +75,8 @@ def test_rows_go_where_they_are_wanted(objects: ObjectPath) -> None:
 
 
 def test_neighbours_share_a_request(objects: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_fetch, "_GAP_NBYTES", 20)
-    monkeypatch.setattr(chunk_fetch, "_REQUEST_NBYTES", 80)
+    monkeypatch.setattr(chunk_fetch, "GAP_NBYTES", 20)
+    monkeypatch.setattr(chunk_fetch, "REQUEST_NBYTES", 80)
     reader = open_one(objects)
     reader_statistics(reset=True)
     # Chunk 0; chunks 2 and 3, with a gap of one; 5, one more; 8 is too far; 10 is another shard.
@@ -105,7 +105,7 @@ def test_all_requests_of_a_round_are_made_side_by_side(
     monkeypatch.setattr(object_client, "get_ranges", meet)
     one, two = np.array([0, 40, 80]), np.array([0, 39])
     # Shards 0 to 2 of one array; of the other the chunks 0 and 9, which are near: 3 + 1, and 1.
-    monkeypatch.setattr(chunk_fetch, "_GAP_NBYTES", 0)
+    monkeypatch.setattr(chunk_fetch, "GAP_NBYTES", 0)
     first, second = read_many(
         [Spans(store["one"], one, one + 1), Spans(store["two"], two, two + 1)]
     )

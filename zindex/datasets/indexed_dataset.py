@@ -1,6 +1,6 @@
 """Megatron's ``.bin/.idx`` pairs under Megatron Core's names, checked on every open.
 
-The file format itself lives in ``zindex.formats``; object storage is not served here.
+The file format itself lives in ``zindex.formats``, what reads object storage in `bin_readers`.
 """
 
 import operator
@@ -12,6 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from zindex.datasets.bin_readers import (
+    OBJECT_STORAGE_BIN_READERS,
+    _MultiStorageClientBinReader,
+    _S3BinReader,
+    open_remote_pair,
+)
+from zindex.datasets.object_storage_utils import (
+    ObjectStorageConfig,
+    S3Config,
+    dataset_exists,
+    is_object_storage_path,
+)
 from zindex.errors import ConfigError, SourceError
 from zindex.formats.bin_idx import bin_path, idx_path
 from zindex.formats.bin_writer import PairWriter
@@ -25,16 +37,22 @@ from zindex.formats.megatron_readers import (
 from zindex.formats.token_dtypes import DType
 from zindex.formats.token_values import append_to_each, convert_tokens
 from zindex.store.flat_file import FlatFile
+from zindex.store.rows import RowReader
 
 __all__ = [
+    "OBJECT_STORAGE_BIN_READERS",
     "DType",
     "IndexedDataset",
     "IndexedDatasetBuilder",
+    "ObjectStorageConfig",
+    "S3Config",
     "_BinReader",
     "_FileBinReader",
     "_IndexReader",
     "_IndexWriter",
     "_MMapBinReader",
+    "_MultiStorageClientBinReader",
+    "_S3BinReader",
     "get_bin_path",
     "get_idx_path",
 ]
@@ -43,8 +61,6 @@ TokenType: TypeAlias = type[np.number[Any]]
 TokenArray: TypeAlias = npt.NDArray[Any]
 Item: TypeAlias = TokenArray | tuple[TokenArray, np.int8]
 Items: TypeAlias = list[TokenArray] | tuple[list[TokenArray], npt.NDArray[np.int8]]
-
-_OBJECT_STORAGE_PREFIXES = ("s3://", "msc://")
 
 
 class IndexedDataset(torch.utils.data.Dataset[Item]):
@@ -57,14 +73,14 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
     Parameters
     ----------
     path_prefix
-        Path of the pair without ``.idx``.
+        Path or URL of the pair without ``.idx``.
     multimodal
         Whether items come with their modes, which the file must then have.
     mmap
         Whether tokens are read through a mapping, which dies with SIGBUS if the file is cut, or by
-        position, which raises.
+        position, which raises. It says nothing of object storage, which has no mappings.
     object_storage_config, s3_config
-        Not served: anything but None is refused.
+        For a pair in object storage, where its ``.idx`` is kept and how its ``.bin`` is read.
     fast_cache_load
         Taken for Megatron's sake; the check of the file is fast enough never to be left out.
     sequences_per_dataset
@@ -77,7 +93,7 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
     SourceError
         If a file is missing or contradicts the format, the other file or the counts given.
     ConfigError
-        If the pair is in object storage.
+        If the pair is in object storage and there is no configuration for that, or the reverse.
     """
 
     def __init__(
@@ -85,35 +101,30 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
         path_prefix: str,
         multimodal: bool = False,
         mmap: bool = True,
-        object_storage_config: Any = None,
-        s3_config: Any = None,
+        object_storage_config: ObjectStorageConfig | None = None,
+        s3_config: ObjectStorageConfig | None = None,
         fast_cache_load: bool = False,
         sequences_per_dataset: Sequence[int] | None = None,
         dtype_code: int | None = None,
     ) -> None:
         super().__init__()
-        self.initialize(
-            path_prefix,
-            multimodal,
-            mmap,
-            object_storage_config or s3_config,
-            fast_cache_load,
-            sequences_per_dataset,
-            dtype_code,
-        )
+        storage = object_storage_config or s3_config
+        options = (fast_cache_load, sequences_per_dataset, dtype_code)
+        self.initialize(path_prefix, multimodal, mmap, storage, *options, is_new=True)
 
     def initialize(
         self,
         path_prefix: str,
         multimodal: bool,
         mmap: bool,
-        object_storage_config: Any,
+        object_storage_config: ObjectStorageConfig | None,
         fast_cache_load: bool = False,
         sequences_per_dataset: Sequence[int] | None = None,
         dtype_code: int | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
         """Open the pair; called by the constructor and after unpickling."""
-        _refuse_object_storage(path_prefix, object_storage_config)
         self.path_prefix = path_prefix
         self.multimodal = multimodal
         self.mmap = mmap
@@ -121,18 +132,22 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
         self.fast_cache_load = fast_cache_load
         self.sequences_per_dataset = sequences_per_dataset
         self.dtype_code = dtype_code
-        tokens_path = bin_path(path_prefix)
-        self.index = _IndexReader(
-            idx_path(path_prefix), multimodal, sequences_per_dataset, dtype_code, tokens_path
-        )
-        nbytes = self.index.file.bin_nbytes
-        self.bin_reader: _BinReader = (
-            _MMapBinReader(tokens_path, nbytes)
-            if mmap
-            else _FileBinReader(tokens_path, nbytes=nbytes)
-        )
+        counts = (sequences_per_dataset, dtype_code)
         #: The tokens of all sequences, read by position; samples of a batch are read from here.
-        self.tokens = FlatFile(tokens_path, nbytes, self.index.dtype)
+        self.tokens: RowReader
+        self.bin_reader: _BinReader
+        if is_object_storage_path(path_prefix) or object_storage_config is not None:
+            self.index, self.bin_reader, self.tokens = open_remote_pair(
+                path_prefix, multimodal, object_storage_config, *counts, is_new=is_new
+            )
+            return
+        path = bin_path(path_prefix)
+        self.index = _IndexReader(idx_path(path_prefix), multimodal, *counts, path)
+        nbytes = self.index.file.bin_nbytes
+        self.bin_reader = (
+            _MMapBinReader(path, nbytes) if mmap else _FileBinReader(path, nbytes=nbytes)
+        )
+        self.tokens = FlatFile(path, nbytes, self.index.dtype)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return (
@@ -253,8 +268,9 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
 
     @staticmethod
     def exists(path_prefix: str) -> bool:
-        """Return whether both files of the pair exist."""
-        _refuse_object_storage(path_prefix, None)
+        """Return whether both files of the pair exist, on a file system or in object storage."""
+        if is_object_storage_path(path_prefix):
+            return dataset_exists(path_prefix, get_idx_path(path_prefix), get_bin_path(path_prefix))
         return os.path.exists(get_idx_path(path_prefix)) and os.path.exists(
             get_bin_path(path_prefix)
         )
@@ -394,16 +410,6 @@ def get_idx_path(path_prefix: str) -> str:
 def get_bin_path(path_prefix: str) -> str:
     """Return the path of the token file of a pair."""
     return bin_path(path_prefix)
-
-
-def _refuse_object_storage(path_prefix: str, config: Any) -> None:
-    """Raise for a pair that is not on a file system."""
-    if config is not None or path_prefix.startswith(_OBJECT_STORAGE_PREFIXES):
-        raise ConfigError(
-            f"a .bin/.idx pair must lie on a file system, but {path_prefix} was given "
-            f"{'with an object storage setting' if config is not None else 'as object storage'}; "
-            "copy or mount it, or convert it to a Zarr store"
-        )
 
 
 def _as_values(tokens: Any) -> Any:

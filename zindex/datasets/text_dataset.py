@@ -16,6 +16,7 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import STORED, document_span
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.object_storage_utils import find_storage
 from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -110,7 +111,8 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         Parameters
         ----------
         dataset_path
-            A Zarr token store, or the prefix of a ``.bin/.idx`` pair: it is told from the files.
+            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair: it is told from
+            the files.
         config
             The configuration.
 
@@ -119,9 +121,11 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         SourceError, StoreError
             If it is missing or damaged.
         ConfigError
-            If it is in object storage, or ``sequences_per_dataset`` leaves it out.
+            If it is a pair in object storage without ``object_storage_cache_path``, or
+            ``sequences_per_dataset`` leaves it out.
         """
-        if is_store(dataset_path):
+        storage = find_storage(dataset_path, config)
+        if storage is None and is_store(dataset_path):
             return ZarrIndexedDataset(dataset_path, multimodal=False)
         counts = None
         if config.sequences_per_dataset:
@@ -135,6 +139,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
             dataset_path,
             multimodal=False,
             mmap=config.mmap_bin_files,
+            object_storage_config=storage,
             fast_cache_load=config.fast_cache_load,
             sequences_per_dataset=counts,
             dtype_code=config.token_dtype_code,

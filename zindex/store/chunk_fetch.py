@@ -21,13 +21,13 @@ from zindex.store.shard import REMEDY, ShardIndex, decode_chunk, decode_index, i
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
-# Chunks whose distance is at most the first share a request of at most the second: at 30 ms a
-# request takes the time of some hundred KiB, but the bytes between are paid for too.
-_GAP_NBYTES, _REQUEST_NBYTES = 64 << 10, 4 << 20
+#: Chunks whose distance is at most the first share a request of at most the second: at 30 ms a
+#: request takes the time of some hundred KiB, but the bytes between are paid for too.
+GAP_NBYTES, REQUEST_NBYTES = 64 << 10, 4 << 20
 # Bytes that are fetched ahead of a reader that goes on and on.
 _AHEAD_NBYTES = 8 << 20
-# Requests that one thread makes at a time: obstore makes no more than ten of them side by side.
-_GROUP = 10
+#: Requests that one thread makes at a time: obstore makes no more than ten of them side by side.
+GROUP = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +78,20 @@ class Need(NamedTuple):
     chunks: Int64Array
 
 
-class _Part(NamedTuple):
-    """Where a chunk lies in its shard."""
+class Part(NamedTuple):
+    """Where a chunk lies in its shard, or a part in its file."""
 
     chunk: int
     offset: int
     nbytes: int
 
 
-class _Request(NamedTuple):
-    """Bytes ``[start, stop)`` of one shard that hold some chunks, and perhaps others between."""
+class Request(NamedTuple):
+    """Bytes ``[start, stop)`` of one file that hold some parts, and perhaps others between."""
 
     start: int
     stop: int
-    parts: list[_Part]
+    parts: list[Part]
 
 
 class _Group(NamedTuple):
@@ -99,7 +99,7 @@ class _Group(NamedTuple):
 
     array: RemoteArray
     shard: int
-    requests: list[_Request]
+    requests: list[Request]
 
 
 def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
@@ -173,36 +173,37 @@ def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_Gro
             for chunk in chunks:
                 cache.break_promise((key[0], chunk), index)
             continue
-        requests = _coalesce(_locate(array, chunks, index))
-        cuts = range(0, len(requests), _GROUP)
-        groups += [_Group(array, shard, requests[cut : cut + _GROUP]) for cut in cuts]
+        requests = coalesce(_locate(array, chunks, index))
+        cuts = range(0, len(requests), GROUP)
+        groups += [_Group(array, shard, requests[cut : cut + GROUP]) for cut in cuts]
     return groups
 
 
-def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> list[_Part]:
+def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> list[Part]:
     """Return where chunks of one shard lie; without its index, where they lie if uncompressed."""
     num_chunks = array.layout.chunks_per_shard
     if index is None:
         nbytes = array.chunk_nbytes + CRC_NBYTES
-        return [_Part(chunk, chunk % num_chunks * nbytes, nbytes) for chunk in chunks]
+        return [Part(chunk, chunk % num_chunks * nbytes, nbytes) for chunk in chunks]
     return [
-        _Part(chunk, int(index.offsets[chunk % num_chunks]), int(index.lengths[chunk % num_chunks]))
+        Part(chunk, int(index.offsets[chunk % num_chunks]), int(index.lengths[chunk % num_chunks]))
         for chunk in chunks
     ]
 
 
-def _coalesce(parts: list[_Part]) -> list[_Request]:
-    """Return the requests that bring parts of a shard."""
-    requests: list[_Request] = []
+def coalesce(parts: list[Part]) -> list[Request]:
+    """Return the requests that bring parts of a file, which come in the order of their offsets."""
+    requests: list[Request] = []
     for part in parts:
         stop = part.offset + part.nbytes
         if requests:
             last = requests[-1]
-            is_near = 0 <= part.offset - last.stop <= _GAP_NBYTES
-            if is_near and stop - last.start <= _REQUEST_NBYTES:
-                requests[-1] = last._replace(stop=stop, parts=[*last.parts, part])
+            is_near = last.start <= part.offset <= last.stop + GAP_NBYTES
+            if is_near and stop - last.start <= REQUEST_NBYTES:
+                last.parts.append(part)
+                requests[-1] = last._replace(stop=max(stop, last.stop))
                 continue
-        requests.append(_Request(part.offset, stop, [part]))
+        requests.append(Request(part.offset, stop, [part]))
     return requests
 
 
@@ -229,7 +230,7 @@ def _answer(group: _Group, kept: bool) -> None:
 
 
 def _decode(
-    array: RemoteArray, shard: int, part: _Part, stored: memoryview, index: ShardIndex | None
+    array: RemoteArray, shard: int, part: Part, stored: memoryview, index: ShardIndex | None
 ) -> AnyArray:
     """Return the values of a chunk; an index that is given says where it really is."""
     right = part if index is None else _locate(array, [part.chunk], index)[0]
@@ -237,7 +238,7 @@ def _decode(
         # Bytes may also be lost on their way; those that come again are what the store has.
         with suppress(VerificationError):
             return _decode_stored(array, shard, part.chunk, stored)
-    [again] = _get(array, shard, [_Request(right.offset, right.offset + right.nbytes, [right])])
+    [again] = _get(array, shard, [Request(right.offset, right.offset + right.nbytes, [right])])
     return _decode_stored(array, shard, part.chunk, again)
 
 
@@ -251,7 +252,7 @@ def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryvie
     return decode_chunk(layout, shard, chunk % layout.chunks_per_shard, stored)
 
 
-def _get(array: RemoteArray, shard: int, requests: list[_Request]) -> list[memoryview]:
+def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memoryview]:
     """Return what requests to a shard bring, fewer bytes where it ends before."""
     path = array.shard_path(shard)
     starts = [request.start for request in requests]

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from zindex.errors import ConfigError, ForkedStoreError, StoreUnavailableError
@@ -82,12 +83,18 @@ class _Clients:
 
 
 _clients = _Clients()
+_has_obstore = find_spec("obstore") is not None
 os.register_at_fork(after_in_child=_clients.after_fork)
 
 
 def may_fork() -> bool:
     """Return whether a child that is forked from this process now can use object stores."""
     return not (_clients.clients or _clients.is_inherited)
+
+
+def is_usable() -> bool:
+    """Return whether this process has a client of its own for object stores, or can make one."""
+    return _has_obstore and not _clients.is_inherited
 
 
 #: Called after a change of credentials in the environment.

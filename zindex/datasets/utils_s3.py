@@ -1,0 +1,5 @@
+"""Megatron Core's older names for what is in ``object_storage_utils``."""
+
+from zindex.datasets.object_storage_utils import S3_PREFIX, S3Client
+
+__all__ = ["S3_PREFIX", "S3Client"]
