@@ -29,7 +29,6 @@ from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
@@ -265,11 +264,10 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if type(self).__getitem__ is not BlendedDataset.__getitem__:
             return None
         used = [self.datasets[i] for i in set(dataset_ids.tolist())]
-        texts = [item for item in used if isinstance(item, TextDataset) and item._is_plain]
-        if len(texts) < len(used):
+        if not all(getattr(item, "_is_plain", False) for item in used):
             return None
-        first = texts[0]
-        same = (item.config is first.config or item.config == first.config for item in texts)
+        first = used[0]
+        same = (item.config is first.config or item.config == first.config for item in used)
         return first._make_together if all(same) else None
 
     @property

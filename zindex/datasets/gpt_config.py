@@ -33,7 +33,7 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     """Whether a sample draws one token more, so that every input token has its label."""
 
     object_storage_cache_path: str | None = None
-    """Taken for Megatron's sake: object storage is not served."""
+    """Directory of each node for copies of the ``.idx`` of pairs in object storage."""
 
     data_parallel_size: int = 1
     """Data-parallel ranks."""
@@ -58,6 +58,18 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     ``cu_seqlens`` and ``max_seqlen`` instead of an attention mask. Documents are the index's, not
     what ends with an end token; positions restart with each, whatever the reset settings."""
 
+    dynamic_context_parallel: bool = field(default=False, kw_only=True)
+    """Later Megatron's name of ``hybrid_context_parallel``; either of them switches it on."""
+
+    sft_mock_dataset_config_json: str | None = field(default=None, kw_only=True)
+    """Later Megatron's: the made-up conversations of ``MockSFTDataset``, as JSON or a path."""
+
+    varlen_mock_dataset_config_json: str | None = field(default=None, kw_only=True)
+    """Later Megatron's: the same of ``MockVarlenDataset``."""
+
+    varlen_sbhd_validation: bool = field(default=False, kw_only=True)
+    """Later Megatron's: whether ``VarlenDataset`` pads every sample to ``sequence_length``."""
+
     with_provenance: bool = field(default=False, kw_only=True)
     """Ours: whether items tell where they come from: ``dataset_id``, ``document_ids`` of each
     token, ``epoch`` and ``sample_id``."""
@@ -71,6 +83,11 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
         for name in ("tokenizer", "reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
             if getattr(self, name) is None:
                 raise ConfigError(f"{name} must be given for GPT datasets, got None; set it")
+        if self.varlen_sbhd_validation and self.is_hybrid:
+            raise ConfigError(
+                "varlen_sbhd_validation pads samples to one length, which excludes "
+                "hybrid_context_parallel, both are set; leave one of them out"
+            )
         vocab_size = self.tokenizer.vocab_size
         if vocab_size is not None:
             fits = vocab_size <= np.iinfo(np.uint16).max + 1
@@ -80,6 +97,11 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
                 "sequences_per_dataset needs a tokenizer with a vocab_size, got None; leave it out "
                 "or fix the tokenizer (--per-dataset-sequences-path)"
             )
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether samples are spread over ranks by their length."""
+        return self.hybrid_context_parallel or self.dynamic_context_parallel
 
     @property
     def has_masks(self) -> bool:

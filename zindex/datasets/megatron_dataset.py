@@ -104,6 +104,10 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
             self._dataset = self._dataset.open()
         return self._dataset
 
+    @dataset.setter
+    def dataset(self, dataset: LowLevelDataset) -> None:
+        self._dataset = dataset
+
     @property
     def indices(self) -> npt.NDArray[np.integer[Any]]:
         """Shape (documents,): what the split holds; made anew at each use if it is a range."""
@@ -111,6 +115,10 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
             dtype = np.int32 if self._indices.stop <= np.iinfo(np.int32).max else np.int64
             return np.arange(self._indices.start, self._indices.stop, dtype=dtype)
         return self._indices
+
+    @indices.setter
+    def indices(self, indices: npt.NDArray[np.integer[Any]] | range) -> None:
+        self._indices = _as_range(indices)
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,1 @@
+"""Tests of what datasets of conversations are made of."""

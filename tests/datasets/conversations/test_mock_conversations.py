@@ -1,0 +1,70 @@
+"""Made-up conversations: lengths of files, tokens of real datasets, and settings."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zindex
+from zindex.building.executor import SerialExecutor
+from zindex.datasets.conversations.mock_conversations import MockSFTLowLevelDataset, open_mock
+from zindex.errors import ConfigError, SourceError
+
+DRAWN = {"min_seq_len": 2, "max_seq_len": 9, "mean_seq_len": 5, "lognormal_sigma": 0.5}
+
+
+def test_lengths_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("length\n1\n7.0\n8\n")
+    mock = MockSFTLowLevelDataset(mode="file", path=str(path), vocab_size=5)
+    assert [len(mock[i]) for i in range(len(mock))] == [0, 6, 7]
+    assert mock[1].tolist() == [1, 2, 3, 4, 0, 1]
+    assert mock[4].tolist() == mock[1].tolist()
+    for content, message in [("a\nb\n", "but .*'b'"), ("a\n0\n", "got 0"), ("a\n", "got none")]:
+        path.write_text(content)
+        with pytest.raises(SourceError, match=f"must hold lengths.*{message}"):
+            MockSFTLowLevelDataset(mode="file", path=str(path))
+
+
+@pytest.mark.parametrize("kind", ["prefix", "store"])
+def test_tokens_of_a_real_dataset(
+    write_corpus: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(MockSFTLowLevelDataset, "size", 6)
+    path = write_corpus([2, 0, 1], tokens=[11, 12, 21])
+    if kind == "store":
+        zindex.convert(path, f"{path}.zarr", client=SerialExecutor())
+        path = f"{path}.zarr"
+    length = dict.fromkeys(("min_seq_len", "max_seq_len"), 6)
+    mock = MockSFTLowLevelDataset(mode="verification", data_path=path, **length)
+    again = pickle.loads(pickle.dumps(mock))
+    assert [again[i].tolist() for i in (0, 2)] == [[11, 12, 21, 11, 12], [21, 11, 12, 21, 11]]
+    assert again[0].dtype == np.int64
+
+
+def test_a_real_dataset_must_hold_tokens(write_corpus: Any) -> None:
+    path = write_corpus([0])
+    with pytest.raises(SourceError, match=r"data_path .* must hold tokens, .*corpus holds none"):
+        MockSFTLowLevelDataset(mode="verification", data_path=path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "other"}, "must be 'file', 'distribution' or 'verification', got 'other'"),
+        ({"mode": "file"}, "mode 'file' need path, path missing, none unknown"),
+        ({"mode": "distribution", **DRAWN, "typ": 1}, "none missing, typ unknown"),
+        ({"mode": "distribution", **DRAWN, "type": "flat"}, "must be 'lognormal', got 'flat'"),
+        ({"mode": "distribution", **DRAWN, "format": "x"}, "must be 'thd' or 'sbhd', got 'x'"),
+    ],
+)
+def test_settings_are_checked(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MockSFTLowLevelDataset(**settings)
+
+
+def test_the_json_must_name_a_mode() -> None:
+    with pytest.raises(ConfigError, match=r"must be an object with a mode, got \[1\]"):
+        open_mock("[1]", 8)

@@ -1,0 +1,169 @@
+"""Samples of the lengths of their conversations and texts."""
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.datasets.conversations.speakers import EOD, PAD, Speaker, make_config, write_records
+from zindex.datasets import varlen_dataset
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.utils import Split
+from zindex.datasets.varlen_dataset import (
+    MockVarlenDataset,
+    VarlenDataset,
+    VarlenLowLevelDataset,
+    _looks_like_hf_id,
+    _select_converter,
+)
+from zindex.errors import ConfigError, SourceError
+
+NAMES = ["tokens", "labels", "loss_mask", "position_ids"]
+ANSWER = [{"role": "assistant", "content": "abcdefgh"}]
+TALK = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]
+
+
+def open_dataset(low_level: Any, cls: Any = VarlenDataset, **settings: Any) -> Any:
+    config = make_config(**({"sequence_length": 8} | settings))
+    return cls(low_level, "p", range(len(low_level)), None, Split.train, config)
+
+
+@pytest.mark.parametrize(
+    ("record", "tokens", "labels", "loss"),
+    [
+        (TALK, [0, 1, 2, PAD], [-100, 2, EOD, PAD], [0, 1, 1, 0]),
+        ("abc", [0, 1, 2, PAD], [1, 2, EOD, PAD], [1, 1, 1, 0]),
+        ("", [EOD, PAD, PAD, PAD], [EOD, PAD, PAD, PAD], [1, 0, 0, 0]),
+        ("abcdefgh", list(range(8)), [*range(1, 8), EOD], [1] * 8),
+        ("abcdefghijk", list(range(8)), [*range(1, 8), EOD], [1] * 8),
+        (ANSWER, list(range(8)), [*range(1, 8), EOD], [1] * 8),
+    ],
+)  # fmt: skip
+def test_samples_have_their_own_lengths(record: Any, tokens: Any, labels: Any, loss: Any) -> None:
+    dataset = open_dataset([record], context_parallel_size=2)
+    item = dataset[0]
+    assert list(item) == [*NAMES, "original_seq_len", "padded_seq_len"]
+    assert item["tokens"].tolist() == tokens
+    assert item["labels"].tolist() == labels
+    assert item["loss_mask"].tolist() == loss
+    assert item["position_ids"].tolist() == list(range(len(tokens)))
+    assert item["padded_seq_len"].tolist() == [len(tokens)]
+    assert item["original_seq_len"].tolist() == [len(tokens) - tokens.count(PAD)]
+    kinds = [torch.int64, torch.int64, torch.float32, torch.int64, torch.int32, torch.int32]
+    assert [value.dtype for value in item.values()] == kinds
+
+
+@pytest.mark.filterwarnings("ignore:the pad token must have an id of its own")
+def test_without_a_pad_only_padding_is_left_out() -> None:
+    for pad in (EOD, None):
+        dataset = open_dataset(["abc"], tokenizer=Speaker(pad=pad), context_parallel_size=2)
+        assert dataset[0]["labels"].tolist() == [1, 2, EOD, EOD]
+        assert dataset[0]["loss_mask"].tolist() == [1, 1, 1, 0]
+
+
+def test_samples_of_one_length_to_compare_with() -> None:
+    dataset = open_dataset(["abc"], varlen_sbhd_validation=True)
+    item = dataset[0]
+    assert list(item) == NAMES
+    assert item["tokens"].tolist() == [0, 1, 2, *[PAD] * 5]
+    assert item["loss_mask"].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    message = "varlen_sbhd_validation pads samples to one length, which excludes"
+    with pytest.raises(ConfigError, match=message):
+        make_config(varlen_sbhd_validation=True, dynamic_context_parallel=True)
+
+
+def test_batches_are_lists_of_items(tmp_path: Path) -> None:
+    rows: list[Any] = [{"text": "abc"}, {"messages": TALK}, {"text": "abcdef", "messages": None}]
+    path = write_records(tmp_path / "r.jsonl", rows)
+    config = make_config(blend=([path], None), sequence_length=8)
+    [dataset, _, _] = BlendedMegatronDatasetBuilder(
+        VarlenDataset, [7, 0, 0], lambda: True, config
+    ).build()
+    assert dataset.dataset.schema_name == "pretrain-text"
+    batch = list(pickle.loads(pickle.dumps(dataset)).__getitems__([0, None, 1, -1]))
+    assert [len(item["tokens"]) for item in batch] == [3, 3, 3, 3]
+    assert not batch[1]["loss_mask"].any()
+    for item, position in zip(batch, [0, None, 1, 6], strict=True):
+        assert all(torch.equal(item[name], dataset[position][name]) for name in item)
+    assert batch[2]["labels"].tolist() == [-100, 2, EOD]
+    assert len(dataset.__getitems__([])) == 0
+
+    class Own(VarlenDataset):
+        def __getitem__(self, idx: Any) -> dict[str, Any]:
+            return {"own": idx}
+
+    assert open_dataset(["a"], cls=Own).__getitems__([0])[0] == {"own": 0}
+
+
+def test_a_record_without_a_layout_of_its_own_has_the_first_ones(tmp_path: Path) -> None:
+    rows = [{"instruction": "a", "output": "b"}, {"instruction": "c", "output": None}]
+    low_level = VarlenLowLevelDataset(write_records(tmp_path / "r.jsonl", rows))
+    assert low_level.schema_name == "alpaca"
+    assert [message["content"] for message in low_level[1]] == ["", "c", ""]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    path = str(tmp_path / "r.parquet")
+    rows = [{"messages": TALK, "text": None}, {"messages": None, "text": "ab"}]
+    pytest.importorskip("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
+    low_level = pickle.loads(pickle.dumps(VarlenLowLevelDataset(path)))
+    assert len(low_level) == 2
+    assert low_level[0] == [{"role": "system", "content": ""}, *TALK]
+    assert low_level[1] == "ab"
+
+
+def test_parquet_needs_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(varlen_dataset, "importlib", SimpleNamespace(import_module=fail))
+    with pytest.raises(ConfigError, match=r"pyarrow must be installed to read a\.parquet"):
+        VarlenLowLevelDataset("a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        *((path, True) for path in ("owner/name", "o/n-12k")),
+        *((path, False) for path in ("/tmp/a.jsonl", "./a", "../a", "name", "", None)),
+    ],
+)
+def test_names_of_hubs(path: Any, expected: bool) -> None:
+    assert _looks_like_hf_id(path) is expected
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"owner/name must be a file, .* a dataset of a hub"):
+        VarlenLowLevelDataset("owner/name")
+    with pytest.raises(SourceError, match="cannot infer schema"):
+        VarlenLowLevelDataset(write_records(tmp_path / "a.jsonl", [{"foo": 1}]))
+    with pytest.raises(SourceError, match="must hold records, got none"):
+        VarlenLowLevelDataset(write_records(tmp_path / "b.jsonl", []))
+    low_level = VarlenLowLevelDataset(write_records(tmp_path / "c.jsonl", [{"text": 3}]))
+    with pytest.raises(SourceError, match=r"record 0 of .*c.jsonl: text .* must be a string"):
+        low_level[0]
+    assert _select_converter(["text"])[1] == "pretrain-text"
+
+
+@pytest.mark.parametrize(("length", "valid"), [(1, 1), (7, 6), (9, 8), (20, 8)])
+def test_made_up_samples(length: int, valid: int) -> None:
+    names = ("min_seq_len", "max_seq_len", "mean_seq_len")
+    spec = ", ".join(f'"{name}": {length}' for name in names)
+    settings = f'{{"mode": "distribution", "lognormal_sigma": 1.1, {spec}}}'
+    config = make_config(
+        sequence_length=8, context_parallel_size=2, varlen_mock_dataset_config_json=settings
+    )
+    [dataset, _, _] = BlendedMegatronDatasetBuilder(
+        MockVarlenDataset, [5, 0, 0], lambda: True, config
+    ).build()
+    item = dataset[2]
+    expected = list(range(1, length))[:valid] or [EOD]
+    assert item["original_seq_len"].tolist() == [valid]
+    assert item["tokens"][:valid].tolist() == expected
+    assert item["labels"][valid - 1] == EOD
+    assert len(item["tokens"]) % 4 == 0
+    assert item["loss_mask"].sum() == valid

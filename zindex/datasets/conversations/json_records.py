@@ -1,0 +1,188 @@
+"""Records of a file of JSON by number: one a line, or all of them in one array."""
+
+import json
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import SourceError, StoreNotFoundError
+from zindex.formats.json_lines import parse_object
+from zindex.store.flat_file import FlatFile
+from zindex.store.reader import Spans, read_many
+
+Int64Array = npt.NDArray[np.int64]
+
+_BLOCK_NBYTES = 1 << 24
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Shorter lines hold no object: they are blank.
+_MIN_LINE_NBYTES = 2
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Lines:
+    """Where the lines of a file are."""
+
+    #: Shape (lines,), bytes.
+    starts: Int64Array
+    #: Shape (lines,), bytes; line breaks are outside.
+    stops: Int64Array
+    #: Bytes of the file.
+    nbytes: int
+    #: Whether the file is one JSON array, whose lines mean nothing.
+    is_array: bool
+
+
+# The splits of a dataset share one search for line breaks.
+_known: "WeakValueDictionary[tuple[str, int, int], _Lines]" = WeakValueDictionary()
+
+
+class JsonRecords:
+    """The objects of a JSON file by number, of which only those that are asked for are parsed.
+
+    Opening searches the file for line breaks, once for all that are open of it in a process, and
+    keeps 16 bytes a line; reading takes one call for all lines of a batch. A file that is one JSON
+    array is parsed as a whole at the first read in each process. It pickles without records.
+
+    Parameters
+    ----------
+    path
+        A plain file; blank lines count nothing.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    SourceError
+        If it is neither lines of objects nor an array of them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._lines = _find_lines(self.path)
+        self._reader = FlatFile(self.path, self._lines.nbytes, np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._values if self._lines.is_array else self._lines.starts)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one record; IndexError if there is none of this number."""
+        return self.read_many([index])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return records, read together.
+
+        Parameters
+        ----------
+        indices
+            Their numbers, from the end if negative.
+
+        Raises
+        ------
+        IndexError
+            If there is no such record.
+        SourceError
+            If one of them is no JSON object.
+        """
+        numbers = [self._number(index) for index in indices]
+        if self._lines.is_array:
+            return [self._check(self._values[number], number) for number in numbers]
+        starts, stops = self._lines.starts[numbers], self._lines.stops[numbers]
+        [content] = read_many([Spans(self._reader, starts, stops)])
+        ends = np.cumsum(stops - starts).tolist()
+        text = content.tobytes()
+        return [
+            self._parse(text[start:stop], number)
+            for start, stop, number in zip([0, *ends], ends, numbers, strict=False)
+        ]
+
+    def _number(self, index: int) -> int:
+        """Return the number of a record, counted from the start."""
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError(
+                f"a record must lie within [{-len(self)}, {len(self)}), but {index} was asked of "
+                f"{self.path}; take it modulo the number of records"
+            )
+        return number % len(self)
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        """Return the object of a line."""
+        try:
+            return parse_object(line)
+        except SourceError as error:
+            raise SourceError(
+                f"record {number} of {self.path} must be a JSON object, at byte "
+                f"{int(self._lines.starts[number])} {error}; mend or remove the line"
+            ) from error
+
+    def _check(self, value: Any, number: int) -> dict[str, Any]:
+        """Return an element of the array, which must be an object."""
+        if isinstance(value, dict):
+            return value
+        raise SourceError(
+            f"record {number} of {self.path} must be a JSON object, it is of type "
+            f"{type(value).__name__}; mend or remove it"
+        )
+
+    @cached_property
+    def _values(self) -> list[Any]:
+        """The elements of a file that is one array."""
+        with open(self.path, "rb") as file:
+            content = file.read()
+        try:
+            values = json.loads(content.removeprefix(_BYTE_ORDER_MARK))
+        except ValueError as error:
+            raise SourceError(
+                f"{self.path} must be a JSON array of objects, as it begins with [, but: {error}; "
+                "mend the file"
+            ) from error
+        return list(values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.pop("_values", None)
+        return state
+
+
+def _find_lines(path: str) -> _Lines:
+    """Return where the lines of a file are, found now or by another that is open."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise StoreNotFoundError(
+            f"{path} must be a file of JSON records, there is none; check the path"
+        ) from None
+    key = (os.path.realpath(path), status.st_size, status.st_mtime_ns)
+    lines = _known.get(key)
+    if lines is None:
+        lines = _known[key] = _search(path)
+    return lines
+
+
+def _search(path: str) -> _Lines:
+    """Return where the lines of a file are."""
+    breaks, nbytes, begun = [], 0, b""
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK_NBYTES):
+            begun = begun or block.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
+            breaks.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + nbytes)
+            nbytes += len(block)
+    if begun not in (b"{", b"[", b""):
+        raise SourceError(
+            f"{path} must hold JSON objects, one a line, or an array of them, but begins with "
+            f"{begun!r}; decompress it if it is compressed"
+        )
+    stops = np.concatenate([*breaks, [nbytes]])
+    starts = np.concatenate([[0], stops[:-1] + 1])
+    if nbytes:
+        with open(path, "rb") as file:
+            starts[0] = len(_BYTE_ORDER_MARK) if file.read(3) == _BYTE_ORDER_MARK else 0
+    is_kept = stops - starts >= _MIN_LINE_NBYTES
+    return _Lines(starts[is_kept], stops[is_kept], nbytes, begun == b"[")

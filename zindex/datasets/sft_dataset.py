@@ -1,0 +1,316 @@
+"""Conversations for supervised fine-tuning, side by side in rows of one length."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.datasets.conversations.json_records import JsonRecords
+from zindex.datasets.conversations.mock_conversations import (
+    MockSFTLowLevelDataset,
+    load_json_arg,
+    open_mock,
+)
+from zindex.datasets.conversations.packed_rows import (
+    IGNORE_INDEX,
+    Encoded,
+    as_ids,
+    make_conversation_batch,
+)
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.utils import Split
+from zindex.errors import ConfigError, SourceError
+
+__all__ = [
+    "IGNORE_INDEX",
+    "MockSFTDataset",
+    "MockSFTLowLevelDataset",
+    "SFTDataset",
+    "SFTLowLevelDataset",
+    "load_json_arg",
+]
+
+Int64Array = npt.NDArray[np.int64]
+Messages = list[dict[str, Any]]
+
+
+class SFTLowLevelDataset:
+    """The messages of a file of conversations, by number.
+
+    Parameters
+    ----------
+    dataset_path
+        A plain JSONL file whose objects have ``messages``, each with ``role`` and ``content``. A
+        line may hold several conversations in a row, each of which begins with the role
+        ``system``. One JSON array of such objects will do as well.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    SourceError
+        If it is neither lines of objects nor an array of them.
+    """
+
+    def __init__(self, dataset_path: str) -> None:
+        self.records = JsonRecords(dataset_path)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, idx: int) -> Messages:
+        """Return the messages of one record."""
+        return self.read_many([idx])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[Messages]:
+        """Return the messages of records, which are read together.
+
+        Raises
+        ------
+        SourceError
+            If a record has no messages.
+        """
+        records = self.records.read_many(indices)
+        return [
+            self._check(record.get("messages"), index)
+            for index, record in zip(indices, records, strict=True)
+        ]
+
+    def _check(self, messages: Any, index: int) -> Messages:
+        """Return the messages of a record, which must be some."""
+        is_list = isinstance(messages, list) and messages
+        if is_list and all(isinstance(message, dict) and "role" in message for message in messages):
+            return list(messages)
+        raise SourceError(
+            f"record {index} of {self.records.path} must have messages, a list of objects with "
+            f"role and content, got {str(messages)[:80]!r}; mend or remove it"
+        )
+
+
+class SFTDataset(MegatronDataset):
+    """A split of conversations as samples of ``sequence_length`` tokens.
+
+    Sample j is record ``j % records`` of the split: its conversations side by side, each padded to
+    what context parallelism needs, cut off or padded at the end. The loss counts what the
+    tokenizer's ``tokenize_conversation`` gives as targets.
+
+    Parameters
+    ----------
+    dataset
+        The messages of each record.
+    dataset_path
+        Their path, as the user wrote it.
+    indices
+        The records of the split.
+    num_samples
+        Samples; records come again where there are fewer. None: each record once.
+    index_split
+        The split.
+    config
+        The configuration, without attention masks and without positions that restart at end
+        tokens. Its tokenizer has ``tokenize_conversation(messages, return_target,
+        add_generation_prompt)``, which returns ids and targets, ``eod``, and ``pad`` if it has one.
+
+    Raises
+    ------
+    ConfigError
+        If a setting asks for what samples of conversations do not have.
+
+    Notes
+    -----
+    Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``. Differences: where the
+    tokenizer pads with a negative id, inputs have the end of document there, for no embedding has
+    it; where it pads with the end of document, only padding is left out of the loss, not the ends
+    of conversations.
+    """
+
+    config: GPTDatasetConfig
+    _make_together = staticmethod(make_conversation_batch)
+
+    def __init__(
+        self,
+        dataset: Any,
+        dataset_path: str | None,
+        indices: npt.NDArray[np.integer[Any]] | range,
+        num_samples: int | None,
+        index_split: Split,
+        config: GPTDatasetConfig,
+    ) -> None:
+        super().__init__(dataset, dataset_path, indices, num_samples, index_split, config)
+        for name in ("create_attention_mask", "reset_attention_mask", "reset_position_ids"):
+            if getattr(config, name):
+                raise ConfigError(
+                    f"{name} must be off for {type(self).__name__}, whose positions restart with "
+                    "each conversation and whose cu_seqlens take the place of a mask, got "
+                    f"{getattr(config, name)}; set it to False"
+                )
+        if not len(self._indices):
+            raise ConfigError(
+                f"{index_split.name} of {dataset_path} must have records, got none; give it a "
+                "larger share"
+            )
+
+    @staticmethod
+    def numel_low_level_dataset(low_level_dataset: Any) -> int:
+        """Return the number of records."""
+        return len(low_level_dataset)
+
+    @staticmethod
+    def build_low_level_dataset(dataset_path: str, config: GPTDatasetConfig) -> Any:
+        """Return the opened messages of a file."""
+        return SFTLowLevelDataset(dataset_path)
+
+    def __len__(self) -> int:
+        return len(self._indices) if self.num_samples is None else self.num_samples
+
+    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Its position, from the end if negative; None gives the first one with a loss mask of
+            zeros, to fill up a batch.
+
+        Returns
+        -------
+        item
+            ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding and
+            -100 where nothing is to be learned), ``loss_mask`` (float32) and ``position_ids``
+            (int64, from 0 in each conversation), all of shape (sequence_length,); ``cu_seqlens``
+            (int32, where conversations start, filled up with sequence_length to
+            sequence_length + 1 values) and ``max_seqlen`` (int32).
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        SourceError
+            If its record is damaged, or gives no tokens.
+        """
+        return self._make_batch([idx])[0]
+
+    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
+        """Return the samples of a batch, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        positions
+            Positions, as of single samples.
+        """
+        if not len(positions) or not self._is_plain:
+            return batch_of_items(self, positions)
+        return self._make_batch(positions)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether items are made as batches make them, and not in a subclass's own way."""
+        return type(self).__getitem__ is SFTDataset.__getitem__
+
+    @property
+    def _path(self) -> str | None:
+        """The path of the records, for messages."""
+        return getattr(self, "dataset_path", None)
+
+    def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
+        """Return the samples of a batch, read together."""
+        numbers, is_padding = resolve_positions(positions, len(self), f"{self._path}")
+        return self._make_together(
+            [self], np.zeros(len(numbers), np.int64), numbers, is_padding, None
+        )
+
+    def _find_records(self, positions: Int64Array) -> list[int]:
+        """Return the number of the record that stands at each position."""
+        places = positions % len(self._indices)
+        if isinstance(self._indices, range):
+            return [int(number) for number in self._indices.start + places]
+        return [int(number) for number in self._indices[places]]
+
+    def _read_records(self, numbers: Sequence[int]) -> list[Any]:
+        """Return what the low-level dataset has under some numbers."""
+        dataset = self.dataset
+        if hasattr(dataset, "read_many"):
+            return list(dataset.read_many(numbers))
+        return [dataset[number] for number in numbers]
+
+    @property
+    def _has_boundaries(self) -> bool:
+        """Whether samples tell their conversations apart."""
+        return True
+
+    @cached_property
+    def padding_divisor(self) -> int:
+        """What the tokens of each conversation are padded to a multiple of."""
+        return self._calculate_padding_divisor()
+
+    def _calculate_padding_divisor(self) -> int:
+        """Return what the ranks that share a conversation need it to be a multiple of."""
+        config = self.config
+        num_ranks = config.context_parallel_size or 1
+        if config.is_hybrid:
+            num_chunks = 2 * num_ranks * config.data_parallel_size
+        else:
+            num_chunks = 2 * num_ranks if num_ranks > 1 else 1
+        return num_chunks * (config.sequence_parallel_size or 1)
+
+    def _encode(self, record: Any) -> Iterator[Encoded]:
+        """Yield the conversations of a record as ids, each made when it is asked for."""
+        for conversation in self._split_conversations(record):
+            yield self._encode_conversation(conversation)
+
+    def _encode_conversation(self, conversation: Messages) -> Encoded:
+        """Return one conversation as ids and targets."""
+        tokenizer = self.config.tokenizer
+        tokens, targets = tokenizer.tokenize_conversation(
+            conversation, return_target=True, add_generation_prompt=False
+        )
+        encoded = Encoded(as_ids(tokens), as_ids(targets))
+        if len(encoded.tokens) != len(encoded.targets):
+            raise ConfigError(
+                f"{type(tokenizer).__name__}.tokenize_conversation must give a target for each "
+                f"token, it gives {len(encoded.targets)} for {len(encoded.tokens)}; mend it"
+            )
+        return encoded
+
+    def _split_conversations(self, merged_conversations: Messages) -> list[Messages]:
+        """Return the conversations of a record, each of which begins with the role ``system``."""
+        conversations: list[Messages] = []
+        for message in merged_conversations:
+            if message["role"] == "system" or not conversations:
+                conversations.append([])
+            conversations[-1].append(message)
+        return conversations
+
+
+class MockSFTDataset(SFTDataset):
+    """Made-up conversations as samples like those of ``SFTDataset``, one in each.
+
+    Parameters
+    ----------
+    dataset, dataset_path, indices, num_samples, index_split, config
+        As for ``SFTDataset``. ``config.sft_mock_dataset_config_json`` says what
+        ``MockSFTLowLevelDataset`` is asked for; with its format ``"sbhd"`` samples have no
+        ``cu_seqlens`` and no ``max_seqlen``.
+    """
+
+    @staticmethod
+    def build_low_level_dataset(
+        dataset_path: str | None, config: GPTDatasetConfig
+    ) -> MockSFTLowLevelDataset:
+        """Return made-up conversations; the path says nothing."""
+        return open_mock(config.sft_mock_dataset_config_json, config.sequence_length)
+
+    @property
+    def _has_boundaries(self) -> bool:
+        """Whether samples tell their conversations apart."""
+        return getattr(self.dataset, "format", "thd") != "sbhd"
+
+    def _encode(self, record: Any) -> Iterator[Encoded]:
+        """Yield the one conversation of a record, which ends with the end of document."""
+        tokens = np.append(as_ids(record), self.config.tokenizer.eod)[: self.config.sequence_length]
+        tokens[-1] = self.config.tokenizer.eod
+        yield Encoded(tokens, tokens)
