@@ -1,0 +1,1 @@
+"""Tests of what masked datasets are made of."""

@@ -1,0 +1,105 @@
+"""BERT datasets: masked tokens to predict, and whether two segments follow each other."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zindex.datasets.masked_dataset import (
+    MISSING,
+    MaskedWordPieceDataset,
+    MaskedWordPieceDatasetConfig,
+    SentenceRules,
+)
+from zindex.datasets.masking.bert_batches import make_bert_batch
+
+__all__ = [
+    "BERTMaskedWordPieceDataset",
+    "BERTMaskedWordPieceDatasetConfig",
+    "MaskedWordPieceDataset",
+    "MaskedWordPieceDatasetConfig",
+]
+
+# One token in front, and a separator behind each of two segments.
+_NUM_SPECIAL = 3
+
+
+@dataclass
+class BERTMaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
+    """Settings of BERT datasets, by Megatron Core's names.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is missing, out of range, or excludes another, or the tokenizer has not what
+        samples need.
+    """
+
+    classification_head: bool = MISSING
+    """Whether samples have two segments, of which half of the time the second comes first."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        self._require("classification_head")
+        self._require_length("BERT", _NUM_SPECIAL)
+        self._require_tokens(("cls", "sep", "mask"), "BERT")
+
+
+class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
+    """A split of a dataset as BERT's samples.
+
+    Of masked tokens 80 % become the mask, 10 % any token, and 10 % stay. Parameters, errors and
+    what draws are keyed by are those of ``MaskedWordPieceDataset``.
+    """
+
+    config: BERTMaskedWordPieceDatasetConfig
+
+    _make_together = staticmethod(make_bert_batch)
+
+    @staticmethod
+    def _key_config_attributes() -> list[str]:
+        """Return the settings that are part of Megatron's cache key."""
+        return [*MaskedWordPieceDataset._key_config_attributes(), "classification_head"]
+
+    def _sentence_rules(self) -> SentenceRules:
+        """Return how much a sample holds: two sentences at least if there are two segments."""
+        head = bool(self.config.classification_head)
+        return SentenceRules(self.config.sequence_length - _NUM_SPECIAL, 2 if head else 1)
+
+    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Position of the sample, from the end if negative; None gives the first one with a loss
+            mask of zeros, to fill up a batch.
+
+        Returns
+        -------
+        item
+            ``text``: the classification token, a segment, a separator, and perhaps a second segment
+            and its separator, with tokens masked; 0 in padding. ``types``: 0 in the first segment,
+            1 in the second, the pad id in padding. ``labels``: tokens before they were masked, -1
+            elsewhere (0 if that is the pad id). ``padding_mask``: 1, the pad id in padding.
+            ``loss_mask``: 1 where there is a label, else 0. All int64, shape (sequence_length,).
+            ``is_random``: 1 if the segments changed places, else 0. ``truncated``: 1 if sentences
+            were too long for the sample, else 0. Both int.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        ConfigError
+            If the tokenizer does not know one of its tokens.
+        """
+        return self._make_batch([idx])[0]
+
+    def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
+        """Return what stands for a masked token: mostly the mask, else any token or None."""
+        if numpy_random_state.random_sample() < 0.8:
+            return self.config.tokenizer.mask
+        if numpy_random_state.random_sample() >= 0.5:
+            return self.token_lookup[numpy_random_state.randint(0, len(self.token_lookup))]
+        return None

@@ -1,0 +1,1 @@
+"""What masked datasets are made of: vocabularies, sentences, masks and batches of samples."""
