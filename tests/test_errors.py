@@ -51,9 +51,9 @@ def make_not_ready() -> NotReadyError:
 @pytest.mark.parametrize(
     ("kind", "bases"),
     [
-        (ConfigError, (ZindexError, ValueError)),
-        (SourceError, (ZindexError, ValueError)),
-        (PlanError, (ZindexError, ValueError)),
+        (ConfigError, (ZindexError, ValueError, AssertionError)),
+        (SourceError, (ZindexError, ValueError, AssertionError)),
+        (PlanError, (ZindexError, ValueError, AssertionError)),
         (StoreError, (ZindexError,)),
         (StoreNotFoundError, (StoreError, FileNotFoundError, OSError)),
         (NotReadyError, (StoreNotFoundError, FileNotFoundError)),

@@ -19,6 +19,8 @@
     ├── VerificationError                      bytes on disk fail their checksum, or are missing
     └── ClusterLostError (RuntimeError)        the Dask cluster of a build is gone, or dies over it
 
+`ConfigError`, `SourceError` and `PlanError` are ``AssertionError`` as well: Megatron asserts what
+these say, some versions of it raise ``ValueError``, and scripts written for it catch either.
 Each message is one sentence: what must hold, what came, where, and what to do.
 """
 
@@ -30,15 +32,15 @@ class ZindexError(Exception):
     """Base of every error that zindex raises on purpose."""
 
 
-class ConfigError(ZindexError, ValueError):
+class ConfigError(ZindexError, ValueError, AssertionError):
     """A setting is unknown, missing or out of range."""
 
 
-class SourceError(ZindexError, ValueError):
+class SourceError(ZindexError, ValueError, AssertionError):
     """A ``.bin/.idx`` pair is not what its format says it must be."""
 
 
-class PlanError(ZindexError, ValueError):
+class PlanError(ZindexError, ValueError, AssertionError):
     """The numbers asked for cannot be had from the data."""
 
 

@@ -41,19 +41,21 @@ def test_normalize() -> None:
         (["a", " b", "c "], (["a", "b", "c"], None)),
         # weights and prefixes in turn
         (["30", "a", "70", " b "], (["a", "b"], [30.0, 70.0])),
+        ([30, "a", 0.5, "b "], (["a", "b"], [30.0, 0.5])),
         # no weight is a number
         (["a", "b"], (["a", "b"], None)),
         # prefixes that are numbers are taken for weights
         (["1", "2"], (["2"], [1.0])),
     ],
 )
-def test_blend_lists(given: list[str] | None, blend: Any) -> None:
+def test_blend_lists(given: list[Any] | None, blend: Any) -> None:
     assert get_blend_from_list(given) == blend
 
 
-def test_one_bad_weight_makes_all_prefixes_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert get_blend_from_list(["0.5", "a", "b", "c"]) == (["0.5", "a", "b", "c"], None)
-    assert "has 1 numbers in 2 places of weights, so all of its 4 entries" in caplog.text
+@pytest.mark.parametrize("blend", [["0.5", "a", "b", "c"], ["a", "b", "0.5", "c"]])
+def test_one_bad_weight_is_refused(blend: list[str]) -> None:
+    with pytest.raises(ConfigError, match="in each place of a weight or in none, got 1 in 2"):
+        get_blend_from_list(blend)
 
 
 def test_empty_blend_list() -> None:

@@ -290,7 +290,7 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
 
 
 def test_splits(megatron: Any) -> None:
-    for split in (*SPLITS, "70,20,10", "99,1,0", "1", "0.5,0.25,0.25", "1e-1,1", "949/50/1"):
+    for split in (*SPLITS, "70,20,10", "99,1,0", "1", "0.5,0.25,0.25", "949/50/1"):
         ours = our_config.parse_and_normalize_split(split)
         assert ours == megatron.config.parse_and_normalize_split(split)
         matrix = our_config.convert_split_vector_to_split_matrix(ours)
@@ -310,7 +310,7 @@ def test_splits(megatron: Any) -> None:
         ["a", "b"],
         ["30", "a", "70", " b "],
         ["a", "b", "c"],
-        ["0.5", "a", "b", "c"],
+        [3, "a", 0.5, "b"],
         ["a", "1", "b", "2"],
         ["1", "2"],
         ["nan", "a"],

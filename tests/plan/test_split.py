@@ -17,6 +17,9 @@ from zindex.plan.split import (
 
 THIRD = 1 / 3
 
+# Megatron Core 0.16 skips what is no digit and no point, and goes on with other shares than meant.
+STRAY = (".", "1..2", "-5,5", "1e-1,1", "90,abc5,5", "1,,1", "1,1,", ",1", "nan,1", "-inf,1")
+
 
 @pytest.mark.parametrize(
     ("split", "vector"),
@@ -26,9 +29,8 @@ THIRD = 1 / 3
         ("1", [1.0, 0.0, 0.0]),  # missing numbers are 0
         ("1,1", [0.5, 0.5, 0.0]),
         ("0,0,1", [0.0, 0.0, 1.0]),
-        ("1/1/1", [THIRD, THIRD, THIRD]),  # any separator
-        ("1e-1,1", [THIRD, THIRD, THIRD]),  # the exponent is a number of its own
-        ("-5,5", [0.5, 0.5, 0.0]),  # signs are separators
+        ("1/1/1", [THIRD, THIRD, THIRD]),  # slashes, as of old
+        (" 1 1\t1 ", [THIRD, THIRD, THIRD]),  # spaces alone
         (".5,.25,.25", [0.5, 0.25, 0.25]),  # a leading point
         ("5.,5.", [0.5, 0.5, 0.0]),  # a trailing point
     ],
@@ -40,16 +42,12 @@ def test_parse(split: str, vector: list[float]) -> None:
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ("", "one to three numbers with a sum above 0, got ''"),
-        ("train", "one to three numbers with a sum above 0, got 'train'"),
-        (
-            "0,0,0",
-            "with a sum above 0, got '0,0,0'; for example '99,1,0'",
-        ),
+        ("0,0,0", "one to three numbers with a sum above 0, got '0,0,0'; for example '99,1,0'"),
         ("1,1,1,1", "one to three numbers with a sum above 0, got '1,1,1,1'"),
-        ("1.2.3,1", "must hold numbers such as '99,1,0', got '1.2.3,1'"),
-        (".", "must hold numbers such as '99,1,0', got '.'"),
-        ("1..2", "must hold numbers such as '99,1,0', got '1..2'"),
+        ("", "plain numbers with commas between them, such as '99,1,0', got ''; write each share"),
+        ("train", "plain numbers with commas between them, such as '99,1,0', got 'train'"),
+        ("1.2.3,1", "plain numbers with commas between them, such as '99,1,0', got '1.2.3,1'"),
+        *((split, f"got {split!r}; write each share without sign or exponent") for split in STRAY),
     ],
 )
 def test_splits_without_meaning_are_refused(split: str, message: str) -> None:
@@ -140,7 +138,7 @@ texts = st.lists(
 def test_parse_is_that_of_megatron_core(split: str) -> None:
     theirs = pytest.importorskip("megatron.core.datasets.blended_megatron_dataset_config")
     try:
-        expected = theirs.parse_and_normalize_split(split)
+        expected = None if {"e", "-"} & set(split) else theirs.parse_and_normalize_split(split)
     except AssertionError:
         expected = None
     except RuntimeWarning:  # a sum of 0: Megatron Core goes on with NaN

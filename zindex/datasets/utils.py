@@ -19,8 +19,6 @@ __all__ = [
     "normalize",
 ]
 
-logger = logging.getLogger(__name__)
-
 #: Prefixes of a blend and their weights; weights are None where lengths decide.
 Blend = tuple[list[str], list[float] | None]
 
@@ -37,30 +35,30 @@ def compile_helpers() -> None:
     """Do nothing: no helper needs a compiler here; Megatron's callers may go on calling it."""
 
 
-def get_blend_from_list(blend: Sequence[str] | None) -> Blend | None:
+def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
     """Return the blend that a flat list names.
 
     Parameters
     ----------
     blend
-        Prefixes only, or weights and prefixes in turn; None for no blend.
+        Prefixes only, or weights, as text or as numbers, and prefixes in turn; None for no blend.
 
     Returns
     -------
     blend
         Stripped prefixes, and their weights as given, not normalised; None for None. A list of odd
-        length, or one in which any weight's place holds no number, is a list of prefixes.
+        length, or one without any number in a weight's place, is a list of prefixes.
 
     Raises
     ------
     ConfigError
-        If the list is empty.
+        If the list is empty, or numbers stand in some places of weights and not in others.
 
     Notes
     -----
     Source: Megatron Core ``get_blend_from_list``, whose results this keeps: a list of prefixes
-    that are all numbers is taken for weights, and one bad weight turns the other weights into
-    prefixes. The latter is hardly ever meant, so it is logged as a warning.
+    that are all numbers is taken for weights. Its version 0.16 takes some lists with one bad weight
+    for prefixes alone and refuses others; later ones refuse all of them.
 
     Examples
     --------
@@ -73,29 +71,24 @@ def get_blend_from_list(blend: Sequence[str] | None) -> Blend | None:
         return None
     if not blend:
         raise ConfigError("a blend list must name at least one dataset, got []; pass None instead")
-    prefixes = [entry.strip() for entry in blend]
     if len(blend) % 2:
-        return prefixes, None
+        return [entry.strip() for entry in blend], None
     weights = [_parse_weight(entry) for entry in blend[::2]]
     numbers = [weight for weight in weights if weight is not None]
-    if len(numbers) == len(weights):
-        return prefixes[1::2], numbers
-    if numbers:
-        logger.warning(
-            "blend list has %d numbers in %d places of weights, so all of its %d entries are taken "
-            "for prefixes: %s; give each prefix a weight or none",
-            len(numbers),
-            len(weights),
-            len(blend),
-            list(blend),
+    if not numbers:
+        return [entry.strip() for entry in blend], None
+    if len(numbers) < len(weights):
+        raise ConfigError(
+            "a blend list must hold a number in each place of a weight or in none, got "
+            f"{len(numbers)} in {len(weights)} places: {list(blend)}; give each prefix a weight"
         )
-    return prefixes, None
+    return [entry.strip() for entry in blend[1::2]], numbers
 
 
-def _parse_weight(text: str) -> float | None:
+def _parse_weight(entry: Any) -> float | None:
     """Return a number, or None for what is none."""
     try:
-        return float(text)
+        return float(entry)
     except ValueError:
         return None
 

@@ -14,6 +14,9 @@ from zindex.errors import ConfigError
 
 SPLIT_NAMES = ("train", "valid", "test")
 
+_SEPARATOR = re.compile(r"\s*[,/]\s*|\s+")
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
+
 #: Start and stop of one split as fractions of a dataset, or None for a split without documents.
 Bookends = tuple[float, float] | None
 
@@ -37,23 +40,32 @@ def parse_and_normalize_split(split: str) -> list[float]:
     Parameters
     ----------
     split
-        One to three numbers with anything between them; missing ones are 0.
+        One to three numbers, with commas, slashes or spaces between them; missing ones are 0.
 
     Raises
     ------
     ConfigError
-        If there are more than three numbers, or their sum is 0 or no float, or one is no number.
+        If there is anything else, a sign, an exponent or a stray separator among it, or more than
+        three numbers, or their sum is 0 or no float.
+
+    Notes
+    -----
+    Megatron Core 0.16 skips all that is no digit and no point, so that ``"-1,1"`` halves the data
+    and an exponent is a number of its own; later versions refuse that, as this does.
 
     Examples
     --------
     >>> parse_and_normalize_split("99,1,0")
     [0.99, 0.01, 0.0]
     """
-    try:
-        vector = [float(text) for text in re.findall(r"[.0-9]+", split)]
-    except ValueError as error:
-        raise ConfigError(f"split must hold numbers such as '99,1,0', got {split!r}") from error
-    if not 1 <= len(vector) <= len(SPLIT_NAMES) or not 0 < sum(vector) < math.inf:
+    texts = _SEPARATOR.split(split.strip())
+    if not all(_NUMBER.fullmatch(text) for text in texts):
+        raise ConfigError(
+            f"split must hold plain numbers with commas between them, such as '99,1,0', got "
+            f"{split!r}; write each share without sign or exponent"
+        )
+    vector = [float(text) for text in texts]
+    if len(vector) > len(SPLIT_NAMES) or not 0 < sum(vector) < math.inf:
         raise ConfigError(
             f"split must hold one to three numbers with a sum above 0, got {split!r}; "
             "for example '99,1,0'"
