@@ -100,3 +100,66 @@ def test_refused_options(options: list[str], message: str, tokenizer: Path, tmp_
     result = invoke(*arguments, *options)
     assert result.exit_code == 1
     assert message in " ".join(result.output.split())
+
+
+def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"body": "ab"}, {"body": "c"}, {"body": 5}])
+    arguments = (source, tmp_path / "c", "--for", "pretrain", "--tokenizer", tokenizer)
+    settings = ("--column", "body", "--on-damage", "skip")
+    result = invoke(*arguments, *settings)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == (
+        f"{tmp_path}/c: 5 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
+        "files were left out"
+    )
+    built = CliRunner().invoke(main, ["verify", str(tmp_path / "c")])
+    assert built.exit_code == 0, built.output
+    pair = (source, tmp_path / "p", *arguments[2:], *settings, "--to", "bin")
+    others = ("--split-sentences", "--append-eod", "<bod>", "--token-dtype", "int32")
+    facts = json.loads(invoke(*pair, *others, "--json").stdout)
+    assert facts.pop("seconds") >= 0
+    assert facts == {
+        "place": f"{tmp_path}/p",
+        "num_documents": 2,
+        "num_sequences": 2,
+        "num_tokens": 5,
+        "token_dtype": "int32",
+        "num_skipped": 1,
+    }
+    content = np.fromfile(tmp_path / "p.bin", np.int32)
+    assert read_ids(content) == "ab<bod>c<bod>"
+    result = invoke(*pair)
+    assert result.exit_code == 1
+    assert "exists; choose another prefix, or replace it with" in result.output
+    assert invoke(*pair, "--overwrite").exit_code == 0
+    assert read_ids(np.fromfile(tmp_path / "p.bin", np.uint16)) == "ab<eod>c<eod>"
+    zstd = (source, tmp_path / "z", *arguments[2:], *settings, "--codec", "zstd")
+    assert invoke(*zstd).exit_code == 0
+    assert open_store(tmp_path / "z").layouts["tokens"].codec == "zstd"
+
+
+def test_tokenizers_by_type(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"text": "3 4"}])
+    arguments = (source, tmp_path / "p", "--for", "pretrain", "--to", "bin")
+    null = ("--tokenizer-type", "null", "--tokenizer-option", "vocab_size=70000")
+    result = invoke(*arguments, *null)
+    assert result.exit_code == 0, result.output
+    assert np.fromfile(tmp_path / "p.bin", np.int32).tolist() == [3, 4, 70000]
+
+
+def test_options_of_the_other_kind_are_refused(tokenizer: Path, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"text": "ab"}])
+    arguments = (source, tmp_path / "s", "--tokenizer", tokenizer, "--for")
+    for option, said in (
+        (("pretrain", "--max-length", "5"), "--max-length must be left out with --for pretrain"),
+        (("pretrain", "--overwrite"), "--overwrite must be left out with --for pretrain --to zarr"),
+        (("pretrain", "--to", "bin", "--codec", "zstd"), "--codec must be left out with --for"),
+        (("seq", "--split-sentences"), "--split-sentences must be left out with --for seq, which"),
+        (("pretrain", "--column", "prompt=a"), "name the one field with the text for --for pretr"),
+        (("seq", "--tokenizer-option", "x"), "--tokenizer-option must be like lower_case=false"),
+    ):
+        result = invoke(*arguments, *option)
+        assert result.exit_code == 1
+        assert said in " ".join(result.output.split()), result.output
+    result = invoke(source, tmp_path / "s", "--for", "seq")
+    assert "--tokenizer must be given, got none; give its path" in result.output

@@ -4,7 +4,7 @@ import asyncio
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
+from zindex.building.any_corpus import AnyCorpus, SequenceIndex
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.progress import open_progress
 from zindex.building.source import digest_block, digest_rows, join_digests, num_blocks
@@ -108,7 +109,7 @@ def convert(
             async def one(corpus: Corpus, root: Place) -> Store:
                 plan = await plan_corpus(corpus, root, link, grid, executor)
                 with shown.step(os.path.basename(corpus.prefix), plan.num_shards) as advance:
-                    return await _convert_corpus(corpus, plan, executor, advance)
+                    return await write_corpus(corpus, plan, executor, advance)
 
             pairs = zip(corpora, roots, strict=True)
             return list(await asyncio.gather(*(one(corpus, root) for corpus, root in pairs)))
@@ -160,7 +161,7 @@ def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
 
 
 async def plan_corpus(
-    corpus: Corpus, root: Place, link: bool, grid: ChunkGrid | None, executor: Executor
+    corpus: AnyCorpus, root: Place, link: bool, grid: ChunkGrid | None, executor: Executor
 ) -> StorePlan:
     """Return the plan of a corpus's store; its digests are computed by tasks."""
     index = corpus.index
@@ -189,7 +190,9 @@ async def plan_corpus(
     return StorePlan(root, "tokens", spec, corpus_layouts(index, link, grid))
 
 
-def corpus_layouts(index: IdxFile, link: bool, grid: ChunkGrid | None) -> tuple[ArrayLayout, ...]:
+def corpus_layouts(
+    index: SequenceIndex, link: bool, grid: ChunkGrid | None
+) -> tuple[ArrayLayout, ...]:
     """Return the layouts of a corpus's arrays."""
     small = grid or ChunkGrid()
     layouts = [
@@ -205,10 +208,14 @@ def corpus_layouts(index: IdxFile, link: bool, grid: ChunkGrid | None) -> tuple[
     return tuple(layouts)
 
 
-async def _convert_corpus(
-    corpus: Corpus, plan: StorePlan, executor: Executor, advance: Callable[[int], None]
+async def write_corpus(
+    corpus: AnyCorpus,
+    plan: StorePlan,
+    executor: Executor,
+    advance: Callable[[int], None],
+    facts: Mapping[str, Any] | None = None,
 ) -> Store:
-    """Write every shard of a corpus's store, and commit it."""
+    """Write every shard of a corpus's store, and commit it with facts as its attributes."""
     try:
         store = open_store(plan.root, kind="tokens", expected=plan.fingerprint)
     except StoreNotFoundError:
@@ -227,15 +234,17 @@ async def _convert_corpus(
     results = await asyncio.gather(
         *(one(layout, shard) for layout in plan.layouts for shard in range(layout.num_shards))
     )
-    facts: dict[str, Any] = {}
+    attributes = dict(facts or {})
     if plan.spec["link"]:
-        facts[LINK] = {"path": corpus.tokens.path, "nbytes": corpus.index.bin_nbytes}
+        attributes[LINK] = {"path": corpus.tokens.path, "nbytes": corpus.index.bin_nbytes}
     receipts = [result.receipt for result in results]
-    await asyncio.to_thread(commit_store, plan, receipts, facts)
+    await asyncio.to_thread(commit_store, plan, receipts, attributes)
     return open_store(plan.root, kind="tokens", expected=plan.fingerprint)
 
 
-def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:
+def store_corpus_shard(
+    corpus: AnyCorpus, root: Place, layout: ArrayLayout, shard: int
+) -> ShardResult:
     """Task: one shard of one array of a corpus."""
     start, stop = layout.shard_bounds(shard)
     return store_shard(
@@ -243,7 +252,7 @@ def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: 
     )
 
 
-def read_corpus_rows(corpus: Corpus, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+def read_corpus_rows(corpus: AnyCorpus, name: str, start: int, stop: int) -> npt.NDArray[Any]:
     """Return rows ``[start, stop)`` of a store's array from the ``.bin/.idx`` pair."""
     index = corpus.index
     itemsize = index.dtype.itemsize
@@ -262,17 +271,17 @@ def read_corpus_rows(corpus: Corpus, name: str, start: int, stop: int) -> npt.ND
     return offsets
 
 
-def digest_documents(index: IdxFile, block: int) -> bytes:
+def digest_documents(index: SequenceIndex, block: int) -> bytes:
     """Task: the SHA-256 of one block of document bounds as little-endian int64."""
     return digest_rows(index.document_indices, index.num_documents + 1, block)
 
 
-def digest_modes(index: IdxFile, block: int) -> bytes:
+def digest_modes(index: SequenceIndex, block: int) -> bytes:
     """Task: the SHA-256 of one block of modes."""
     return digest_rows(index.sequence_modes, index.num_sequences, block)
 
 
-def sample_tokens(corpus: Corpus, block: int) -> bytes:
+def sample_tokens(corpus: AnyCorpus, block: int) -> bytes:
     """Task: the SHA-256 of the first bytes of one block of the ``.bin``."""
     offset = block * _BIN_BLOCK_NBYTES
     count = min(_BIN_SAMPLE_NBYTES, corpus.index.bin_nbytes - offset)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
+from zindex.building.any_corpus import SequenceIndex
 from zindex.errors import StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.plan.index_plan import SourceFacts
@@ -134,7 +135,7 @@ def num_blocks(num_sequences: int) -> int:
     return -(-num_sequences // DIGEST_BLOCK)
 
 
-def digest_block(index: IdxFile, block: int) -> bytes:
+def digest_block(index: SequenceIndex, block: int) -> bytes:
     """Return the SHA-256 of one block of lengths as little-endian int32."""
     return digest_rows(index.sequence_lengths, index.num_sequences, block)
 

@@ -11,13 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import ConfigError
+from zindex.text.tokenizer_settings import (
+    TokenizerSettings,
+    read_tokenizer_settings,
+    settings_of_object,
+)
+from zindex.text.tokenizers.hugging_face import find_tokenizer_file, load_tokenizer_file
+from zindex.text.tokenizers.opening import find_library, open_text_tokenizer
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 
 Int64Array = npt.NDArray[np.int64]
 
 #: A path, something with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
 
-_TOKENIZER_FILE = "tokenizer.json"
 # The tokenizers library asks for ids of 32 bits.
 _MAX_ID = 1 << 32
 # Attributes under which tokenizers keep the id of the end of a document.
@@ -30,8 +37,9 @@ class TextEncoder:
     Parameters
     ----------
     tokenizer
-        The path of a ``tokenizer.json`` of the `tokenizers` library, or of a folder that holds
-        one; an object with ``encode_batch`` or ``encode``; or a function from a text to its ids.
+        The path of a ``tokenizer.json`` of the `tokenizers` library, of a file of another kind
+        that `zindex.text.tokenizers.opening` knows, or of a folder that holds one; an object with
+        ``encode_batch`` or ``encode``; or a function from a text to its ids.
 
     Raises
     ------
@@ -42,9 +50,14 @@ class TextEncoder:
     def __init__(self, tokenizer: TokenizerLike) -> None:
         self.path: Path | None = None
         if isinstance(tokenizer, str | os.PathLike):
-            self.path = _find_file(Path(tokenizer))
-            tokenizer = _load_file(self.path)
-        elif not callable(tokenizer) and not hasattr(tokenizer, "encode"):
+            if os.path.exists(tokenizer) and find_library(tokenizer) != "huggingface":
+                tokenizer = open_text_tokenizer(tokenizer)
+            else:
+                self.path = find_tokenizer_file(Path(tokenizer))
+                tokenizer = load_tokenizer_file(self.path)
+        elif not callable(tokenizer) and not (
+            hasattr(tokenizer, "encode") or hasattr(tokenizer, "encode_batch")
+        ):
             raise ConfigError(
                 "a tokenizer must be the path of a tokenizer.json, an object with encode, or a "
                 f"function from text to ids, got {type(tokenizer).__name__}; pass one of these"
@@ -57,12 +70,14 @@ class TextEncoder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self.path is not None:
-            self.tokenizer = _load_file(self.path)
+            self.tokenizer = load_tokenizer_file(self.path)
 
     def identity(self) -> str:
         """Return the SHA-256 of a tokenizer's file, or what is known of another one."""
         if self.path is not None:
             return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        if isinstance(self.tokenizer, TextTokenizer):
+            return self.tokenizer.identity()
         if hasattr(self.tokenizer, "to_str"):
             return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
         named = self.tokenizer if hasattr(self.tokenizer, "__qualname__") else type(self.tokenizer)
@@ -122,6 +137,30 @@ class TextEncoder:
             )
         return array.astype(np.int64, copy=False)
 
+    def settings(self) -> TokenizerSettings:
+        """Return what the tokenizer says of itself: its special tokens and chat templates.
+
+        Raises
+        ------
+        ConfigError
+            If a file beside it is damaged.
+        """
+        if self.path is not None:
+            return read_tokenizer_settings(self.path)
+        return settings_of_object(self.tokenizer)
+
+    def find_end(self, token: bool | int | str, what: str) -> int | None:
+        """Return the id behind documents: as `find_id`, but True is first the ``eos_token``.
+
+        Raises
+        ------
+        ConfigError
+            If the tokenizer has no such token.
+        """
+        if token is True:
+            token = self.settings().special_tokens.get("eos_token", True)
+        return self.find_id(token, what)
+
     def find_id(self, token: bool | int | str, what: str) -> int | None:
         """Return the id of a special token.
 
@@ -176,17 +215,6 @@ class TextEncoder:
         return self.tokenizer.id_to_token(int(number)) is not None
 
 
-def _find_file(path: Path) -> Path:
-    """Return the file of a tokenizer."""
-    file = path / _TOKENIZER_FILE if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(
-            f"a tokenizer must be a {_TOKENIZER_FILE}, or a folder with one, there is none at "
-            f"{path}; nothing is downloaded: save it there first"
-        )
-    return file.absolute()
-
-
 def _takes(function: Callable[..., Any], name: str) -> bool:
     """Return whether a function has an argument of a name."""
     try:
@@ -194,23 +222,3 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
     except (TypeError, ValueError):  # some written in C do not tell
         return False
     return name in found or any(item.kind is item.VAR_KEYWORD for item in found.values())
-
-
-def _load_file(file: Path) -> Any:
-    """Return the tokenizer of a file; texts are neither cut nor filled up by it."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ConfigError(
-            f"reading {file} needs the tokenizers library; install tokenizers, or pass a function "
-            "from text to ids"
-        ) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
-        raise ConfigError(
-            f"{file} must be a file of the tokenizers library: {error}; save the tokenizer again"
-        ) from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer

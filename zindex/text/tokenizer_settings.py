@@ -54,6 +54,21 @@ def read_tokenizer_settings(file: Path) -> TokenizerSettings:
     return TokenizerSettings(tokens, templates)
 
 
+def read_additional_tokens(file: Path) -> list[str]:
+    """Return the special tokens without names that are listed beside a tokenizer's file.
+
+    Raises
+    ------
+    ConfigError
+        If a file beside it is damaged.
+    """
+    for name in (_CONFIG, _TOKENS_MAP):
+        found = _read_object(file.parent / name).get("additional_special_tokens")
+        if isinstance(found, list):
+            return [text for value in found if (text := _token_text(value)) is not None]
+    return []
+
+
 def settings_of_object(tokenizer: Any) -> TokenizerSettings:
     """Return what a tokenizer object says: its ``chat_template`` and its special tokens."""
     tokens: dict[str, str] = {}

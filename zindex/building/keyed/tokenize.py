@@ -2,19 +2,16 @@
 
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any
 
 from zindex.building.records.import_records import import_records
-from zindex.building.records.record_files import Paths, open_files, own_copy
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.building.records.record_files import Paths, own_copy
+from zindex.building.records.text_sources import TextKind, open_texts
+from zindex.errors import ConfigError, SourceError
 from zindex.sources.damage_log import OnDamage
-from zindex.sources.file_list import list_files, named_paths
-from zindex.sources.sample_files import SampleFiles
-from zindex.sources.text_files import ENDINGS, TextFiles
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import PlaceLike
 from zindex.store.open import Store, open_store
@@ -32,17 +29,9 @@ from zindex.text.token_records import (
     TokenSettings,
     TrainType,
 )
-from zindex.text.tokenizer_settings import (
-    TokenizerSettings,
-    read_tokenizer_settings,
-    settings_of_object,
-)
+from zindex.text.tokenizer_settings import TokenizerSettings
 
 logger = logging.getLogger(__name__)
-
-TextKind = Literal["jsonl", "text"]
-
-_TEXT = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.\w+)?$")
 
 
 def tokenize(
@@ -79,8 +68,8 @@ def tokenize(
     Parameters
     ----------
     source
-        Jsonl files, or files of text that are a document each; folders or brace patterns with
-        commas between, or a list of them; here or in an object store.
+        Jsonl or Parquet files, or files of text that are a document each; folders or brace
+        patterns with commas between, or a list of them; here or in an object store.
     target
         Place of the store.
     train_type
@@ -156,11 +145,7 @@ def tokenize(
     files are cut, nor on how many workers there are, nor on how often the work was broken off.
     """
     encoder = TextEncoder(tokenizer)
-    known = (
-        settings_of_object(encoder.tokenizer)
-        if encoder.path is None
-        else read_tokenizer_settings(encoder.path)
-    )
+    known = encoder.settings()
     given = chat_template if chat_template is None else os.fspath(chat_template)
     template = open_template(given, known, variables=template_variables, date=date)
     if template is not None and template.text == CHATML:
@@ -178,7 +163,7 @@ def tokenize(
     if template is not None and not template.is_plain:
         _check_ends(train_type, append_eod, prepend_bod)
         _check_asking(template, train_type)
-    files, files_fingerprint = _open(source, kind, part_nbytes, on_damage)
+    files, files_fingerprint = open_texts(source, kind, part_nbytes, on_damage)
     records = TokenRecords(
         files,
         files_fingerprint,
@@ -250,34 +235,6 @@ def _tell_untrained(store: Store) -> None:
         )
 
 
-def _open(
-    source: Paths, kind: TextKind | None, part_nbytes: int | None, on_damage: OnDamage
-) -> tuple[SampleFiles, str]:
-    """Return the files, and what identifies them however they are cut."""
-    if kind is None:
-        kind = "text" if all(_is_text(name) for name in named_paths(source)) else "jsonl"
-    if kind == "text":
-        files = TextFiles(source, on_damage=on_damage)
-        return files, files.fingerprint()
-    if kind not in get_args(TextKind):
-        raise ConfigError(f"kind (--kind) must be 'jsonl' or 'text', got {kind!r}")
-    opened, identity = open_files(source, kind, part_nbytes=part_nbytes, on_damage=on_damage)
-    return opened, identity["source"]
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name is of text files: by its ending, or by what the folder holds."""
-    if _TEXT.search(name):
-        return True
-    found = []
-    for endings in (ENDINGS, [".jsonl"]):
-        try:
-            found.append(bool(list_files([name], endings)))
-        except (ConfigError, SourceError, StoreNotFoundError):
-            found.append(False)
-    return found == [True, False]
-
-
 def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
     """Return how the tokens of a store were made.
 
@@ -336,13 +293,11 @@ def _find_end(
     encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
 ) -> int | None:
     """Return the id behind documents; ``UNKNOWN_ID``: one that nobody knows."""
-    if token is not True:
-        return encoder.find_id(token, "append_eod (--append-eod)")
-    if "eos_token" in known.special_tokens:
-        return encoder.find_id(known.special_tokens["eos_token"], "append_eod (--append-eod)")
     try:
-        return encoder.find_id(True, "append_eod (--append-eod)")
+        return encoder.find_end(token, "append_eod (--append-eod)")
     except ConfigError:
+        if token is not True or "eos_token" in known.special_tokens:
+            raise
         return UNKNOWN_ID  # which matters only if a document comes
 
 

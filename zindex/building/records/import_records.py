@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -21,16 +21,15 @@ from zindex.building.executor import Executor, open_executor, run_builds, run_to
 from zindex.building.process_executor import open_processes
 from zindex.building.progress import Progress, open_progress
 from zindex.building.records.gathering import Gathered, Kind, store_gathered_shard
-from zindex.building.records.reading import Portion, PortionResult, Settings, read_portion
-from zindex.building.records.record_files import (
-    ExactJsonlFiles,
-    LineRange,
-    count_lines,
-    join_counts,
-    line_ranges,
-    open_files,
-    share_nbytes,
+from zindex.building.records.portions import (
+    MAX_PARTS,
+    PORTION_NBYTES,
+    count_all_lines,
+    cut_portions,
+    return_value,
 )
+from zindex.building.records.reading import Portion, PortionResult, Settings, read_portion
+from zindex.building.records.record_files import open_files
 from zindex.building.records.unfinished import check_claim, check_unfinished
 from zindex.errors import (
     ConfigError,
@@ -38,11 +37,8 @@ from zindex.errors import (
     NotReadyError,
     StoreNotFoundError,
 )
-from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
-from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.identity import fingerprint
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.objects import Place, PlaceLike, place_of
 from zindex.store.open import Store, open_store
@@ -52,11 +48,7 @@ from zindex.store.shard_files import ShardResult, store_all_shards
 
 logger = logging.getLogger(__name__)
 
-# Most stored bytes of the source that one task reads; small files are read together.
-_PORTION_NBYTES = 1 << 26
-_MAX_PARTS = 4096
-# Parts whose lines one task counts.
-_MAX_RANGES = 4
+_PORTION_NBYTES, _MAX_PARTS = PORTION_NBYTES, MAX_PARTS
 
 
 def import_records(
@@ -238,9 +230,9 @@ class _Import:
     async def _make(self, executor: Executor, shown: Progress) -> None:
         """Read the source, write all shards, and commit."""
         name = self.root.name
-        portions = list(self._portions())
-        source = await _count_lines(self.source, executor, name)
-        held = await executor.hold(_return, source, key=f"import-{name[:28]}-files")
+        portions = list(cut_portions(self.source, self.identity, _PORTION_NBYTES, _MAX_PARTS))
+        source = await count_all_lines(self.source, executor, name)
+        held = await executor.hold(return_value, source, key=f"import-{name[:28]}-files")
         with shown.step(f"{name}: read", len(portions)) as advance:
 
             async def read(portion: Portion) -> PortionResult:
@@ -315,53 +307,6 @@ class _Import:
             "import": self.identity,
         }
         return StorePlan(self.root, KIND, spec, tuple(layouts))
-
-    def _portions(self) -> Iterator[Portion]:
-        """Yield runs of parts that are read together."""
-        source = inner = self.source
-        while isinstance(inner, WrappedFiles):  # which do not say how their files are cut
-            inner = inner.files
-        sizes = list(map(source.part_nbytes, range(source.num_parts)))
-        most = share_nbytes(sum(size or 0 for size in sizes), _PORTION_NBYTES)
-        facts = {"parts": inner.fingerprint(), "portion_nbytes": most}
-        tag = fingerprint(facts | self.identity)[:12]
-        start, nbytes, urls = 0, 0, list[int]()
-        for number in range(len(source.urls)):
-            for part in source.url_parts(number):
-                urls.append(number)
-                size = sizes[part]
-                nbytes += most if size is None else size
-                if nbytes >= most or len(urls) >= _MAX_PARTS:
-                    yield Portion(f"{tag}-{start:09d}", start, tuple(urls))
-                    start, nbytes, urls = part + 1, 0, []
-        if urls:
-            yield Portion(f"{tag}-{start:09d}", start, tuple(urls))
-
-
-def _return(value: Any) -> Any:
-    """Task: leave a value with the workers, where every later task finds it."""
-    return value
-
-
-async def _count_lines(source: SampleFiles, executor: Executor, name: str) -> SampleFiles:
-    """Return jsonl files with the lines before each part counted; others as they are."""
-    if isinstance(source, WrappedFiles):
-        return source.over(await _count_lines(source.files, executor, name))
-    if not isinstance(source, JsonlFiles):
-        return source
-    found = []
-    for number, ranges in line_ranges(source).items():
-        batches = [ranges[i : i + _MAX_RANGES] for i in range(0, len(ranges), _MAX_RANGES)]
-        found += [(number, i, batch) for i, batch in enumerate(batches)]
-
-    async def count(number: int, i: int, batch: list[LineRange]) -> tuple[int, list[int]]:
-        key = f"lines-{name[:28]}-{number}-{i}"
-        return number, await executor.run(count_lines, batch, key=key)
-
-    counts: dict[int, list[int]] = {}
-    for number, lines in await run_together(count(*item) for item in found):
-        counts.setdefault(number, []).extend(lines)
-    return ExactJsonlFiles(source, join_counts(counts))
 
 
 def _split_prefix(urls: Sequence[str]) -> tuple[str, list[str]]:

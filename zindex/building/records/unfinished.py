@@ -24,7 +24,9 @@ _NAMES = {
 _DEPTHS = (1, 2, 3)
 
 
-def check_unfinished(root: Place, identity: dict[str, Any], *, restart: bool) -> None:
+def check_unfinished(
+    root: Place, identity: dict[str, Any], *, restart: bool, kind: str = KIND
+) -> None:
     """Check that a place holds no unfinished import of something else, or remove what it holds.
 
     An import that has not one finished part, as where its first call had a wrong setting, gives way
@@ -39,6 +41,8 @@ def check_unfinished(root: Place, identity: dict[str, Any], *, restart: bool) ->
     restart
         Whether to remove an unfinished import, also one of the same. No other import may be
         running there.
+    kind
+        Of the stores that the import makes.
 
     Raises
     ------
@@ -49,7 +53,7 @@ def check_unfinished(root: Place, identity: dict[str, Any], *, restart: bool) ->
     if (isinstance(root, Path) and not root.is_dir()) or not files.exists(path):
         return
     if restart:
-        _remove(root)
+        _remove(root, kind)
         return
     names = _differences(root, identity)
     if names and not has_notes(root) and not files.exists(root / PLAN_KEY):
@@ -95,15 +99,15 @@ def _differences(root: Place, identity: dict[str, Any]) -> list[str]:
     ]
 
 
-def _remove(root: Place) -> None:
+def _remove(root: Place, kind: str) -> None:
     """Remove what an unfinished import has written; never a store that is committed."""
     if files.exists(root / ROOT_KEY):
         return
     try:
         plan = read_plan(root)
     except StoreNotFoundError:
-        plan = {"kind": KIND, "arrays": []}
-    if plan["kind"] != KIND:
+        plan = {"kind": kind, "arrays": []}
+    if plan["kind"] != kind:
         raise FingerprintMismatchError(
             f"{root} must hold an unfinished import to be removed, it holds an unfinished store of "
             f"kind {plan['kind']!r}; choose another place"

@@ -50,16 +50,18 @@ def find_library(path: str | os.PathLike[str]) -> str:
         for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt"):
             if (file / name).is_file():
                 return find_library(file / name)
+        return "huggingface"
     if file.name == "merges.txt":
         return "bpe"
     if file.suffix == ".model":
         # Some tiktoken files are called so; SentencePiece's are no text.
         return "tiktoken" if _is_rank_file(file) else "sentencepiece"
-    if file.suffix == ".tiktoken" or (file.suffix == ".json" and _is_rank_list(file)):
+    first = _first_byte(file)
+    if file.suffix == ".tiktoken" or (file.suffix == ".json" and first == b"["):
         return "tiktoken"
     if file.suffix == ".txt":
         return "wordpiece"
-    if file.suffix == ".json":
+    if file.suffix == ".json" or first == b"{":
         return "huggingface"
     raise ConfigError(
         "a tokenizer must be a tokenizer.json, a SentencePiece .model, a .tiktoken file, a "
@@ -147,10 +149,10 @@ def _is_rank_file(file: Path) -> bool:
     return bool(blank) and rank.isdigit() and word.isascii() and b"\0" not in word
 
 
-def _is_rank_list(file: Path) -> bool:
-    """Return whether a JSON file is a list, as Megatron's of tiktoken is; others are objects."""
+def _first_byte(file: Path) -> bytes:
+    """Return the first byte of a file that is no blank: Megatron's of tiktoken are JSON lists."""
     try:
         with open(file, "rb") as stream:
-            return stream.read(1 << 12).lstrip()[:1] == b"["
+            return stream.read(1 << 12).lstrip()[:1]
     except OSError:
-        return False
+        return b""

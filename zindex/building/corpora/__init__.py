@@ -1,0 +1,1 @@
+"""Texts to pre-training corpora: Zarr token stores or pairs of ``.bin/.idx``."""

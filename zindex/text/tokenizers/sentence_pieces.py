@@ -1,0 +1,143 @@
+"""SentencePiece models by their ``.model`` file."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zindex.errors import ConfigError
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
+
+_NAMES = ("bos", "eos", "unk", "pad")
+# What pieces have in place of a blank.
+_BLANK = "\u2581"
+
+
+class SentencePieceTokenizer(TextTokenizer):
+    """A SentencePiece model.
+
+    Parameters
+    ----------
+    path
+        The ``.model`` file.
+    special_tokens
+        Tokens to find in texts before the model sees them: a list, or texts by name, such as
+        ``{"mask_token": "<MASK>"}``. Those that the model lacks get the next ids.
+    vocab_extra_ids
+        Sentinels ``<extra_id_0>`` and so on to add, which T5 needs.
+    legacy
+        Taken for Megatron's sake: whether there are special tokens says it.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing or no SentencePiece model.
+
+    Notes
+    -----
+    With special tokens texts are cut at them, the rests are encoded by themselves, and a blank
+    that this puts behind a special token is taken off again. Source: Megatron Core
+    ``tokenizers/text/libraries/sentencepiece_tokenizer.py``, with and without ``legacy``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        special_tokens: Mapping[str, str] | Sequence[str] | None = None,
+        vocab_extra_ids: int = 0,
+        legacy: bool = False,
+    ) -> None:
+        file = local_file(path, "a SentencePiece model")
+        library = need("sentencepiece", "a SentencePiece model")
+        options: dict[str, Any] = {}
+        if special_tokens:
+            options["special_tokens"] = special_tokens
+        if vocab_extra_ids:
+            options["vocab_extra_ids"] = vocab_extra_ids
+        super().__init__(file, **options)
+        try:
+            self.model = library.SentencePieceProcessor(model_file=str(file))
+        except Exception as error:  # the library raises several kinds
+            raise ConfigError(
+                f"{file} must be a SentencePiece model: {error}; save the tokenizer again"
+            ) from error
+        self._num_pieces = int(self.model.get_piece_size())
+        self._own: dict[str, int] = {}
+        self._pattern: re.Pattern[str] | None = None
+        for name in _NAMES:
+            number = getattr(self.model, f"{name}_id")()
+            if number >= 0:
+                self.special_tokens[f"{name}_token"] = self.model.id_to_piece(number)
+        if special_tokens:
+            self.add_special_tokens(special_tokens)
+        self.add_special_tokens([f"<extra_id_{number}>" for number in range(vocab_extra_ids)])
+        self._added.clear()  # the constructor does this again
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, with those of added tokens."""
+        return self._num_pieces + sum(number >= self._num_pieces for number in self._own.values())
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """Pieces to ids, by id."""
+        pieces = {self.model.id_to_piece(number): number for number in range(self._num_pieces)}
+        return pieces | {text: at for text, at in self._own.items() if at >= self._num_pieces}
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Return the ids of each text."""
+        if self._pattern is None:
+            found: list[list[int]] = self.model.encode(list(texts), num_threads=1)
+            return found
+        return [self._encode(text, self._pattern) for text in texts]
+
+    def _encode(self, text: str, pattern: re.Pattern[str]) -> list[int]:
+        """Return the ids of a text, cut at special tokens."""
+        blank = self.model.piece_to_id(_BLANK)
+        ids: list[int] = []
+        at = 0
+        for found in pattern.finditer(text):
+            rest = self.model.encode(text[at : found.start()])
+            ids += rest[1:] if at and rest[:1] == [blank] else rest
+            ids.append(self._own[found[0]])
+            at = found.end()
+        # Megatron leaves the blank of the last rest.
+        ids += self.model.encode(text[at:])
+        return ids
+
+    def ids_to_text(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; special tokens that are found in texts stand between blanks."""
+        numbers = [int(number) for number in ids]
+        if self._pattern is None:
+            return str(self.model.decode(numbers))
+        texts = {number: text for text, number in self._own.items()}
+        text, at = "", 0
+        for place, number in enumerate(numbers):
+            if number in texts:
+                text += f"{self.model.decode(numbers[at:place])} {texts[number]} "
+                at = place + 1
+        return (text + str(self.model.decode(numbers[at:]))).strip()
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a piece, or None."""
+        if token in self._own:
+            return self._own[token]
+        number = int(self.model.piece_to_id(token))
+        is_unknown = number == self.model.unk_id() and token != self.model.id_to_piece(number)
+        return None if is_unknown else number
+
+    def id_to_token(self, number: int) -> str | None:
+        """Return the piece of an id, or None."""
+        if 0 <= number < self._num_pieces:
+            return str(self.model.id_to_piece(number))
+        return self.inv_vocab.get(number)
+
+    def _add_tokens(self, tokens: Sequence[str]) -> None:
+        for text in tokens:
+            if text not in self._own:
+                found = self.token_to_id(text)
+                self._own[text] = self.vocab_size if found is None else found
+        if self._own:
+            self._pattern = re.compile("|".join(map(re.escape, self._own)))

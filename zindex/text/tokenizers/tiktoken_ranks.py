@@ -1,0 +1,253 @@
+"""Byte pairs of the `tiktoken` library: Megatron's JSON vocabulary, or a plain file of ranks."""
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from zindex.errors import ConfigError
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
+
+#: How texts are cut before bytes are joined, by name: v1 and v2 are Megatron's.
+PATTERNS = {
+    "v1": (r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"),
+    "v2": (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "gpt2": (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"),
+    "cl100k": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+}
+# Megatron's special tokens, which get the first ids, and the names under which they are asked for.
+_NAMED = {
+    "unk_token": "<unk>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "mask_token": "<mask>",
+    "pad_token": "<pad>",
+    "cls_token": "<cls>",
+    "sep_token": "<sep>",
+}
+_FILLER = "<SPECIAL_{}>"
+# Names under which files of ranks end documents, the first that is there.
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+_MAX_VOCAB = 1 << 17
+_NUM_SPECIAL = 1000
+_NUM_BYTES = 256
+
+
+class TikTokenTokenizer(TextTokenizer):
+    """Byte pairs by rank.
+
+    Parameters
+    ----------
+    path
+        Megatron's JSON list of ``rank``, ``token_bytes`` and ``token_str``, or a plain file with
+        bytes in base64 and their rank in each line.
+    special_tokens
+        Of Megatron's vocabulary: the first of its special tokens, with <unk>, <s>, </s>, <mask>,
+        <pad>, <cls> and <sep> among them; None: these. Of plain ranks: tokens behind the highest
+        rank.
+    num_special_tokens
+        Special tokens of Megatron's vocabulary, before all others; those without a text of their
+        own are called <SPECIAL_i>. Plain ranks have none there.
+    pattern
+        How texts are cut: ``"v1"``, ``"v2"``, ``"gpt2"``, ``"cl100k"``, or an expression. None
+        is v2 for Megatron's vocabulary; plain ranks must have one unless the file's name tells it.
+    vocab_size
+        Ids of Megatron's vocabulary, with special tokens: higher ranks are left out.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing or damaged, or a setting does not fit it.
+
+    Notes
+    -----
+    Special tokens that are written in a text become such tokens. Unlike Megatron's, the text of
+    ids is decoded as a whole, so that characters of several tokens stay. Source: Megatron Core
+    ``tokenizers/text/libraries/tiktoken_tokenizer.py``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        special_tokens: Sequence[str] | None = None,
+        num_special_tokens: int = _NUM_SPECIAL,
+        pattern: str | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        file = local_file(path, "a tiktoken vocabulary")
+        library = need("tiktoken", "a tiktoken vocabulary")
+        super().__init__(
+            file,
+            special_tokens=None if special_tokens is None else list(special_tokens),
+            num_special_tokens=num_special_tokens,
+            pattern=pattern,
+            vocab_size=vocab_size,
+        )
+        with open(file, "rb") as stream:
+            is_list = stream.read(1 << 12).lstrip()[:1] == b"["
+        if is_list:
+            size = _MAX_VOCAB if vocab_size is None else vocab_size
+            self._ranks = _read_list(file, size, num_special_tokens)
+            special = _name_special(list(special_tokens or _NAMED.values()), num_special_tokens)
+            self.special_tokens = dict(_NAMED)
+            named = ("<unk>", "<s>", "</s>")
+            self.additional_special_tokens = [
+                text for text in special_tokens or _NAMED.values() if text not in named
+            ]
+        else:
+            self._ranks = _read_ranks(file)
+            size = max(self._ranks.values()) + 1
+            special = {text: size + at for at, text in enumerate(special_tokens or ())}
+            size += len(special)
+            self.additional_special_tokens = list(special)
+            ends = [text for text in _ENDS if text in special]
+            self.special_tokens = {"eos_token": ends[0]} if ends else {}
+        self._num_ids = size
+        self._special = special
+        self._texts = {number: text for text, number in special.items()}
+        expression = _find_pattern(file, pattern, is_list)
+        try:
+            self.encoding = library.Encoding(
+                file.parent.name,
+                pat_str=expression,
+                mergeable_ranks=self._ranks,
+                special_tokens=special,
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"pattern of {file} must be an expression that the library takes, got "
+                f"{expression!r}: {error}; mend it"
+            ) from error
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, with special tokens."""
+        return self._num_ids
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """Texts of tokens to ids, by id; bytes that are no UTF-8 are written in hex."""
+        found = self._special | {_text_of(token): at for token, at in self._ranks.items()}
+        return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Return the ids of each text."""
+        return [self.encoding.encode(text, allowed_special="all") for text in texts]
+
+    def ids_to_text(self, ids: Iterable[int]) -> str:
+        """Return the text of ids, with special tokens."""
+        return str(self.encoding.decode([int(number) for number in ids]))
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a token's text, or None."""
+        found = self._special.get(token)
+        return self._ranks.get(token.encode()) if found is None else found
+
+    def id_to_token(self, number: int) -> str | None:
+        """Return the text of an id's token, or None."""
+        if number in self._texts:
+            return self._texts[number]
+        try:
+            return _text_of(self.encoding.decode_single_token_bytes(number))
+        except (KeyError, OverflowError):
+            return None
+
+    def offsets(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return the character of a text at which each of its tokens starts."""
+        found: list[int] = self.encoding.decode_with_offsets(list(ids))[1]
+        return found
+
+
+def _text_of(token: bytes) -> str:
+    """Return bytes as text, each of another way of writing."""
+    return token.decode(errors="backslashreplace")
+
+
+def _find_pattern(file: Path, pattern: str | None, is_list: bool) -> str:
+    """Return the expression that texts are cut by."""
+    if pattern is not None:
+        return PATTERNS.get(pattern, pattern)
+    if is_list:
+        return PATTERNS["v2"]
+    for known, name in {"cl100k": "cl100k", "gpt2": "gpt2", "r50k": "gpt2", "p50k": "gpt2"}.items():
+        if file.name.startswith(known):
+            return PATTERNS[name]
+    raise ConfigError(
+        f"{file} must come with a pattern, for ranks do not say how texts are cut before bytes are "
+        f"joined; give one of {', '.join(PATTERNS)}, or an expression"
+    )
+
+
+def _name_special(given: list[str], num_special: int) -> dict[str, int]:
+    """Return Megatron's special tokens with their ids, filled up to their number."""
+    missing = [text for text in _NAMED.values() if text not in given]
+    if missing or len(set(given)) != len(given) or len(given) > num_special:
+        raise ConfigError(
+            f"special_tokens must be at most {num_special:,} different texts with "
+            f"{', '.join(_NAMED.values())} among them, got {given}; add what is missing"
+        )
+    filler = [_FILLER.format(number) for number in range(len(given), num_special)]
+    return {text: number for number, text in enumerate(given + filler)}
+
+
+def _read_list(file: Path, vocab_size: int, num_special: int) -> dict[bytes, int]:
+    """Return the ids of the tokens of Megatron's JSON list, behind the special ones."""
+    num_tokens = vocab_size - num_special
+    try:
+        rows = json.loads(file.read_bytes())[: max(0, num_tokens)]
+        tokens = [
+            (base64.b64decode(row["token_bytes"], validate=True), row["rank"]) for row in rows
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{file} must be a JSON list of rank, token_bytes and token_str: {error!r}; save the "
+            "tokenizer again"
+        ) from error
+    if len(tokens) != num_tokens or num_tokens < _NUM_BYTES:
+        raise ConfigError(
+            f"{file} must have {num_tokens:,} tokens beside {num_special:,} special ones, and at "
+            f"least {_NUM_BYTES}, it has {len(tokens):,}; give its vocab_size and "
+            "num_special_tokens"
+        )
+    ranks: dict[bytes, int] = {}
+    for number, (token, rank) in enumerate(tokens):
+        is_byte = number >= _NUM_BYTES or token == bytes([number])
+        if rank != number or not is_byte or token in ranks:
+            raise ConfigError(
+                f"{file} must have the 256 bytes first and each token once, at its rank, entry "
+                f"{number:,} is {token!r} of rank {rank!r}; save the tokenizer again"
+            )
+        ranks[token] = number + num_special
+    return ranks
+
+
+def _read_ranks(file: Path) -> dict[bytes, int]:
+    """Return the tokens of a plain file with their ranks."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except ValueError as error:
+            raise ConfigError(
+                f"{file} must have bytes in base64 and their rank in each line, line {number:,} is "
+                f"{line[:40]!r}; save the tokenizer again"
+            ) from error
+    if not ranks or len(set(ranks.values())) != len(ranks):
+        raise ConfigError(
+            f"{file} must have ranks, each once, it has {len(ranks):,} tokens; save the tokenizer "
+            "again"
+        )
+    return ranks
