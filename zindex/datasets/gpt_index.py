@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from zindex.building.on_demand import Needed, needed_index
 from zindex.building.source import DIGEST_BLOCK, LengthSource, count_tokens, join_digests
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -112,7 +113,9 @@ def plan_index(
     )
 
 
-def index_folder(low_level_dataset: Any, class_name: str, config: GPTDatasetConfig) -> str:
+def index_folder(
+    low_level_dataset: Any, class_name: str, config: BlendedMegatronDatasetConfig
+) -> str:
     """Return the directory of a dataset's indices: the cache, or one beside the dataset."""
     if config.path_to_cache:
         return config.path_to_cache
@@ -190,7 +193,7 @@ def _build_document_index(
 
 def _build_shuffle_index(
     num_samples: int, total_size: int, numpy_random_state: np.random.RandomState
-) -> npt.NDArray[np.uint32] | npt.NDArray[np.int64]:
+) -> npt.NDArray[np.integer[Any]]:
     """Return samples in shuffled order: the first ones among themselves, then the others.
 
     Datasets do not come here, as with ``_build_document_index``.
@@ -210,7 +213,7 @@ def _build_shuffle_index(
         Shape (total_size,), uint32, or int64 from ``2**32 - 2`` samples on.
     """
     dtype = np.int64 if total_size >= np.iinfo(np.uint32).max - 1 else np.uint32
-    samples = np.arange(total_size, dtype=dtype)
+    samples: npt.NDArray[np.integer[Any]] = np.arange(total_size, dtype=dtype)
     numpy_random_state.shuffle(samples[:num_samples])
     if num_samples < total_size:
         numpy_random_state.shuffle(samples[num_samples:])
