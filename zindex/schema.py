@@ -81,6 +81,22 @@ PARTITION_OFFSET = ArraySpec(
     num_columns=3,
 )
 
+SENTENCE_INDEX = ArraySpec(
+    "sentence_index",
+    ("sample", "field"),
+    "sentence, sentence, tokens or document",
+    "Samples in the order of documents: first sentence, sentence after the last one, and the "
+    "number of tokens aimed at or, of blocks, the document.",
+    num_columns=3,
+)
+SCAN_OFFSET = ArraySpec(
+    "scan_offset",
+    ("partition_bound", "field"),
+    "sample, target",
+    "Sample and drawn target at which each run of documents that is scanned by itself starts.",
+    num_columns=2,
+)
+
 DATASET_INDEX = ArraySpec(
     "dataset_index", ("sample",), "dataset id", "Dataset that each position of the run draws from."
 )

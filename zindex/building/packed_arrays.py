@@ -10,10 +10,10 @@ import numpy.typing as npt
 from zindex import schema
 from zindex.building.on_demand import Needed
 from zindex.building.packing import build_packing, packing_store_plan
-from zindex.building.packing_tasks import compute_packed_shuffle
+from zindex.building.packing_tasks import ShuffledPlan, compute_packed_shuffle
 from zindex.building.source import LengthSource
 from zindex.plan.packing import PackingPlan
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.objects import PlaceLike
 from zindex.store.open import Store
 from zindex.store.reader import RowReader
@@ -46,20 +46,30 @@ class PackedArrays:
         """Positions to sample ids: shape (samples,), stored or computed."""
         if self.stored_shuffle is not None:
             return self.stored_shuffle
-        return _ComputedShuffle(self.plan, self.sample_starts)
+        return ComputedShuffle(self.plan, self.sample_starts, self.plan.grid)
 
     def epochs_of(self, samples: Int64Array) -> Int64Array:
         """Return the epoch that each sample belongs to."""
         return np.searchsorted(self.sample_starts, samples, side="right") - 1
 
 
-class _ComputedShuffle(RowReader):
-    """A shuffle that is not stored, computed for the rows asked."""
+class ComputedShuffle(RowReader):
+    """A shuffle that goes epoch by epoch and is not stored, computed for the rows asked.
 
-    def __init__(self, plan: PackingPlan, sample_starts: Int64Array) -> None:
+    Parameters
+    ----------
+    plan
+        Gives the keys.
+    sample_starts
+        Shape (epochs + 1,), int64: sample at which each epoch starts.
+    grid
+        How the array would be cut.
+    """
+
+    def __init__(self, plan: ShuffledPlan, sample_starts: Int64Array, grid: ChunkGrid) -> None:
         num_samples = int(sample_starts[-1])
         dtype = np.uint32 if num_samples < np.iinfo(np.uint32).max - 1 else np.int64
-        super().__init__(ArrayLayout.plan(schema.SHUFFLE_INDEX, num_samples, dtype, plan.grid))
+        super().__init__(ArrayLayout.plan(schema.SHUFFLE_INDEX, num_samples, dtype, grid))
         self.plan = plan
         self.sample_starts = sample_starts
 

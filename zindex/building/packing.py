@@ -133,20 +133,29 @@ def padding_share(plan: PackingPlan, num_samples: int, num_tokens: int) -> float
     return 1 - num_tokens / max(1, num_samples * plan.room)
 
 
-def find_starts(root: Place) -> Int64Array | None:
+def find_starts(
+    root: Place, offset: schema.ArraySpec = schema.PARTITION_OFFSET
+) -> Int64Array | None:
     """Return where the partitions of an index start that was begun, or None if it is not known.
+
+    Parameters
+    ----------
+    root
+        The store.
+    offset
+        The array that holds them.
 
     Returns
     -------
     starts
-        Shape (partitions + 1, 3), int64: sample, part and token.
+        Shape (partitions + 1, columns), int64; of packed documents: sample, part and token.
     """
     try:
         stored = read_plan(root)
     except StoreNotFoundError:
         return None
     layouts = [ArrayLayout.from_json(fields) for fields in stored["arrays"]]
-    layout = next(item for item in layouts if item.name == schema.PARTITION_OFFSET.name)
+    layout = next(item for item in layouts if item.name == offset.name)
     try:
         return open_reader(root, layout).read(0, layout.length)
     except VerificationError:  # a shard is missing or damaged

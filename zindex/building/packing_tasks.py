@@ -1,7 +1,7 @@
 """The tasks of a packed index: partitions, shards of parts and of offsets, the shuffle."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from zindex.building.held import order_lengths
 from zindex.building.source import LengthSource
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.packing import pack_documents
-from zindex.plan.keys import Stage
+from zindex.plan.keys import RoundKeys, Stage
 from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import Place
@@ -18,6 +18,14 @@ from zindex.store.shard_files import ShardResult, store_shard
 
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
+
+
+class ShuffledPlan(Protocol):
+    """A plan whose samples are shuffled epoch by epoch."""
+
+    def round_keys(self, stage: Stage, epoch: int) -> RoundKeys:
+        """Return the round keys of an epoch's permutation."""
+        ...
 
 
 class PackedRun(NamedTuple):
@@ -142,9 +150,9 @@ def copy_overlap(source: AnyArray, first: int, out: AnyArray, start: int) -> Non
 
 
 def compute_packed_shuffle(
-    plan: PackingPlan, sample_starts: Int64Array, start: int, stop: int, out: AnyArray
+    plan: ShuffledPlan, sample_starts: Int64Array, start: int, stop: int, out: AnyArray
 ) -> None:
-    """Write positions ``[start, stop)`` of the shuffle index of a packed index.
+    """Write positions ``[start, stop)`` of a shuffle index that goes epoch by epoch.
 
     Parameters
     ----------
@@ -173,9 +181,9 @@ def compute_packed_shuffle(
 
 
 def store_packed_shuffle_shard(
-    plan: PackingPlan, sample_starts: Int64Array, root: Place, layout: ArrayLayout, shard: int
+    plan: ShuffledPlan, sample_starts: Int64Array, root: Place, layout: ArrayLayout, shard: int
 ) -> ShardResult:
-    """Task: one shard of the shuffle index of a packed index."""
+    """Task: one shard of a shuffle index that goes epoch by epoch."""
     start, stop = layout.shard_bounds(shard)
 
     def compute() -> AnyArray:

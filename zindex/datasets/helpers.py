@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.building.mapping_tasks import map_epochs, seed_targets
 from zindex.errors import ConfigError, PlanError
 from zindex.kernels.blend import blend_range, blend_range_exhaustive
 from zindex.kernels.mersenne64 import seed_state64, shuffle_rows64
-from zindex.kernels.random_draws import MEMORY_LENGTH, seed_draws
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.kernels.sentence_mapping import ScanRule, block_rule, scan_sentences, sentence_rule
 
@@ -350,25 +350,16 @@ def _map(
         )
     lengths = np.ascontiguousarray(sizes[first:last], np.int32)
     dtype = np.uint32 if len(sizes) <= _UINT32_MAX else np.uint64
-    memory = np.zeros(MEMORY_LENGTH, np.uint32)
-    seed_draws(seed & _UINT32_MAX, memory)
+    memory = seed_targets(seed)
     given = None if titles is None else np.ascontiguousarray(titles, np.int32)
-    epochs: list[AnyArray] = []
-    num_samples = 0
-    while len(epochs) < num_epochs and num_samples < max_num_samples and len(bounds) > 1:
-        if epochs and not rule.short_ratio:
-            samples = epochs[0]  # nothing is drawn: all epochs are the same
-        else:
-            samples, _ = scan_sentences(
-                bounds, lengths, rule, memory=memory, titles=given, dtype=dtype
-            )
-            if given is not None:
-                numbers = np.arange(len(samples), dtype=dtype)
-                samples = np.column_stack([samples, numbers])
-        if not len(samples):
-            break  # nor will there be any in later epochs
-        epochs.append(samples)
-        num_samples += len(samples)
+
+    def scan(epoch: int) -> AnyArray:
+        samples, _ = scan_sentences(bounds, lengths, rule, memory=memory, titles=given, dtype=dtype)
+        if given is None:
+            return samples
+        return np.column_stack([samples, np.arange(len(samples), dtype=dtype)])
+
+    epochs = map_epochs(scan, rule, num_epochs=num_epochs, num_wanted=max_num_samples)
     columns = 3 if titles is None else 4
     mapping: AnyArray = np.concatenate(epochs) if epochs else np.empty((0, columns), dtype)
     shuffle_rows64(mapping, seed_state64(seed + 1))

@@ -31,6 +31,7 @@ class Stage(IntEnum):
     STREAM_BUFFER = 9
     RECORD_SPLIT = 10
     FILL = 11
+    TARGET = 12
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:

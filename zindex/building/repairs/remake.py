@@ -16,6 +16,7 @@ from zindex.building.held import drop_held, order_lengths
 from zindex.building.repairs.remade_source import open_same_lengths
 from zindex.building.repairs.remake_blend import RemadeBlend
 from zindex.building.repairs.remake_keyed import RemadeKeyed
+from zindex.building.repairs.remake_mapping import RemadeMapping
 from zindex.building.repairs.remake_packing import RemadePacking
 from zindex.building.repairs.remake_records import RemadeRecords
 from zindex.building.samples import compute_boundaries
@@ -92,6 +93,8 @@ def open_remade(
         return _RemadeIndex(plan, source)
     if kind == "packed":
         return RemadePacking(plan, source, damaged)
+    if kind == "sentence_mapping":
+        return RemadeMapping(plan, source, damaged)
     if kind == "blend":
         return RemadeBlend(plan, blend, damaged)
     raise StoreError(
