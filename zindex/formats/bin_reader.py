@@ -80,6 +80,11 @@ class BinFile:
             raise short_read(self.path, offset=int(offset), wanted=array.nbytes, came=came)
         return array
 
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor that the last read used, or None if the file is closed."""
+        return None if self._descriptor is None else self._descriptor.number
+
     def close(self) -> None:
         """Close the file in this process; the next read opens it again."""
         self._descriptor = None

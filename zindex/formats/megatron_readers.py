@@ -1,5 +1,6 @@
 """The reader and writer classes that Megatron Core keeps behind its ``IndexedDataset``."""
 
+import errno
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +20,9 @@ TokenType: TypeAlias = type[np.number[Any]]
 TokenArray: TypeAlias = npt.NDArray[Any]
 
 logger = logging.getLogger(__name__)
+
+# Waiting does not give a process descriptors that it holds itself.
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class _IndexWriter:
@@ -132,6 +136,8 @@ class _MMapBinReader(_BinReader):
 class _FileBinReader(_BinReader):
     """Read by position into fresh arrays, and try again when the file system fails.
 
+    It opens the file at the first read; a copy, pickled or not, opens it for itself.
+
     Parameters
     ----------
     bin_path
@@ -156,14 +162,28 @@ class _FileBinReader(_BinReader):
         self.num_max_retries = num_max_retries
         self.sleep_duration_start = sleep_duration_start
 
+    def __reduce__(self) -> tuple[type["_FileBinReader"], tuple[str, int, int, int | None]]:
+        settings = (self.num_max_retries, self.sleep_duration_start, self._file.nbytes)
+        return type(self), (self._bin_path, *settings)
+
+    @property
+    def _fd(self) -> int | None:
+        """The open descriptor, by Megatron Core's name; None while there is none."""
+        return self._file.descriptor
+
     def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
-        """Return ``count`` items from byte ``offset``; the last OSError if every try fails."""
+        """Return ``count`` items from byte ``offset``; the last OSError if every try fails.
+
+        A process or a system that has no descriptors left is not asked again.
+        """
         pause = self.sleep_duration_start
         for attempt in range(1, self.num_max_retries + 1):
             try:
                 return self._file.read(dtype, count, offset)
             except OSError as error:
                 self._file.close()
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    raise
                 logger.warning(
                     "read %d of %d of %s failed (%s); trying again in %d seconds",
                     attempt,
