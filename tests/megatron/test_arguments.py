@@ -40,7 +40,8 @@ class Tokenizer:
     """What configurations ask for."""
 
     vocab_size = 9
-    pad = eod = -1
+    pad = -1
+    eod = cls = sep = mask = bos = eos = 0
     inv_vocab: dict[int, str] = {}  # noqa: RUF012
     additional_special_tokens_ids = (1,)
     unique_identifiers: dict[str, str] = {}  # noqa: RUF012

@@ -89,6 +89,26 @@ def test_command(command_line: list[str], tmp_path: Path) -> None:
     assert re.search(r"^phase 2, train: 6\d samples of 2 datasets$", done.output, re.MULTILINE)
 
 
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_sentence_mappings_are_prepared(
+    kind: str, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    prefix = write_corpus([5] * 300, sequences_per_document=3)
+    line = [
+        *(f"pretrain_{kind}.py", "--data-path", prefix, "--split", "90,10,0"),
+        *("--seq-length", "32", "--decoder-seq-length", "16", "--train-iters", "3"),
+        *("--global-batch-size", "4", "--eval-iters", "1"),
+        *("--data-cache-path", str(tmp_path / "cache")),
+    ]
+    made = prepare(line)
+    assert [part.split for part in made] == ["train", "valid"]
+    assert made[0].num_samples >= 12
+    names = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert len(names) == 2
+    assert prepare(line) == made
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == names
+
+
 def test_cache_must_be_named(command_line: list[str]) -> None:
     with pytest.raises(ConfigError, match="--data-cache-path must be given, got none: what is"):
         prepare(command_line[:-2])

@@ -28,9 +28,9 @@ class PreparedSplit:
 class _NoTokenizer:
     """Stands for the tokenizer where no item is read."""
 
-    eod = -1
+    eod = cls = sep = mask = bos = eos = 0
     inv_vocab: dict[int, str] = {}  # noqa: RUF012
-    additional_special_tokens_ids: Sequence[int] = ()
+    additional_special_tokens_ids: Sequence[int] = (0,)
 
     def __init__(self, vocab_size: int | None) -> None:
         self.vocab_size = vocab_size
