@@ -22,6 +22,7 @@ from zindex.cli_edit import edit
 from zindex.cli_measure import bench
 from zindex.cli_megatron import prepare_command
 from zindex.cli_options import json_option, scheduler_option
+from zindex.cli_pairs import count, merge
 from zindex.cli_records import import_command
 from zindex.cli_streaming import lengths
 from zindex.cli_tokenize import tokenize_command
@@ -343,10 +344,12 @@ for _command in (
     bench,
     cluster,
     convert,
+    count,
     edit,
     export,
     import_command,
     lengths,
+    merge,
     prepare_command,
     tokenize_command,
 ):

@@ -212,14 +212,42 @@ def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None
 
 
 def _check_header(descriptor: int, size: int, path: str, multimodal: bool | None) -> IdxFile:
-    """Check the header against the size of the file, in Python's integers."""
+    """Check the header of an open file against its size."""
     raw = np.zeros(HEADER.size, np.uint8)
     came = read_into(descriptor, raw, 0)
-    magic, version, code, num_sequences, num_entries = HEADER.unpack(raw.tobytes())
+    return parse_header(raw[:came].tobytes(), size, path, multimodal=multimodal)
+
+
+def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = None) -> IdxFile:
+    """Return what the header of an ``.idx`` file says, checked against the size of the file.
+
+    Parameters
+    ----------
+    raw
+        The first ``HEADER.size`` bytes of the file, fewer if it has fewer.
+    size
+        Bytes of the whole file; negative if that is not known.
+    path
+        Where it is, for messages.
+    multimodal
+        True demands a mode for each sequence; otherwise the size tells whether it has them.
+
+    Returns
+    -------
+    idx_file
+        What the file holds, with 0 tokens, for these a header does not count.
+
+    Raises
+    ------
+    SourceError
+        If the header contradicts the format or the size.
+    """
+    came = len(raw)
+    magic, version, code, num_sequences, num_entries = HEADER.unpack(raw.ljust(HEADER.size, b"\0"))
     if came < HEADER.size or magic != MAGIC:
         raise SourceError(
             f"an .idx file must begin with the {HEADER.size} bytes of a header and with {MAGIC!r}, "
-            f"but {path} has {size} bytes and begins with {raw[: min(came, 9)].tobytes()!r}; "
+            f"but {path} has {size} bytes and begins with {raw[: min(came, 9)]!r}; "
             "give the prefix of a Megatron .bin/.idx pair"
         )
     if version != VERSION:
@@ -239,7 +267,7 @@ def _check_header(descriptor: int, size: int, path: str, multimodal: bool | None
         )
     plain = HEADER.size + 12 * num_sequences + 8 * num_entries
     with_modes = plain + num_sequences
-    if size not in (plain, with_modes):
+    if size >= 0 and size not in (plain, with_modes):
         raise SourceError(
             f"an .idx file of {num_sequences} sequences and {num_entries} document indices must "
             f"have {plain} bytes ({with_modes} with modes), but {path} has {size}; "

@@ -1,7 +1,6 @@
 """A corpus whose tokens lie in files of streams beside the store: what is written out of them."""
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.building.corpora.joined_corpus import cut_span
 from zindex.building.corpora.text_documents import EncodedSegment
 from zindex.errors import NotReadyError
 from zindex.store.objects import Place
@@ -99,16 +99,14 @@ class EncodedCorpus:
     def sequence_lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """Return the tokens of sequences ``[start, stop)``, int32."""
         out = np.empty(stop - start, np.int32)
-        for number, first, last in _cut(self._sequences, start, stop):
-            place = self._sequences[number] + first - start
+        for number, first, last, place in cut_span(self._sequences, start, stop):
             out[place : place + last - first] = self._read(number, 1, first, last)
         return out
 
     def sequence_pointers(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the byte offsets of sequences ``[start, stop)``, int64."""
         out = np.empty(stop - start, np.int64)
-        for number, first, last in _cut(self._sequences, start, stop):
-            place = self._sequences[number] + first - start
+        for number, first, last, place in cut_span(self._sequences, start, stop):
             starts = _starts(self._read(number, 1, 0, last)) + self._tokens[number]
             out[place : place + last - first] = starts[first:last] * self.dtype.itemsize
         return out
@@ -116,8 +114,7 @@ class EncodedCorpus:
     def document_indices(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return entries ``[start, stop)`` of the document indices, int64."""
         out = np.full(stop - start, self.num_sequences, np.int64)
-        for number, first, last in _cut(self._documents, start, min(stop, self.num_documents)):
-            place = self._documents[number] + first - start
+        for number, first, last, place in cut_span(self._documents, start, stop):
             starts = _starts(self._read(number, 2, 0, last)) + self._sequences[number]
             out[place : place + last - first] = starts[first:last]
         return out
@@ -131,8 +128,7 @@ class EncodedCorpus:
         nbytes, itemsize = count * np.dtype(dtype).itemsize, self.dtype.itemsize
         start, stop = offset // itemsize, -(-(offset + nbytes) // itemsize)
         out = np.empty(stop - start, self.dtype)
-        for number, first, last in _cut(self._tokens, start, stop):
-            place = self._tokens[number] + first - start
+        for number, first, last, place in cut_span(self._tokens, start, stop):
             self._fill(number, 0, first, out[place : place + last - first])
         skipped = offset - start * itemsize
         return out.view(np.uint8)[skipped : skipped + nbytes].view(dtype)
@@ -173,17 +169,6 @@ def load_corpus(root: Place, tag: str) -> EncodedCorpus:
         )
     segments = [EncodedSegment(*row) for row in note["rows"]]
     return EncodedCorpus(root, tag, note["dtype"], segments)
-
-
-def _cut(bounds: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield what of each segment lies within [start, stop): its number, first and last element."""
-    number = max(0, bisect_right(bounds, start) - 1)
-    while start < stop and number < len(bounds) - 1:
-        end = min(stop, bounds[number + 1])
-        if start < end:
-            yield number, start - bounds[number], end - bounds[number]
-            start = end
-        number += 1
 
 
 def _starts(counts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

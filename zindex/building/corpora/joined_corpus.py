@@ -106,11 +106,12 @@ class JoinedCorpus:
         for part in parts:
             if part.index.dtype != first.index.dtype:
                 raise SourceError(
-                    f"corpora that are merged must have tokens of one dtype, but {first.prefix} has "
-                    f"{first.index.dtype.name} and {part.prefix} {part.index.dtype.name}; leave "
-                    "one out, or tokenize it again with the other's dtype"
+                    "corpora that are merged must have tokens of one dtype, but "
+                    f"{first.prefix} has {first.index.dtype.name} and {part.prefix} has "
+                    f"{part.index.dtype.name}; leave one out, or tokenize it again with the "
+                    "other's dtype"
                 )
-            if has_modes and not part.index.has_modes:
+            if has_modes and part.index.num_sequences and not part.index.has_modes:
                 raise SourceError(
                     f"corpora that are merged must all have a mode for each sequence, or none, but "
                     f"{part.prefix} has none; leave the modes out with multimodal=False "

@@ -1,10 +1,10 @@
-"""A corpus that was just tokenised, as a ``.bin/.idx`` pair: spans of tokens side by side.
+"""A corpus as a ``.bin/.idx`` pair: spans of its tokens, written side by side.
 
 ::
 
-    PREFIX.tokenize/_zindex/tokens.partial  the .bin while it is written
-    PREFIX.tokenize/_zindex/index.partial   the .idx, once all tokens are there
-    PREFIX.bin, PREFIX.idx                  the same files, renamed
+    PREFIX.work/_zindex/tokens.partial  the .bin while it is written
+    PREFIX.work/_zindex/index.partial   the .idx, once all tokens are there
+    PREFIX.bin, PREFIX.idx              the same files, renamed
 """
 
 import asyncio
@@ -13,16 +13,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from zindex.building.corpora.encoded_corpus import EncodedCorpus
+from zindex.building.any_corpus import SequenceIndex, TokenSpans
 from zindex.building.executor import Executor, run_together
 from zindex.errors import StoreError
 from zindex.formats.idx_writer import IdxStreamWriter
 from zindex.store import files
-from zindex.store.scratch import SCRATCH_KEY, end_import, read_note, write_note
+from zindex.store.objects import Place
+from zindex.store.scratch import SCRATCH_KEY, read_note, write_note
 
 # Tokens that one task writes, and rows of the .idx that are written at once.
 SPAN_TOKENS = 1 << 24
@@ -31,9 +32,23 @@ _TOKENS, _INDEX = "_zindex/tokens.partial", "_zindex/index.partial"
 _DONE, _SPAN = "pair", "-span-"
 
 
+class PairCorpus(SequenceIndex, TokenSpans, Protocol):
+    """A corpus on its way to a pair: at once what has the sequences, and what has the tokens."""
+
+    @property
+    def root(self) -> Place:
+        """The folder beside whose files it is kept what is done."""
+        ...
+
+    @property
+    def tag(self) -> str:
+        """What that is called there."""
+        ...
+
+
 def work_folder(base: str) -> Path:
     """Return the folder that holds a pair's work while it is not finished."""
-    return Path(f"{base}.tokenize")
+    return Path(f"{base}.work")
 
 
 def check_pair(base: str, *, overwrite: bool) -> None:
@@ -83,13 +98,17 @@ def finish_pair(base: str, *, replace: bool = False) -> dict[str, Any] | None:
     with suppress(FileNotFoundError):  # another who finishes the same was faster
         os.replace(index, f"{base}.idx")
     files.sync_directory(work.parent)
-    end_import(work)
-    rmtree(work, ignore_errors=True)  # another who finishes the same may be at it
+    # Renamed, it is gone at once: half removed, it would not tell that its pair is finished.
+    old = work.with_name(f"{work.name}.old")
+    rmtree(old, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        os.replace(work, old)
+    rmtree(old, ignore_errors=True)  # another who finishes the same may be at it
     return facts
 
 
 async def write_pair(
-    corpus: EncodedCorpus,
+    corpus: PairCorpus,
     base: str,
     executor: Executor,
     advance: Callable[[int], None],
@@ -100,7 +119,7 @@ async def write_pair(
     Parameters
     ----------
     corpus
-        Whose streams lie in the work folder.
+        Whose root is the work folder.
     base
         Path of the pair without suffix.
     executor
@@ -131,7 +150,7 @@ async def write_pair(
     write_note(work, _DONE, facts)
 
 
-def write_span(corpus: EncodedCorpus, path: str, start: int, stop: int) -> None:
+def write_span(corpus: PairCorpus, path: str, start: int, stop: int) -> None:
     """Task: write tokens ``[start, stop)`` at their place in the file, unless they are there."""
     name = f"{corpus.tag}{_SPAN}{start:012d}"
     if read_note(corpus.root, name) is not None:
@@ -146,15 +165,22 @@ def write_span(corpus: EncodedCorpus, path: str, start: int, stop: int) -> None:
     write_note(corpus.root, name, {"stop": stop})
 
 
-def _write_index(corpus: EncodedCorpus, path: str) -> None:
+def _write_index(corpus: PairCorpus, path: str) -> None:
     """Write the ``.idx``, in blocks."""
     num_sequences, num_documents = corpus.num_sequences, corpus.num_documents
     with IdxStreamWriter(
-        path, corpus.dtype, num_sequences=num_sequences, num_documents=num_documents
+        path,
+        corpus.dtype,
+        num_sequences=num_sequences,
+        num_documents=num_documents,
+        has_modes=corpus.has_modes,
     ) as writer:
         for start in range(0, num_sequences, _BLOCK):
-            lengths = corpus.sequence_lengths(start, min(start + _BLOCK, num_sequences))
-            writer.write_sequences(np.ascontiguousarray(lengths), None)
+            stop = min(start + _BLOCK, num_sequences)
+            modes = corpus.sequence_modes(start, stop) if corpus.has_modes else None
+            writer.write_sequences(
+                np.ascontiguousarray(corpus.sequence_lengths(start, stop)), modes
+            )
         for start in range(0, num_documents + 1, _BLOCK):
             writer.write_document_indices(
                 corpus.document_indices(start, min(start + _BLOCK, num_documents + 1))
