@@ -1,0 +1,114 @@
+"""Made-up samples of text with an image, and the configuration of multimodal datasets.
+
+Real multimodal data come as ``IndexedDataset(prefix, multimodal=True)``, whose sequences have
+modes; a dataset over them is the caller's own, and is split and blended like others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from zindex.datasets.batching.batch_memory import allocate_arrays
+from zindex.datasets.batching.gpt_batches import is_plain
+from zindex.datasets.batching.gpt_tensors import make_batch
+from zindex.datasets.batching.sample_batch import SampleBatch
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.gpt_dataset import MockGPTDataset
+from zindex.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MockMultimodalDataset", "MultimodalDatasetConfig"]
+
+Item = dict[str, Any]
+
+
+def _keep(sample: Item) -> Item:
+    """Return a sample as it is. It has a name, so that configurations can be pickled."""
+    return sample
+
+
+@dataclass
+class MultimodalDatasetConfig(GPTDatasetConfig):
+    """Settings of multimodal datasets, by Megatron Core's names."""
+
+    image_h: int | None = None
+    """Height of images in pixels; must be given."""
+
+    image_w: int | None = None
+    """Width of images in pixels; must be given."""
+
+    preprocess_func: Callable[[Item], Item] = _keep
+    """What makes an item of a sample with its image; loader workers that are spawned need it to be
+    a function of a module."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        for name in ("image_h", "image_w"):
+            size = getattr(self, name)
+            if size is None or size < 1:
+                raise ConfigError(f"{name} must be a number of pixels, got {size}; set it")
+
+
+def make_multimodal_batch(
+    datasets: "Sequence[MockMultimodalDataset]",
+    which: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    is_padding: npt.NDArray[np.bool_],
+    dataset_ids: npt.NDArray[Any] | None,
+) -> SampleBatch:
+    """Return samples of datasets of one configuration; arguments as for GPT datasets' batches."""
+    texts = make_batch(datasets, which, positions, is_padding, dataset_ids)
+    config = datasets[int(which[0])].config
+    shape = len(which), 3, config.image_h or 0, config.image_w or 0
+    images, arrays = allocate_arrays({"image": (shape, torch.float32)})
+    arrays["image"].fill(0)
+    batch = SampleBatch({**texts.tensors, **images})
+    if config.preprocess_func is _keep:
+        return batch
+    return SampleBatch.of_items([config.preprocess_func(item) for item in batch])
+
+
+class MockMultimodalDataset(MockGPTDataset):
+    """Made-up GPT samples, each with an image of zeros.
+
+    Parameters
+    ----------
+    dataset, dataset_path, indices, num_samples, index_split
+        As for ``MockGPTDataset``.
+    config
+        A configuration without any blend.
+    """
+
+    config: MultimodalDatasetConfig
+    _make_together = staticmethod(make_multimodal_batch)
+
+    def __getitem__(self, idx: int | None) -> Item:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            As for ``GPTDataset``.
+
+        Returns
+        -------
+        item
+            What ``GPTDataset`` gives, and ``image`` of shape (3, image_h, image_w), float32; or
+            what ``config.preprocess_func`` makes of it.
+        """
+        sample: Item = super().__getitem__(idx)
+        shape = 3, self.config.image_h or 0, self.config.image_w or 0
+        sample["image"] = torch.zeros(shape, dtype=torch.float32)
+        return self.config.preprocess_func(sample)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether items are made as batches make them, and not in a subclass's own way."""
+        return is_plain(self, MockMultimodalDataset)
