@@ -13,6 +13,7 @@ import torch
 from tests.conftest import numbers
 from tests.datasets.masking.corpora import PieceTokenizer, draw_settings, write_sentences
 from zindex.building.convert import convert
+from zindex.building.executor import SerialExecutor
 from zindex.datasets import bert_dataset, t5_dataset
 from zindex.datasets.utils import Split
 
@@ -113,7 +114,7 @@ def test_items_are_megatrons(theirs: SimpleNamespace, tmp_path: Path, kind: str,
     expected = cls(source, *args, theirs.utils.Split.train, config(**settings))
     own, own_config = OURS[kind]
     if case % 2:
-        convert(prefix, tmp_path / "c.zarr")
+        convert(prefix, tmp_path / "c.zarr", client=SerialExecutor())
         prefix = str(tmp_path / "c.zarr")
     low_level = own.build_low_level_dataset(prefix, own_config(**settings))
     assert own.numel_low_level_dataset(low_level) == num_documents

@@ -9,9 +9,9 @@ from zindex.datasets.masked_dataset import (
     MISSING,
     MaskedWordPieceDataset,
     MaskedWordPieceDatasetConfig,
-    SentenceRules,
 )
 from zindex.datasets.masking.bert_batches import make_bert_batch
+from zindex.datasets.masking.mapping import SentenceRules
 
 __all__ = [
     "BERTMaskedWordPieceDataset",

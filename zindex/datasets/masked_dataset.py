@@ -8,26 +8,35 @@ their own modules.
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.building.mapping_arrays import MappingArrays, open_mapping_arrays
 from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.helpers import build_mapping
+from zindex.datasets.gpt_index import STORED, index_folder
 from zindex.datasets.indexed_dataset import IndexedDataset
+from zindex.datasets.masking.mapping import (
+    ComputedMapping,
+    SentenceRules,
+    compute_sentences,
+    needed_sentences,
+    plan_sentences,
+)
 from zindex.datasets.masking.plain_masks import Masked, mask_tokens
 from zindex.datasets.masking.vocabulary import Vocabulary, require_tokens
 from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.object_storage_utils import find_storage
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError, PlanError
-from zindex.kernels.sentence_mapping import LONG_SENTENCE
+from zindex.errors import ConfigError
+from zindex.plan.sentence_mapping import MappingPlan
 from zindex.store.open import Store
 from zindex.store.reader import RowReader
 
@@ -46,8 +55,6 @@ _REQUIRED = (
     "masking_use_longer_ngrams",
     "masking_use_geometric_distribution",
 )
-# Epochs of which Megatron Core draws as many as the samples take.
-_MANY_EPOCHS = 2**31 - 2
 #: Stands for a setting without which there is no configuration.
 MISSING: Any = None
 # What a subclass may do in its own way, without the kernel's knowing.
@@ -84,6 +91,10 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
 
     masking_use_geometric_distribution: bool = MISSING
     """Whether lengths of n-grams are drawn as in SpanBERT (arXiv:1907.10529, section 3.1)."""
+
+    object_storage_cache_path: str | None = field(default=None, kw_only=True)
+    """Ours, as GPT datasets have it: directory of each node for copies of ``.idx`` files that are
+    in object storage."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -145,24 +156,7 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
         return state
 
 
-class SentenceRules(NamedTuple):
-    """How much a sample holds."""
-
-    #: Tokens, without special ones.
-    max_length: int
-    #: Sentences at least.
-    min_sentences: int
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedMapping:
-    """A sentence mapping in memory, of data that are not stored."""
-
-    #: Shape (samples, 3), uint32 or uint64: first sentence, end, and tokens at most.
-    sample_index: AnyArray
-
-
-class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
+class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     """A split of a dataset of documents as samples of sentences, in which tokens are masked.
 
     Documents are what is divided among the splits. Sentences are the sequences of the dataset. The
@@ -229,7 +223,8 @@ class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
         Parameters
         ----------
         dataset_path
-            A Zarr token store, or the prefix of a ``.bin/.idx`` pair: it is told from the files.
+            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair: it is told from
+            the files.
         config
             The configuration.
 
@@ -237,10 +232,15 @@ class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
         ------
         SourceError, StoreError
             If it is missing or damaged.
+        ConfigError
+            If it is a pair in object storage without ``object_storage_cache_path``.
         """
-        if is_store(dataset_path):
+        storage = find_storage(dataset_path, config)
+        if storage is None and is_store(dataset_path):
             return ZarrIndexedDataset(dataset_path)
-        return IndexedDataset(dataset_path, mmap=config.mmap_bin_files)
+        return IndexedDataset(
+            dataset_path, mmap=config.mmap_bin_files, object_storage_config=storage
+        )
 
     @staticmethod
     def _key_config_attributes() -> list[str]:
@@ -254,17 +254,27 @@ class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
 
     def _prepare(self) -> None:
         """Take the rules of samples."""
+        if self.config.follow is not None:
+            raise ConfigError(
+                f"{self._where} cannot be followed while its sentences are mapped, got follow="
+                f"{self.config.follow}: how many samples they give is known when all are; leave "
+                "follow out"
+            )
         self._rules = self._sentence_rules()
-        self._rows: AnyArray | RowReader | None = None
+        self._own_rows: AnyArray | None = None
 
     def _request_index(self) -> None:
         """Have the samples mapped; a subclass that says nothing of them yet does so itself."""
-        if self._rules is not None:
+        if self._rules is None:
+            return
+        if self.num_samples == 0:
             self._open_arrays()
+        else:
+            super()._request_index()
 
     def _build_sample_index(
         self, sequence_length: int, min_sentences_per_sample: int
-    ) -> AnyArray | RowReader:
+    ) -> RowReader | AnyArray:
         """Return the samples, found or built now: for subclasses in Megatron Core's manner.
 
         Parameters
@@ -280,63 +290,54 @@ class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
             Shape (samples, 3), uint32 or uint64: first sentence, end, and tokens at most.
         """
         self._rules = SentenceRules(sequence_length, min_sentences_per_sample)
-        self._store = self._arrays = None
-        return self._open_arrays().sample_index
+        self._store = self._arrays = self._own_rows = None
+        return self.sample_index
 
     def _find_arrays(self) -> None:
-        """Compute the samples."""
-        rules, config, span = self._known_rules, self.config, self._span
-        rows = build_mapping(
-            self.dataset.document_indices[span.start : span.stop + 1],
-            self.dataset.sequence_lengths,
-            1 if self.num_samples is None else _MANY_EPOCHS,
-            np.iinfo(np.int64).max if self.num_samples is None else self.num_samples,
-            rules.max_length,
-            config.short_sequence_probability,
-            config.random_seed,
-            False,
-            rules.min_sentences,
-        )
-        if not len(rows) and self.num_samples != 0:
-            raise PlanError(
-                f"{self._where} must have a document of {rules.min_sentences} sentences or more, "
-                f"none of them longer than {LONG_SENTENCE} tokens, its documents [{span.start}, "
-                f"{span.stop}) hold none; give it a larger share, or split its text into sentences"
-            )
-        self._arrays = ComputedMapping(rows)
+        """Take the samples: from a store, or computed where the sentences are in memory."""
+        if self._own_rows is not None:
+            self._arrays = ComputedMapping(self._own_rows)
+        elif self.num_samples == 0:
+            self._arrays = ComputedMapping(np.empty((0, 3), np.uint32))
+        elif isinstance(self.dataset, STORED):
+            super()._find_arrays()
+        else:
+            self._arrays = compute_sentences(self.dataset, self._plan(), self._where)
 
-    @property
-    def _known_rules(self) -> SentenceRules:
-        """How much a sample holds, once that is known."""
+    def _plan(self) -> MappingPlan:
+        """Return the plan of the samples."""
         if self._rules is None:
             raise ConfigError(
                 f"{type(self).__name__} must say how much its samples hold, it says nothing; "
                 "define _sentence_rules, or call _build_sample_index"
             )
-        return self._rules
+        return plan_sentences(self, self._rules)
 
     @property
     def _spec(self) -> dict[str, Any]:
         """Everything that decides which sample stands where."""
-        raise NotImplementedError
+        return self._plan().spec
 
     @property
     def _needed(self) -> Needed:
         """The store of the samples, and how it is built."""
-        raise NotImplementedError
+        folder = index_folder(self.dataset, type(self).__name__, self.config)
+        return needed_sentences(self.dataset, self._plan(), folder)
 
-    def _read_index(self, store: Store) -> ComputedMapping:
+    def _read_index(self, store: Store) -> MappingArrays:
         """Return the samples of a store."""
-        raise NotImplementedError
+        return open_mapping_arrays(store)
 
     @property
-    def sample_index(self) -> AnyArray | RowReader:
+    def sample_index(self) -> RowReader | AnyArray:
         """Shape (samples, 3), uint32 or uint64: first sentence, end, and tokens at most."""
-        return self._open_arrays().sample_index if self._rows is None else self._rows
+        return self._open_arrays().sample_index
 
     @sample_index.setter
-    def sample_index(self, rows: AnyArray | RowReader) -> None:
-        self._rows = rows
+    def sample_index(self, rows: RowReader | AnyArray) -> None:
+        if self._arrays is None or rows is not self._arrays.sample_index:
+            self._own_rows = np.asarray(rows)
+            self._find_arrays()
 
     @cached_property
     def token_lookup(self) -> list[int]:
@@ -345,7 +346,7 @@ class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
         return ids
 
     def __len__(self) -> int:
-        return len(self.sample_index)
+        return len(self._open_arrays().shuffle_index)
 
     @property
     def _is_plain(self) -> bool:
@@ -363,10 +364,6 @@ class MaskedWordPieceDataset(TextDataset[ComputedMapping]):
         """The class whose samples `_make_together` makes."""
         classes = (base for base in type(self).__mro__ if "_make_together" in vars(base))
         return next(classes, None)
-
-    def _find_epochs(self, samples: Int64Array) -> Int64Array:
-        """Refuse: nothing asks, for masked samples do not tell where they come from."""
-        raise NotImplementedError(f"{type(self).__name__} does not know the epochs of its samples")
 
     def _create_masked_lm_predictions(
         self,

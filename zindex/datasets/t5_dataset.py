@@ -9,9 +9,9 @@ from zindex.datasets.masked_dataset import (
     MISSING,
     MaskedWordPieceDataset,
     MaskedWordPieceDatasetConfig,
-    SentenceRules,
 )
 from zindex.datasets.masking.attention_masks import build_pair_mask, choose_attention_masks
+from zindex.datasets.masking.mapping import SentenceRules
 from zindex.datasets.masking.t5_batches import make_t5_batch
 from zindex.errors import ConfigError
 

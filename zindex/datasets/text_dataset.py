@@ -176,10 +176,6 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
     def _is_plain(self) -> bool:
         """Whether items are what `_make_together` makes; a subclass may have its own way."""
 
-    @abstractmethod
-    def _find_epochs(self, samples: Int64Array) -> Int64Array:
-        """Return the epoch that each sample is of, by their numbers in the dataset."""
-
     @property
     @abstractmethod
     def _spec(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class _Room(NamedTuple):
     #: Words in the order in which they are tried.
     order: Int64Array
     #: By position: whether it is masked, or permuted, and its token before.
-    marks: UInt8Array
+    marks: Int64Array
     labels: Int64Array
     #: By place: how many places the n-gram that begins there has.
     spans: Int64Array
@@ -93,7 +93,7 @@ def _make_room(length: int) -> _Room:
         np.empty(length + 1, np.int64),
         np.empty(length + 1, np.int64),
         np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.uint8),
+        np.empty(length + 1, np.int64),
         np.empty(length + 1, np.int64),
         np.empty(length + 1, np.int64),
         np.empty(length + 1, np.int64),
@@ -172,8 +172,9 @@ def _mask_tokens(tokens: Int64Array, target: int, rules: MaskingRules, room: _Ro
     num_words = _find_words(tokens, rules, room)
     if num_words < 0:
         return -1 - num_words
-    room.marks[:length] = _FREE
-    room.spans[:length] = 0
+    for position in range(length):
+        room.marks[position] = _FREE
+        room.spans[position] = 0
     wanted = min(rules.probability * target, max(1.0, np.rint(length * rules.probability)))
     order = room.order[:num_words]
     for word in range(num_words):
@@ -297,7 +298,7 @@ def fill_bert_rows(
     for sample in range(texts.rows.size):
         row = texts.rows[sample]
         lengths = texts.lengths[texts.firsts[sample] : texts.firsts[sample + 1]]
-        end = begin + lengths.sum()
+        end = begin + _sum(lengths)
         tokens = texts.tokens[begin:end]
         begin = end
         seed_draws(texts.seeds[sample], room.memory)
@@ -307,7 +308,7 @@ def fill_bert_rows(
             if lengths.size < 2:
                 return row, ONE_SENTENCE, lengths.size
             pivot = 1 + draw_up_to(lengths.size - 2, room.memory)
-            middle = lengths[:pivot].sum()
+            middle = _sum(lengths[:pivot])
             is_random = draw_double(room.memory) < 0.5
         first, second = tokens[:middle], tokens[middle:]
         if is_random:
@@ -342,13 +343,28 @@ def _join_segments(
 ) -> None:
     """Write one or two segments with what separates them, and to which of them tokens belong."""
     text[0] = cls
-    text[1 : 1 + first.size] = first
+    _copy(first, text, 1)
     text[1 + first.size] = sep
-    types[: first.size + 2] = 0
+    for position in range(text.size):
+        types[position] = position >= first.size + 2
     if second.size:
-        text[first.size + 2 : -1] = second
+        _copy(second, text, first.size + 2)
         text[-1] = sep
-        types[first.size + 2 : text.size] = 1
+
+
+@jit
+def _copy(source: Int64Array, target: Int64Array, start: int) -> None:
+    """Copy values; numba compiles an assignment to a slice for seconds."""
+    for k in range(source.size):
+        target[start + k] = source[k]
+
+
+@jit
+def _sum(values: Int64Array) -> int:
+    total = 0
+    for value in values:
+        total += value
+    return total
 
 
 class T5Rows(NamedTuple):
@@ -399,13 +415,13 @@ def fill_t5_rows(
     begin = 0
     for sample in range(texts.rows.size):
         row = texts.rows[sample]
-        size = texts.lengths[texts.firsts[sample] : texts.firsts[sample + 1]].sum()
+        size = _sum(texts.lengths[texts.firsts[sample] : texts.firsts[sample + 1]])
         target = texts.targets[sample]
         length = min(size, target)
         if length > width:
             return row, TOO_LONG, length
         tokens = masked[:length]
-        tokens[:] = texts.tokens[begin : begin + length]
+        _copy(texts.tokens[begin : begin + length], tokens, 0)
         begin += size
         rows.truncated[row] = size > target
         seed_draws(texts.seeds[sample], room.memory)
@@ -463,7 +479,8 @@ def _write_spans(
     if decoder.size == 0:
         return DECODER_FULL, 1
     decoder[0] = bos
-    decoder[1 : num_labels + 1] = labels[:num_labels]
+    _copy(labels[:num_labels], decoder, 1)
     labels[num_labels] = eos
-    rows.loss_mask[row, : num_labels + 1] = 1
+    for k in range(num_labels + 1):
+        rows.loss_mask[row, k] = 1
     return NOTHING, 0

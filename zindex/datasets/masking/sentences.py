@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.batching.batch_texts import (
-    cut_slices,
-    find_runs,
-    order_samples,
-    read_round,
-)
+from zindex.datasets.batching.batch_texts import choose_samples, read_round
 from zindex.datasets.batching.gpt_sources import (
     DocumentGroups,
     Extents,
@@ -49,22 +44,22 @@ def read_sentences(
 
     Notes
     -----
-    Rounds: samples, bounds of sentences, tokens. The draws of a sample are keyed by its position
-    in its dataset, so neither the batch nor the order of reads matters.
+    Rounds: shuffle, samples, bounds of sentences, tokens. The draws of a sample are keyed by its
+    position in its dataset, so neither the batch nor the order of reads matters.
     """
-    rows, edges = order_samples(which, len(datasets))
-    members = [datasets[i] for i in which[rows[edges]].tolist()]
-    cuts = cut_slices(edges, len(rows))
-    ordered = positions[rows]
-    samples = read_round(
-        Spans(member.sample_index, *find_runs(ordered[cut]))
-        for member, cut in zip(members, cuts, strict=True)
-    )
+    chosen = choose_samples(datasets, which, positions)
+    numbers = chosen.samples
+    for index, cut in zip(chosen.indices, chosen.cuts, strict=True):
+        numbers[cut] %= len(index.sentence_index)  # epochs that are alike are stored once
+    samples = chosen.read("sentence_index", numbers, numbers + 1)
     starts, stops, targets = np.ascontiguousarray(samples.T)
-    for member, cut in zip(members, cuts, strict=True):
+    ordered = positions[chosen.rows]
+    for member, cut in zip(chosen.members, chosen.cuts, strict=True):
         _check_samples(member, ordered[cut], samples[cut])
-    groups = [(member.dataset, cut) for member, cut in zip(members, cuts, strict=True)]
-    firsts = np.zeros(len(rows) + 1, np.int64)
+    groups = [
+        (member.dataset, cut) for member, cut in zip(chosen.members, chosen.cuts, strict=True)
+    ]
+    firsts = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(stops - starts, out=firsts[1:])
     seed = int(datasets[0].config.random_seed) % 2**32
     seeds = (ordered + seed) % 2**32
@@ -72,7 +67,7 @@ def read_sentences(
         tokens, lengths = _read_known(groups, starts, stops, firsts)
     else:
         tokens, lengths = _read_one_by_one(groups, starts, stops)
-    return SampleTexts(rows, tokens, lengths, firsts, targets, seeds)
+    return SampleTexts(chosen.rows, tokens, lengths, firsts, targets, seeds)
 
 
 def _check_samples(
