@@ -1,9 +1,18 @@
-"""Mappings of sentences and the other helpers, against megatron-core's compiled ones."""
+"""Mappings of sentences and sample indices, against megatron-core's compiled helpers."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 
+from zindex.building.executor import SerialExecutor, run_builds
+from zindex.building.mapping_arrays import open_mapping_arrays, plan_mapping
+from zindex.building.mapping_tasks import SentenceSource
+from zindex.building.sentence_mapping import build_mapping
+from zindex.building.source import open_source
 from zindex.datasets import helpers
+from zindex.formats.idx_writer import write_index
+from zindex.store.layout import ChunkGrid
 
 
 @pytest.fixture(scope="module")
@@ -32,48 +41,107 @@ def assert_same(ours, expected, what):
     assert np.array_equal(ours, expected), what
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_mappings_equal_megatron_cores(theirs, seed):
-    rng = np.random.default_rng(seed)
-    bounds, lengths = draw_corpus(rng)
-    target = int(rng.choice([2, 5, 30, 128]))
+def draw_settings(rng):
+    """Return epochs, most samples, target, share of short ones, seed and least sentences."""
     epochs, most = int(rng.choice([1, 2, 7])), int(rng.choice([0, 1, 10, 60, 10_000]))
-    key = int(rng.choice([1, 42, 1234, 2**31 - 2]))
-    share, least = float(rng.choice([0, 0.1, 0.5, 1, 0.66])), int(rng.choice([1, 2, 3]))
-    wanted = (bounds, lengths, epochs, most, target, share, key, False, least)
-    assert_same(helpers.build_mapping(*wanted), theirs.build_mapping(*wanted), wanted[2:])
-    titles = rng.integers(0, target, len(bounds) - 1).astype(np.int32)
-    single = bool(rng.integers(2))
-    blocks = (bounds, lengths, titles, epochs, most, target, key, False, single)
-    expected = theirs.build_blocks_mapping(*blocks)
-    assert_same(helpers.build_blocks_mapping(*blocks), expected, blocks[3:])
+    target, share = int(rng.choice([2, 5, 30, 128])), float(rng.choice([0, 0.1, 0.5, 1, 0.66]))
+    return (
+        epochs,
+        most,
+        target,
+        share,
+        int(rng.choice([1, 42, 1234, 2**31 - 2])),
+        rng.integers(1, 4),
+    )
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_sample_indices_equal_megatron_cores(theirs, seed):
+def test_mappings_of_300_corpora_equal_megatron_cores(theirs):
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        bounds, lengths = draw_corpus(rng)
+        epochs, most, target, share, key, least = draw_settings(rng)
+        wanted = (bounds, lengths, epochs, most, target, share, key, False, least)
+        assert_same(helpers.build_mapping(*wanted), theirs.build_mapping(*wanted), seed)
+
+
+def test_blocks_of_300_corpora_equal_megatron_cores(theirs):
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        bounds, lengths = draw_corpus(rng)
+        epochs, most, target, _, key, least = draw_settings(rng)
+        titles = rng.integers(0, target, len(bounds) - 1).astype(np.int32)
+        wanted = (bounds, lengths, titles, epochs, most, target, key, False, least == 1)
+        expected = theirs.build_blocks_mapping(*wanted)
+        assert_same(helpers.build_blocks_mapping(*wanted), expected, seed)
+
+
+def test_sample_indices_equal_megatron_cores(theirs):
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        sizes = rng.integers(0, rng.choice([5, 50]), rng.integers(1, 30)).astype(np.int32)
+        sizes[-1] += 3
+        epochs = int(rng.integers(1, 4))
+        order = np.concatenate([rng.permutation(len(sizes)) for _ in range(epochs)])
+        rest = (int(rng.integers(2, 20)), epochs, int(sizes.sum()))
+        for drop_last in (True, False):
+            for extra_token in (0, 1):
+                wanted = (sizes, order.astype(np.int32), *rest, drop_last, extra_token)
+                for name in ("build_sample_idx_int32", "build_sample_idx_int64"):
+                    expected = getattr(theirs, name)(*wanted)
+                    assert_same(getattr(helpers, name)(*wanted), expected, seed)
+
+
+def compare_stored(theirs, folder, seed):
+    """Build the mappings of a corpus's split in a store, cut small, and compare them."""
     rng = np.random.default_rng(seed)
-    sizes = rng.integers(0, rng.choice([5, 50]), rng.integers(1, 30)).astype(np.int32)
-    sizes[-1] += 3
-    epochs = int(rng.integers(1, 4))
-    order = np.concatenate([rng.permutation(len(sizes)) for _ in range(epochs)]).astype(np.int32)
-    rest = (int(rng.integers(2, 20)), epochs, int(sizes.sum()))
-    for drop_last in (True, False):
-        for extra_token in (0, 1):
-            wanted = (sizes, order, *rest, drop_last, extra_token)
-            for name in ("build_sample_idx_int32", "build_sample_idx_int64"):
-                expected = getattr(theirs, name)(*wanted)
-                assert_same(getattr(helpers, name)(*wanted), expected, wanted[2:])
+    counts = rng.choice([0, 1, 2, 3, 5, 8, 30], rng.integers(2, 40))
+    counts[0] += 3
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    lengths = rng.integers(0, rng.choice([10, 60, 520]), bounds[-1]).astype(np.int32)
+    titles = rng.integers(0, 2, len(counts)).astype(np.int32)
+    write_index(folder / "a.idx", np.uint16, lengths, bounds)
+    write_index(folder / "t.idx", np.uint16, titles, np.arange(len(counts) + 1))
+    source = SentenceSource(*(open_source(folder / name, require_bin=False) for name in "at"))
+    _, _, target, share, key, least = draw_settings(rng)
+    start, stop = 0, int(rng.integers(1, len(counts) + 1))
+    if rng.integers(2):
+        start, stop = stop - 1, len(counts)
+    common = {
+        "split": "train",
+        "max_sequence_length": target,
+        "seed": key,
+        "num_requested": int(rng.choice([0, 1, 30, 400])) or None,
+        "grid": ChunkGrid(16, 64),
+        "partition_length": int(rng.choice([1, 20, 1000])),
+    }
+    epochs = 1 if common["num_requested"] is None else 2**31 - 2
+    given = (epochs, common["num_requested"] or 2**40, target)
+    part = bounds[start : stop + 1]
+    for kind in ("sentences", "blocks"):
+        if kind == "sentences":
+            own = {"short_sequence_probability": share, "min_num_sentences": int(least)}
+            build = partial(theirs.build_mapping, part, lengths)
+            rest = (share, key, False, least)
+        else:
+            own = {"kind": kind, "min_num_sentences": 1 + seed % 2}
+            build = partial(theirs.build_blocks_mapping, part, lengths, titles[start:stop])
+            rest = (key, False, not seed % 2)
+        if not len(build(1, 2**40, target, *rest)):
+            continue  # Megatron would look for a sample in billions of epochs
+        expected = build(*given, *rest)
+        used = source if kind == "blocks" else SentenceSource(source.sentences)
+        plan = plan_mapping(used, range(start, stop), **common, **own)
+        store = run_builds(build_mapping(plan, used, folder / kind, SerialExecutor())).store
+        assert_same(np.asarray(open_mapping_arrays(store).sample_index), expected, (seed, kind))
 
 
-def test_blends_equal_megatron_cores(theirs):
-    shares, sizes = np.array([0.5, 0.3, 0.2]), np.array([30, 5, 65])
-    ours = np.zeros(100, np.int16), np.zeros(100, np.int64)
-    expected = np.zeros(100, np.int16), np.zeros(100, np.int64)
-    for name, *rest in (
-        ("build_blending_indices", shares, 3, 90, False),
-        ("build_exhaustive_blending_indices", sizes, 3),
-    ):
-        getattr(helpers, name)(*ours, *rest)
-        getattr(theirs, name)(*expected, *rest)
-        assert_same(ours[0], expected[0], name)
-        assert_same(ours[1], expected[1], name)
+def test_stored_mappings_equal_megatron_cores(theirs, tmp_path):
+    for seed in range(8):
+        (tmp_path / str(seed)).mkdir()
+        compare_stored(theirs, tmp_path / str(seed), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(300))
+def test_stored_mappings_of_300_corpora_equal_megatron_cores(theirs, tmp_path, seed):
+    compare_stored(theirs, tmp_path, 1000 + seed)

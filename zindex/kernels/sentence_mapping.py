@@ -132,50 +132,51 @@ def _scan(
     row: Any = np.uint64(0)
     drawn: Any = np.int64(0)
     base = bounds[0]
+    least = np.int64(max(1, rule.min_sentences))
     for k in range(bounds.size - 1):
-        first = bounds[k] - base
+        start: Any = bounds[k] - base
         last = bounds[k + 1] - base
-        left = last - first
-        if left < rule.min_sentences:
+        if last - start < rule.min_sentences:
             continue
-        longest = np.int64(0)
-        if left >= rule.long_from:
-            for sentence in range(first, last):
-                longest = max(longest, np.int64(lengths[sentence]))
-        if longest > LONG_SENTENCE:
+        rest: Any = np.int64(0)
+        longest: Any = np.int32(0)
+        for sentence in range(start, last):
+            # Unsigned places spare a check for numbers from the end, and the loop vectorises.
+            rest += np.int64(lengths[np.uint64(sentence)])
+            longest = max(longest, lengths[np.uint64(sentence)])
+        if longest > LONG_SENTENCE and last - start >= rule.long_from:
             continue
-        document = first_document + k
         sample = 0
-        third = np.int64(document)
-        target: Any = np.int64(rule.target_length)
-        if titles.size:
-            target -= np.int64(titles[k])
-        else:
-            target = _draw_target(rule, way, memory, key, document, sample)
-            drawn += 1
-            third = target
-        start = first
-        length = np.int64(0)
-        sentences = np.int64(0)
-        for sentence in range(first, last):
-            length += np.int64(lengths[sentence])
-            sentences += 1
-            left -= 1
-            enough = length >= target and sentences >= rule.min_sentences
-            if (enough and left >= rule.min_left) or left == 0:
-                out[row, 0] = base + start
-                out[row, 1] = base + sentence + 1
-                out[row, 2] = third
-                row += np.uint64(1)
-                start = sentence + 1
-                length = np.int64(0)
-                sentences = np.int64(0)
-                if not titles.size:
-                    # Megatron draws once more after the last sample of a document.
-                    sample += 1
-                    target = _draw_target(rule, way, memory, key, document, sample)
-                    drawn += 1
-                    third = target
+        while True:
+            third = np.int64(first_document + k)
+            target: Any = np.int64(rule.target_length)
+            if titles.size:
+                target -= np.int64(titles[k])
+            else:
+                # Megatron draws once more after the last sample of a document.
+                target = _draw_target(rule, way, memory, key, first_document + k, sample)
+                drawn += 1
+                third = target
+            if start == last:
+                break
+            stop: Any = last
+            if rest >= target:
+                place = start
+                length: Any = np.int64(0)
+                limit = last - np.int64(rule.min_left)
+                while place < limit:
+                    length += np.int64(lengths[np.uint64(place)])
+                    place += 1
+                    if length >= target and place - start >= least:
+                        stop = place
+                        break
+                rest -= length
+            out[row, 0] = base + start
+            out[row, 1] = base + stop
+            out[row, 2] = third
+            row += np.uint64(1)
+            start = stop
+            sample += 1
     return int(row), int(drawn)
 
 
