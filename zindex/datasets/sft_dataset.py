@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.datasets.conversations.chat_tokens import ChatTokens
 from zindex.datasets.conversations.json_records import JsonRecords
 from zindex.datasets.conversations.mock_conversations import (
     MockSFTLowLevelDataset,
@@ -112,8 +113,9 @@ class SFTDataset(MegatronDataset):
         The split.
     config
         The configuration, without attention masks and without positions that restart at end
-        tokens. Its tokenizer has ``tokenize_conversation(messages, return_target,
-        add_generation_prompt)``, which returns ids and targets, ``eod``, and ``pad`` if it has one.
+        tokens. Its tokenizer has ``eod``, ``pad`` if there is one, and
+        ``tokenize_conversation(messages, return_target, add_generation_prompt)``, which returns ids
+        and targets; or it is one of zindex's with a chat template.
 
     Raises
     ------
@@ -265,6 +267,8 @@ class SFTDataset(MegatronDataset):
     def _encode_conversation(self, conversation: Messages) -> Encoded:
         """Return one conversation as ids and targets."""
         tokenizer = self.config.tokenizer
+        if not hasattr(tokenizer, "tokenize_conversation"):
+            return self._chat_tokens.encode(conversation)
         tokens, targets = tokenizer.tokenize_conversation(
             conversation, return_target=True, add_generation_prompt=False
         )
@@ -275,6 +279,16 @@ class SFTDataset(MegatronDataset):
                 f"token, it gives {len(encoded.targets)} for {len(encoded.tokens)}; mend it"
             )
         return encoded
+
+    @cached_property
+    def _chat_tokens(self) -> ChatTokens:
+        """What makes ids of conversations where the tokenizer does not."""
+        return ChatTokens(self.config.tokenizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_chat_tokens", None)
+        return state
 
     def _split_conversations(self, merged_conversations: Messages) -> list[Messages]:
         """Return the conversations of a record, each of which begins with the role ``system``."""

@@ -1,0 +1,69 @@
+"""Conversations by the chat template of a tokenizer of zindex's."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import FakeTokenizer
+from tests.datasets.conversations.speakers import make_config
+from tests.text.small_tokenizer import save_tokenizer
+from zindex.datasets.conversations.chat_tokens import ChatTokens
+from zindex.datasets.sft_dataset import IGNORE_INDEX, SFTDataset
+from zindex.datasets.text_tokenizers import MegatronTokenizerText
+from zindex.datasets.utils import Split
+from zindex.errors import ConfigError, SourceError
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TALK = [
+    {"role": "system", "content": "be"},
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": "a dog"},
+]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    return MegatronTokenizerText(str(save_tokenizer(tmp_path)), {"chat_template": TEMPLATE})
+
+
+def test_answers_are_learned(tokenizer: Any) -> None:
+    tokens, targets = ChatTokens(tokenizer).encode(TALK)
+    eos = tokenizer._tokenizer.special_tokens_map.get("eos_token", "")
+    learned = tokenizer.tokenize(f"a dog{eos}")
+    count = len(learned)
+    assert tokens[-count:].tolist() == targets[-count:].tolist() == learned
+    assert set(targets[:-count].tolist()) == {IGNORE_INDEX}
+    before = f"<system>be{eos}<user>hello{eos}<assistant>"
+    assert tokens[:-count].tolist() == tokenizer.tokenize(before)
+
+
+def test_a_dataset_takes_it_where_the_tokenizer_has_nothing(tokenizer: Any) -> None:
+    dataset = SFTDataset(
+        [TALK * 2], "p", range(1), 1, Split.train, make_config(tokenizer, sequence_length=200)
+    )
+    tokens, targets = ChatTokens(tokenizer).encode(TALK)
+    item = dataset[0]
+    again = pickle.loads(pickle.dumps(dataset))[0]
+    count = len(tokens)
+    assert item["tokens"][: 2 * count].tolist() == tokens.tolist() * 2
+    assert item["labels"][: count - 1].tolist() == targets[1:].tolist()
+    assert item["cu_seqlens"][:3].tolist() == [0, count, 200]
+    assert again["tokens"].tolist() == item["tokens"].tolist()
+
+
+def test_errors(tokenizer: Any) -> None:
+    with pytest.raises(SourceError, match="a dialogue must have a message to train on"):
+        ChatTokens(tokenizer).encode(TALK[:2])
+    message = (
+        "conversations need a tokenizer with tokenize_conversation, .* got FakeTokenizer; give"
+    )
+    with pytest.raises(ConfigError, match=message):
+        ChatTokens(FakeTokenizer())
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match="got MegatronTokenizerText; give it one"):
+        ChatTokens(tokenizer)
