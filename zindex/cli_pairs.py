@@ -77,7 +77,7 @@ def merge(
 )
 @scheduler_option
 def count(prefixes: tuple[str, ...], output: str | None, scheduler: str | None) -> None:
-    """Count the sequences of corpora, for Megatron's --per-dataset-sequences-path.
+    """Count sequences and documents, as Megatron wants them.
 
     PREFIX is the path or URL of a .bin/.idx pair without its suffix, or of a Zarr token store, as
     the training job is given it. The JSON object has for each the numbers of its sequences and of

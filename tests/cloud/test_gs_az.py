@@ -179,3 +179,19 @@ def test_nobody_listens(bucket: DialectBucket, monkeypatch: pytest.MonkeyPatch) 
     object_calls.forget_clients()
     with pytest.raises(StoreUnavailableError, match=r"error sending request; check the network"):
         open_store(f"{bucket.url}/store")
+
+
+def test_a_pair_is_read(bucket: DialectBucket, write_corpus: WriteCorpus, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from zindex.datasets.indexed_dataset import IndexedDataset, ObjectStorageConfig
+
+    prefix = write_corpus([5, 0, 7])
+    for suffix in ("bin", "idx"):
+        bucket.write(f"a.{suffix}", Path(f"{prefix}.{suffix}").read_bytes())
+    config = ObjectStorageConfig(str(tmp_path / "cache"))
+    for _ in range(2):
+        remote = IndexedDataset(f"{bucket.url}/a", object_storage_config=config)
+        assert [remote[i].tolist() for i in range(3)] == [[*range(5)], [], [*range(5, 12)]]
+    gets = [path for method, path, _ in bucket.server.requests if method == "GET"]
+    assert sum("idx" in path for path in gets) == 1
+    assert not IndexedDataset.exists(f"{bucket.url}/b")

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,36 @@ def test_boto3_alone(
     check_equal(remote, IndexedDataset(prefix))
     assert IndexedDataset.exists(url)
     assert not IndexedDataset.exists(f"{url}s")
+
+
+class FileClient:
+    """What Megatron Core's test of readers puts in boto3's place: it knows neither sizes nor
+    versions, takes no bucket, and gives a byte less than a range asks for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def download_file(self, Bucket: str, Key: str, Filename: str) -> None:  # noqa: N803
+        Path(Filename).write_bytes(Path("/", Bucket, Key).read_bytes())
+
+    def head_object(self, Bucket: str, Key: str) -> dict[str, Any]:  # noqa: N803
+        assert Path("/", Bucket, Key).exists()
+        return {}
+
+    def get_object(self, Bucket: str, Key: str, Range: str) -> dict[str, Any]:  # noqa: N803
+        first, last = map(int, Range.removeprefix("bytes=").split("-"))
+        content = Path("/", Bucket, Key).read_bytes()[first:last]
+        return {"Body": SimpleNamespace(read=lambda: content)}
+
+
+def test_a_client_in_boto3s_place(
+    prefix: str, config: ObjectStorageConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boto3 = pytest.importorskip("boto3", reason="needs the extra 'test'")
+    monkeypatch.setattr(boto3, "client", FileClient)
+    remote = IndexedDataset(f"s3://{prefix}", mmap=False, object_storage_config=config)
+    assert type(remote.bin_reader) is _S3BinReader
+    check_equal(remote, IndexedDataset(prefix))
 
 
 def test_calls_of_a_client_of_boto3s_kind(bucket: Bucket, url: str, tmp_path: Path) -> None:
