@@ -48,18 +48,24 @@ def test_copies_open_for_themselves(
 def test_failed_reads_open_again(
     path: str, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = os.preadv
-    tries = []
+    read, close = os.preadv, os.close
+    events = []
 
     def fail_twice(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        tries.append(offset)
-        if len(tries) < 3:
+        events.append(offset)
+        if len(events) < 4:
             raise OSError(errno.EIO, "the disk is gone")
         return read(descriptor, buffers, offset)
 
+    def note_close(descriptor: int) -> None:
+        events.append("close")
+        close(descriptor)
+
     monkeypatch.setattr(os, "preadv", fail_twice)
-    assert _FileBinReader(path).read(np.int32, 2, 4).tolist() == [1, 2]
-    assert tries == [4, 4, 4]
+    monkeypatch.setattr(os, "close", note_close)
+    reader = _FileBinReader(path)
+    assert reader.read(np.int32, 2, 4).tolist() == [1, 2]
+    assert events == [4, "close", 4, "close", 4]
     assert waits == [10, 20]
 
 

@@ -1,6 +1,5 @@
 """Megatron's samplers against plain loops that say what each of them yields."""
 
-import logging
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +45,8 @@ def cyclic(
         samples = [rank * bucket + sample for sample in order][done // size :]
     else:
         shuffled = total // micro_batch_size * micro_batch_size
-        samples = torch.randperm(shuffled, generator=generator).tolist()[done:][rank::size]
+        samples = torch.randperm(shuffled, generator=generator).tolist()
+        samples = samples[done : total - total % group][rank::size]
     batches = [samples[i : i + micro_batch_size] for i in range(0, len(samples), micro_batch_size)]
     return [batch for batch in batches if len(batch) == micro_batch_size]
 
@@ -101,21 +101,58 @@ def test_full_validation_takes_every_sample_once() -> None:
         assert batches[0] == [[sample] for sample in range(0, total, size)]
 
 
-def test_unequal_numbers_of_batches_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def count(total: int, *, sharding: bool = False) -> list[int]:
-        caplog.clear()
-        return [
-            len(list(MegatronPretrainingRandomSampler(None, total, 0, 2, rank, 4, sharding)))
-            for rank in range(4)
-        ]
+def test_ranks_have_equal_numbers_of_batches() -> None:
+    def take(total: int, *, sharding: bool = False) -> list[list[list[int]]]:
+        settings = [(None, total, 0, 2, rank, 4, sharding) for rank in range(4)]
+        return [list(MegatronPretrainingRandomSampler(*place)) for place in settings]
 
-    with caplog.at_level(logging.WARNING, "zindex"):
-        assert count(14) == [2, 2, 1, 1]
-        assert "gives some of 4 ranks 2 micro-batches and others 1" in caplog.text
-        assert count(14, sharding=True) == [1] * 4
-        assert not caplog.text
-        assert count(16) == [2] * 4
-        assert not caplog.text
+    assert [len(batches) for batches in take(14)] == [1] * 4  # and not 2, 2, 1, 1
+    assert [len(batches) for batches in take(14, sharding=True)] == [1] * 4
+    assert [len(batches) for batches in take(16)] == [2] * 4
+    assert sorted(i for batches in take(16) for batch in batches for i in batch) == [*range(16)]
+
+
+def test_steps_have_the_same_samples_with_any_number_of_ranks() -> None:
+    total, global_batch_size, num_steps = 50, 12, 20
+
+    def take_steps(size: int, consumed: int, count: int) -> list[list[int]]:
+        samplers = [
+            MegatronPretrainingRandomSampler(
+                None, total, consumed, 2, rank, size, False, global_batch_size
+            )
+            for rank in range(size)
+        ]
+        streams = [endless(sampler) for sampler in samplers]
+        steps = []
+        for _ in range(count):
+            batches = [next(stream) for stream in streams for _ in range(6 // size)]
+            steps.append(sorted(sample for batch in batches for sample in batch))
+        ends = {sampler.consumed_samples for sampler in samplers}
+        assert ends == {consumed + count * global_batch_size}
+        return steps
+
+    def endless(sampler: MegatronPretrainingRandomSampler) -> Iterator[list[int]]:
+        while True:
+            yield from sampler
+
+    orders = [torch.randperm(total, generator=torch.Generator().manual_seed(e)) for e in range(5)]
+    stream = torch.cat(orders).tolist()
+    bounds = range(0, num_steps * global_batch_size, global_batch_size)
+    expected = [sorted(stream[start : start + global_batch_size]) for start in bounds]
+    for size in (1, 2, 3, 6):
+        assert take_steps(size, 0, num_steps) == expected
+        assert take_steps(size, 7 * global_batch_size, 13) == expected[7:]
+
+
+def test_step_at_the_end_of_an_epoch_goes_on_in_the_next() -> None:
+    dataset = RandomSeedDataset(range(10), seed=5)
+    sampler = MegatronPretrainingRandomSampler(dataset, 10, 0, 2, 0, 1, False, global_batch_size=6)
+    seeds = [dataset.curr_seed for _ in sampler]
+    assert seeds == [5] * 5 + [6]
+    assert (sampler.epoch, sampler.consumed_samples) == (1, 12)
+    assert len(list(sampler)) == 6  # to 24, where the second epoch has ended
+    straddling = MegatronPretrainingRandomSampler(dataset, 10, 8, 2, 0, 2, False, 4)
+    assert [dataset.curr_seed for _ in straddling] == [6]
 
 
 def test_seeds_follow_the_epoch() -> None:
@@ -154,6 +191,13 @@ def test_wrong_numbers_are_refused() -> None:
         PlanError, match="at least 6, a micro-batch of 2 for each of 3 ranks, got 5"
     ):
         MegatronPretrainingRandomSampler(None, 5, 0, 2, 0, 3, data_sharding=False)
+    for global_batch_size, sharding in ((9, False), (12, True)):
+        message = f"multiple of 6, .* got {global_batch_size} and data_sharding={sharding}; leave"
+        with pytest.raises(ConfigError, match=message):
+            MegatronPretrainingRandomSampler(None, 50, 0, 2, 0, 3, sharding, global_batch_size)
+    sampler = MegatronPretrainingRandomSampler(None, 50, 8, 2, 0, 3, False, 12)
+    with pytest.raises(PlanError, match="multiple of 6 with global_batch_size, got 8; go on with"):
+        next(iter(sampler))
     sampler = MegatronPretrainingRandomSampler(None, 13, 14, 2, 0, 2, data_sharding=True)
     with pytest.raises(PlanError, match="multiple of 4 in each epoch, got 2 in epoch 1; go on"):
         next(iter(sampler))

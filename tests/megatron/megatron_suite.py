@@ -218,7 +218,7 @@ def replace_samplers() -> None:
         return
     ours = importlib.import_module("zindex.loading.megatron_samplers")
     for name in [name for name in vars(ours) if name in vars(theirs)]:
-        if getattr(ours, name).__module__ == ours.__name__:
+        if getattr(getattr(ours, name), "__module__", None) == ours.__name__:
             setattr(theirs, name, getattr(ours, name))
 
 

@@ -27,9 +27,9 @@ class _Descriptor:
         self.number, self.size = open_regular(path)
         self.process = os.getpid()
 
-    def __del__(self, close: Any = os.close) -> None:
+    def __del__(self, system: Any = os) -> None:
         if hasattr(self, "number"):
-            close(self.number)
+            system.close(self.number)
 
 
 class BinFile:

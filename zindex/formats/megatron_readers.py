@@ -189,11 +189,12 @@ class _FileBinReader(_BinReader):
                     attempt,
                     self.num_max_retries + 1,
                     self._bin_path,
-                    error,
+                    str(error),  # handlers that keep records would keep the traceback, too
                     pause,
                 )
-                time.sleep(pause)
-                pause *= 2
+            # Out here nothing holds the failed read's descriptor open any more.
+            time.sleep(pause)
+            pause *= 2
         return self._file.read(dtype, count, offset)
 
 

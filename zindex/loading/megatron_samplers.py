@@ -4,7 +4,6 @@ Source: Megatron-LM ``megatron/training/datasets/data_samplers.py``, which no wh
 run that may change its number of ranks, see ``zindex.loading.sampler``.
 """
 
-import logging
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +12,6 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, PlanError
-
-logger = logging.getLogger(__name__)
 
 
 class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
@@ -160,6 +157,9 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
     An iteration is what is left of an epoch. ``consumed_samples`` counts the batches that were
     taken from the sampler, which a ``DataLoader`` with workers takes ahead of the trainer.
 
+    Every rank has as many batches as the others: the samples of an epoch that give no batch to
+    each rank are left out of it, or with ``global_batch_size`` go before those of the next epoch.
+
     Parameters
     ----------
     dataset
@@ -167,8 +167,8 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
     total_samples
         Its samples: at least ``micro_batch_size * data_parallel_size``.
     consumed_samples
-        Samples that all ranks together have taken before, in all epochs: in each of them a
-        multiple of ``micro_batch_size * data_parallel_size``.
+        Samples that all ranks together have taken before, in all epochs: in each of them, or
+        with ``global_batch_size`` in all, a multiple of ``micro_batch_size * data_parallel_size``.
     micro_batch_size
         Samples of one rank in one step.
     data_parallel_rank, data_parallel_size
@@ -176,6 +176,11 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
     data_sharding
         Whether each rank shuffles a bucket of its own, the same samples in every epoch. Another
         number of ranks has other buckets, and no epoch can be gone on with exactly.
+    global_batch_size
+        Samples of one optimiser step, a multiple of ``micro_batch_size * data_parallel_size``; it
+        needs ``data_sharding=False``. Every step then has the same samples with any number of
+        ranks, and an iteration ends with the step in which its epoch does. A micro-batch with
+        samples of two epochs tells a ``RandomSeedDataset`` the later one.
 
     Raises
     ------
@@ -184,9 +189,8 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
 
     Notes
     -----
-    Without ``data_sharding`` ranks can have unequal numbers of batches in an epoch, and then
-    disagree on how many samples are consumed; this is as in Megatron, and logged. It happens if
-    ``total_samples // micro_batch_size`` is no multiple of the ranks.
+    Source: Megatron-LM's sampler of 2026-08. In version 0.16 ranks could have unequal numbers of
+    batches, and hang; where they have equal numbers, the batches are the same.
     Memory: 8 bytes for each sample that is shuffled, since ``torch.randperm`` decides the order.
     """
 
@@ -199,9 +203,16 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
         data_parallel_rank: int,
         data_parallel_size: int,
         data_sharding: bool,
+        global_batch_size: int | None = None,
     ) -> None:
         _check_sizes(total_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
         step = micro_batch_size * data_parallel_size
+        if global_batch_size is not None and (global_batch_size % step or data_sharding):
+            raise ConfigError(
+                f"global_batch_size must be a multiple of {step:,}, micro_batch_size * "
+                f"data_parallel_size, without data_sharding, got {global_batch_size:,} and "
+                f"data_sharding={data_sharding}; leave it out otherwise"
+            )
         if total_samples < step:
             raise PlanError(
                 f"total_samples must be at least {step:,}, a micro-batch of {micro_batch_size:,} "
@@ -217,63 +228,83 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
         self.data_sharding = data_sharding
         self.micro_batch_times_data_parallel_size = step
         self.last_batch_size = total_samples % step
+        self.global_batch_size = global_batch_size
         self.epoch = 0
-        counts = [] if data_sharding else self._count_batches()
-        if counts and min(counts) < max(counts):
-            logger.warning(
-                "an epoch of %d samples gives some of %d ranks %d micro-batches and others %d: "
-                "ranks that wait for each other in every step will hang; use data_sharding, or a "
-                "number of samples that micro_batch_size * data_parallel_size = %d divides",
-                total_samples,
-                data_parallel_size,
-                max(counts),
-                min(counts),
-                step,
-            )
 
     def __len__(self) -> int:
         """Return the samples of the dataset: not the batches, as in Megatron."""
         return self.total_samples
 
-    def _count_batches(self) -> list[int]:
-        """Return the micro-batches that the first and the last rank have in a whole epoch."""
-        num_shuffled = self.total_samples // self.micro_batch_size * self.micro_batch_size
-        ranks = (0, self.data_parallel_size - 1)
-        shares = [len(range(rank, num_shuffled, self.data_parallel_size)) for rank in ranks]
-        return [share // self.micro_batch_size for share in shares]
-
     def __iter__(self) -> Iterator[list[int]]:
+        return self._iterate_epoch() if self.global_batch_size is None else self._iterate_steps()
+
+    def _iterate_epoch(self) -> Iterator[list[int]]:
+        """Yield this rank's batches of what is left of an epoch."""
         step = self.micro_batch_times_data_parallel_size
-        self.epoch, consumed = divmod(
-            self.consumed_samples, self.total_samples - self.last_batch_size
-        )
+        epoch, consumed = divmod(self.consumed_samples, self.total_samples - self.last_batch_size)
         if consumed % step:
             raise PlanError(
                 f"consumed_samples must be a multiple of {step:,} in each epoch, got {consumed:,} "
-                f"in epoch {self.epoch}; go on with the ranks and micro-batches of before"
+                f"in epoch {epoch}; go on with the ranks and micro-batches of before"
             )
-        if isinstance(self.dataset, RandomSeedDataset):
-            self.dataset.set_epoch(self.epoch)
-        samples = self._shuffle(consumed)
-        for start in range(0, len(samples) - self.micro_batch_size + 1, self.micro_batch_size):
+        self._set_epoch(epoch)
+        samples = self._take_own(consumed)
+        for start in range(0, len(samples), self.micro_batch_size):
             self.consumed_samples += step
             batch: list[int] = samples[start : start + self.micro_batch_size].tolist()
             yield batch
 
-    def _shuffle(self, consumed: int) -> torch.Tensor:
+    def _take_own(self, consumed: int) -> torch.Tensor:
         """Return the samples that are left for this rank in an epoch, in their order."""
-        generator = torch.Generator()
-        generator.manual_seed(self.epoch)
         if self.data_sharding:
             num_steps = self.total_samples // self.micro_batch_times_data_parallel_size
             bucket_size = num_steps * self.micro_batch_size
-            order = torch.randperm(bucket_size, generator=generator)
             skipped = consumed // self.data_parallel_size
-            return order[skipped:] + self.data_parallel_rank * bucket_size
-        num_shuffled = self.total_samples // self.micro_batch_size * self.micro_batch_size
-        order = torch.randperm(num_shuffled, generator=generator)
+            return self._shuffle(bucket_size)[skipped:] + self.data_parallel_rank * bucket_size
+        active = self.total_samples - self.last_batch_size
+        order = self._shuffle(self._num_shuffled)
         # A copy, so that the other ranks' samples are not kept.
-        return order[consumed + self.data_parallel_rank :: self.data_parallel_size].clone()
+        return order[consumed + self.data_parallel_rank : active : self.data_parallel_size].clone()
+
+    def _iterate_steps(self) -> Iterator[list[int]]:
+        """Yield this rank's batches up to the end of the step in which an epoch ends."""
+        step, size = self.micro_batch_times_data_parallel_size, self._num_shuffled
+        if self.consumed_samples % step:
+            raise PlanError(
+                f"consumed_samples must be a multiple of {step:,} with global_batch_size, got "
+                f"{self.consumed_samples:,}; go on with a whole number of steps"
+            )
+        self._set_epoch(self.consumed_samples // size)
+        order = self._shuffle(size)
+        steps_end = -(-(self.epoch + 1) * size // (self.global_batch_size or step))
+        stop = steps_end * (self.global_batch_size or step)
+        while self.consumed_samples < stop:
+            start = self.consumed_samples - self.epoch * size
+            samples = order[start : start + step]
+            if len(samples) < step:
+                self._set_epoch(self.epoch + 1)
+                order = self._shuffle(size)
+                samples = torch.cat([samples, order[: step - len(samples)]])
+            self.consumed_samples += step
+            batch: list[int] = samples[self.data_parallel_rank :: self.data_parallel_size].tolist()
+            yield batch
+
+    @property
+    def _num_shuffled(self) -> int:
+        """The samples that are shuffled with each other: whole micro-batches."""
+        return self.total_samples // self.micro_batch_size * self.micro_batch_size
+
+    def _set_epoch(self, epoch: int) -> None:
+        """Go to an epoch, and tell the dataset."""
+        self.epoch = epoch
+        if isinstance(self.dataset, RandomSeedDataset):
+            self.dataset.set_epoch(epoch)
+
+    def _shuffle(self, num_samples: int) -> torch.Tensor:
+        """Return numbers from 0 on in the order of this epoch."""
+        generator = torch.Generator()
+        generator.manual_seed(self.epoch)
+        return torch.randperm(num_samples, generator=generator)
 
 
 def _check_sizes(
