@@ -94,6 +94,11 @@ BENCHMARKS = (
         long="--tokens 5e8 --runs 3",
     ),
     Benchmark(
+        "bench_tokenize",
+        short="--megabytes 0.2 --runs 1 --contenders 'plain loop' 'zindex, 1 process, .bin/.idx'",
+        long="--megabytes 100 --runs 3",
+    ),
+    Benchmark(
         "bench_read",
         short="--tokens 2e5 --members 3 --reads 1 --runs 1",
         long="--tokens 1e8 --members 1000 --runs 3",

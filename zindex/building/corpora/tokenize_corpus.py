@@ -66,6 +66,8 @@ CorpusForm = Literal["zarr", "bin"]
 #: Attribute of a store under which it says of which texts it was made, and how.
 TEXTS = "texts"
 _KIND = "tokens"
+# Least bytes that a task reads: a tokenizer takes about a second for them.
+_LEAST_NBYTES = 1 << 20
 _DTYPES = ("auto", "uint16", "int32", "uint8", "int16", "int64")
 
 
@@ -185,7 +187,9 @@ def tokenize_corpus(
         language=language if split_sentences else None,
         special_tokens=special_tokens,
     )
-    files, files_fingerprint = open_texts(source, kind, part_nbytes, on_damage, [column])
+    files, files_fingerprint = open_texts(
+        source, kind, part_nbytes, on_damage, [column], least_nbytes=_LEAST_NBYTES
+    )
     texts = TextDocuments(
         files,
         files_fingerprint,
@@ -308,7 +312,9 @@ class _Work:
     async def _make(self, executor: Executor, shown: Progress) -> TokenizedCorpus:
         """Make tokens of the texts, write them all, and commit."""
         name = self.root.name
-        portions = list(cut_portions(self.texts, self.identity, PORTION_NBYTES, MAX_PARTS))
+        portions = list(
+            cut_portions(self.texts, self.identity, PORTION_NBYTES, MAX_PARTS, _LEAST_NBYTES)
+        )
         source = await count_all_lines(self.texts, executor, name)
         held = await executor.hold(return_value, source, key=f"texts-{name[:28]}-files")
         with shown.step(f"{name}: tokenize", len(portions)) as advance:

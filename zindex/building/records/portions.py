@@ -27,7 +27,11 @@ _MAX_RANGES = 4
 
 
 def cut_portions(
-    source: SampleFiles, identity: dict[str, Any], portion_nbytes: int, max_parts: int
+    source: SampleFiles,
+    identity: dict[str, Any],
+    portion_nbytes: int,
+    max_parts: int,
+    least_nbytes: int | None = None,
 ) -> Iterator[Portion]:
     """Yield runs of parts that are read together.
 
@@ -39,12 +43,14 @@ def cut_portions(
         What decides the records: with the parts it names the portions.
     portion_nbytes, max_parts
         Most bytes and parts of a portion.
+    least_nbytes
+        See `zindex.building.records.record_files.share_nbytes`.
     """
     inner = source
     while isinstance(inner, WrappedFiles):  # which do not say how their files are cut
         inner = inner.files
     sizes = list(map(source.part_nbytes, range(source.num_parts)))
-    most = share_nbytes(sum(size or 0 for size in sizes), portion_nbytes)
+    most = share_nbytes(sum(size or 0 for size in sizes), portion_nbytes, least_nbytes)
     facts = {"parts": inner.fingerprint(), "portion_nbytes": most}
     tag = fingerprint(facts | identity)[:12]
     start, nbytes, urls = 0, 0, list[int]()

@@ -52,6 +52,7 @@ def open_files(
     include_dirs: str | None = None,
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
+    least_nbytes: int | None = None,
 ) -> tuple[SampleFiles, dict[str, Any]]:
     """Return the files of an import, and what they are, however they are cut, as JSON values.
 
@@ -59,6 +60,8 @@ def open_files(
     ----------
     source, kind, meta_names, include_dirs, part_nbytes, on_damage
         As of `zindex.building.records.import_records.import_records`.
+    least_nbytes
+        See `share_nbytes`.
 
     Raises
     ------
@@ -92,18 +95,20 @@ def open_files(
         )
     whole = JsonlFiles(source, part_nbytes=_WHOLE, on_damage=on_damage)
     nbytes = sum(whole.part_nbytes(part) or 0 for part in range(whole.num_parts))
-    size = share_nbytes(nbytes, JSONL_PART_NBYTES) if part_nbytes is None else part_nbytes
+    shared = share_nbytes(nbytes, JSONL_PART_NBYTES, least_nbytes)
+    size = shared if part_nbytes is None else part_nbytes
     opened = JsonlFiles(source, part_nbytes=size, on_damage=on_damage)
     return opened, _identify(whole, kind, ())
 
 
-def share_nbytes(nbytes: int, most: int) -> int:
+def share_nbytes(nbytes: int, most: int, least: int | None = None) -> int:
     """Return the bytes that a task reads of so many: it depends on nothing else.
 
-    An import that died may go on with another number of processes.
+    An import that died may go on with another number of processes. Tasks that take long for each
+    byte may be given fewer at the least.
     """
     share = 1 << max(0, -(-nbytes // _NUM_SHARES) - 1).bit_length()
-    return min(most, max(_LEAST_NBYTES, share))
+    return min(most, max(_LEAST_NBYTES if least is None else least, share))
 
 
 def _identify(

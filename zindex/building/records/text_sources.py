@@ -24,6 +24,8 @@ def open_texts(
     part_nbytes: int | None,
     on_damage: OnDamage,
     columns: Sequence[str] | None = None,
+    *,
+    least_nbytes: int | None = None,
 ) -> tuple[SampleFiles, str]:
     """Return the files, and what identifies them however they are cut.
 
@@ -39,6 +41,8 @@ def open_texts(
         Whether damage is an error, or left out.
     columns
         Columns of Parquet files to read; None: all.
+    least_nbytes
+        See `zindex.building.records.record_files.share_nbytes`.
 
     Raises
     ------
@@ -57,7 +61,9 @@ def open_texts(
         raise ConfigError(
             f"kind (--kind) must be 'jsonl', 'parquet' or 'text', got {kind!r}; name one of these"
         )
-    opened, identity = open_files(source, kind, part_nbytes=part_nbytes, on_damage=on_damage)
+    opened, identity = open_files(
+        source, kind, part_nbytes=part_nbytes, on_damage=on_damage, least_nbytes=least_nbytes
+    )
     return opened, identity["source"]
 
 
