@@ -194,7 +194,9 @@ class HybridCPDataLoaderWrapper:
             sorted(number for group in sample_id_groups for number in group[rank])
             for rank in range(self.total_hdp_gpus)
         ]
-        places = {int(number): i for i, number in enumerate(global_ids_this_rank)}
+        if isinstance(global_ids_this_rank, torch.Tensor):
+            global_ids_this_rank = global_ids_this_rank.tolist()
+        places = {number: i for i, number in enumerate(global_ids_this_rank)}
         # Ranks with other shares of the context have the same data, and send it to their own.
         sent = {
             rank: [number for number in wanted[rank] if number in places]

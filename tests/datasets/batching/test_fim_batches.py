@@ -1,9 +1,13 @@
-"""Draws of one key, and texts of ids."""
+"""Draws of one key, and texts put together anew."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from zindex.datasets.batching.fim_batches import Draws
+from tests.text.small_tokenizer import save_tokenizer
+from zindex.datasets.batching.fim_batches import Draws, MiddleFiller
+from zindex.datasets.text_tokenizers import MegatronTokenizerText
 from zindex.plan.keys import fill_key
 
 GOLDEN = [139, 576, 87, 866]
@@ -33,3 +37,31 @@ def test_keys_differ_by_seed_split_and_sample() -> None:
         for sample in (0, 1, 2**40)
     }
     assert len(keys) == 12
+
+
+@pytest.mark.parametrize("spm_rate", [0.0, 1.0])
+def test_a_tokenizer_of_zindexs_serves(tmp_path: Path, spm_rate: float) -> None:
+    tokenizer = MegatronTokenizerText(str(save_tokenizer(tmp_path)))
+    special = {"prefix": "<|im_start|>", "middle": "<|im_end|>", "suffix": "<bod>"}
+    filler = MiddleFiller(
+        tokenizer,
+        special | {"pad": "<eod>", "eod": "<eod>"},
+        rate=1.0,
+        spm_rate=spm_rate,
+        split_sample=None,
+        fragment_rate=None,
+        no_prefix=None,
+    )
+    text = "def f(x):\n    return xü"
+    for number in range(10):
+        draws = Draws(np.array([number, 1], np.uint64))
+        filled = filler._permute(np.array(tokenizer.tokenize(text)), 1.0, draws)
+        read = tokenizer._tokenizer.tokenizer.decode(filled.tolist(), skip_special_tokens=False)
+        assert read.startswith("<|im_start|>")
+        body, middle = read.removeprefix("<|im_start|>").split("<|im_end|>")
+        prefix, suffix = body.split("<bod>")
+        if spm_rate:  # the prefix stands before the middle then
+            assert prefix == ""
+            assert middle + suffix == text
+        else:
+            assert prefix + middle + suffix == text

@@ -1,7 +1,7 @@
 """Fill in the middle: texts whose middle stands at their end, one by one and in batches."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,6 @@ class Draws:
         return int(self._next_word()) * bound >> 64
 
 
-@dataclass(frozen=True)
 class TextCodec:
     """Ids of texts and texts of ids, by what Megatron's tokenizers or their libraries offer.
 
@@ -57,15 +56,17 @@ class TextCodec:
         or ``tokenize``, ``detokenize`` and ``vocab``.
     """
 
-    tokenizer: Any
-
-    @property
-    def _library(self) -> Any:
-        """What has the names of Megatron's libraries, or None."""
-        for owner in (getattr(self.tokenizer, "_tokenizer", None), self.tokenizer):
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._library: Any = None
+        self._options: dict[str, bool] = {}
+        owners: list[Any] = [getattr(tokenizer, "_tokenizer", None), tokenizer]
+        for owner in owners:
             if hasattr(owner, "text_to_ids") and hasattr(owner, "ids_to_text"):
-                return owner
-        return None
+                self._library = owner
+                if "remove_special_tokens" in signature(owner.ids_to_text).parameters:
+                    self._options["remove_special_tokens"] = True
+                break
 
     def encode(self, text: str) -> Int64Array:
         """Return the ids of a text."""
@@ -75,13 +76,9 @@ class TextCodec:
 
     def decode(self, ids: Int64Array) -> str:
         """Return the text of ids, without special tokens where the library can leave them out."""
-        library = self._library
-        if library is None:
+        if self._library is None:
             return str(self.tokenizer.detokenize(ids.tolist()))
-        options = {}
-        if "remove_special_tokens" in signature(library.ids_to_text).parameters:
-            options = {"remove_special_tokens": True}
-        return str(library.ids_to_text(ids.tolist(), **options))
+        return str(self._library.ids_to_text(ids.tolist(), **self._options))
 
     def find_id(self, token: str, setting: str) -> int:
         """Return the id of a special token.
