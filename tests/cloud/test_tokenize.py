@@ -1,18 +1,23 @@
 """Texts in object storage become tokens in object storage, and batches."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tests.building.records.sources import write_jsonl
 from tests.cloud.servers import Bucket
+from tests.sources.test_parquet_files import write_parquet
 from tests.text.small_tokenizer import read_ids, save_tokenizer
+from zindex.building.corpora.tokenize_corpus import tokenize_corpus
 from zindex.building.executor import SerialExecutor
 from zindex.building.keyed.tokenize import tokenize
 from zindex.keyed import DatasetFactory
 from zindex.store import files
 from zindex.store.layout import ChunkGrid
 from zindex.store.objects import place_of
+from zindex.store.open import open_store
 from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()
@@ -60,3 +65,22 @@ def test_files_of_text(bucket: Bucket, tmp_path: Path) -> None:
     tokenize(f"{bucket.url}/in", root, "seq", tokenizer=tokenizer, client=SERIAL, grid=SMALL)
     [sample] = DatasetFactory.load("seq", root, 9)
     assert read_ids(sample["input_ids"]) == "in a<eod>in b"
+
+
+def test_corpora(bucket: Bucket, tmp_path: Path) -> None:
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    texts = [f"n\u00e9e {i} " * (i % 5) for i in range(20)]
+    lines = write_jsonl(tmp_path / "lines/a.jsonl", [{"text": text} for text in texts])
+    table = write_parquet(tmp_path / "tables/a.parquet", [*texts])
+    settings: Any = {"tokenizer": tokenizer, "client": SERIAL, "grid": SMALL}
+    here = tokenize_corpus(lines, tmp_path / "out", **settings)
+    for path in (lines, table):
+        kind = path.parent.name
+        files.write_once(place_of(f"{bucket.url}/{kind}/{path.name}"), [path.read_bytes()])
+        place = f"{bucket.url}/out-{kind}"
+        there = tokenize_corpus(f"{bucket.url}/{kind}", place, **settings)
+        assert replace(there, place=here.place) == here
+        assert verify_store(place).is_sound
+        assert open_store(place).fingerprint == open_store(tmp_path / "out").fingerprint
+        assert not [key for key in files.list_keys(place_of(place)) if "scratch" in key]
+        assert tokenize_corpus(f"{bucket.url}/{kind}", place, **settings) == there

@@ -236,3 +236,33 @@ def test_an_empty_source(folder: Path, caplog: pytest.LogCaptureFixture) -> None
         assert (made.num_documents, made.num_tokens) == (0, 0)
     assert "has no documents" in caplog.text
     assert (folder / "bin.bin").read_bytes() == b""
+
+
+def test_someone_else_may_be_faster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    count_all_lines, made = module.count_all_lines, []
+
+    async def lose(source: Any, executor: Any, name: str) -> Any:
+        monkeypatch.undo()
+        encode_portion = module.encode_portion
+
+        def encode_late(*args: Any) -> Any:
+            found = encode_portion(*args)
+            if not made:
+                monkeypatch.undo()
+                made.append(tokenize_corpus(folder / "in", target, **settings))
+            return found
+
+        monkeypatch.setattr(module, "encode_portion", encode_late)
+        return await count_all_lines(source, executor, name)
+
+    for to in ("bin", "zarr"):
+        made.clear()
+        target = folder / to
+        settings["to"] = to
+        monkeypatch.setattr(module, "count_all_lines", lose)
+        if to == "bin":
+            with pytest.raises(StoreError, match="another one has finished it meanwhile; use it"):
+                tokenize_corpus(folder / "in", target, **settings)
+        else:
+            assert tokenize_corpus(folder / "in", target, **settings) == made[0]

@@ -48,6 +48,7 @@ from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
     NotReadyError,
+    StoreError,
     StoreNotFoundError,
 )
 from zindex.formats.token_dtypes import DType
@@ -276,12 +277,17 @@ class _Work:
                 return self._describe(facts, facts["num_skipped"])
         try:
             return await self._make(executor, shown)
-        except StoreNotFoundError:
+        except FileNotFoundError as error:  # such as StoreNotFoundError
             # Whoever makes the same at the same time has removed the work after its end.
             found = None if self.base is not None else await asyncio.to_thread(self._find)
-            if found is None:
-                raise
-            return found
+            if found is not None:
+                return found
+            if self.base is not None and os.path.exists(f"{self.base}.idx"):
+                raise StoreError(
+                    f"{self.base}.bin must be one call's alone, another one has finished it "
+                    "meanwhile; use it"
+                ) from error
+            raise
 
     def _find(self) -> TokenizedCorpus | None:
         """Return the store if it is finished, or None; another one is an error."""

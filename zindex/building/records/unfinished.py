@@ -19,6 +19,10 @@ _NAMES = {
     "fields": "fields (--field)",
     "dtypes": "dtypes (--dtype)",
     "skip_damaged": "on_damage (--on-damage)",
+    "column": "column (--column)",
+    "end_id": "append_eod (--append-eod)",
+    "sentences": "split_sentences (--split-sentences), language or sentencex",
+    "token_dtype": "token_dtype (--token-dtype)",
 }
 # How deep the files of an array lie: zarr.json, c/<i>, or c/<i>/0.
 _DEPTHS = (1, 2, 3)
