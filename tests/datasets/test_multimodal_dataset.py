@@ -12,9 +12,11 @@ import zindex
 from tests.conftest import FakeTokenizer
 from zindex.building.executor import SerialExecutor
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.multimodal_dataset import MockMultimodalDataset, MultimodalDatasetConfig
+from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
 
@@ -130,3 +132,30 @@ def test_modes_below_a_dataset_of_ones_own(write_corpus: Any, kind: str, tmp_pat
         stop = ends[document]
         assert item["tokens"].tolist() == list(range(stop - lengths[document], stop))
     assert valid.datasets[0][1]["mode"] == modes[9]
+
+
+@pytest.mark.parametrize("kind", ["prefix", "store"])
+def test_gpt_samples_are_the_tokens_of_all_modes(write_corpus: Any, kind: str) -> None:
+    lengths = [30, 10, 40, 20, 50]
+    paths = [write_corpus(lengths, name="plain"), write_corpus(lengths, modes=[0, 1, 0, 0, 1])]
+    if kind == "store":
+        for path in paths:
+            zindex.convert(path, f"{path}.zarr", client=SerialExecutor())
+        paths = [f"{path}.zarr" for path in paths]
+    opened: Any = ZarrIndexedDataset if kind == "store" else IndexedDataset
+    plain, mixed = (
+        GPTDataset(
+            opened(path, multimodal=number == 1),
+            path,
+            range(5),
+            20,
+            Split.train,
+            make_config(blend=([path], None), sequence_length=16, split="1,0,0"),
+        )
+        for number, path in enumerate(paths)
+    )
+    batch = mixed.__getitems__(range(len(mixed)))
+    for position in range(len(plain)):
+        expected = plain[position]["tokens"]
+        assert torch.equal(mixed[position]["tokens"], expected)
+        assert torch.equal(batch[position]["tokens"], expected)

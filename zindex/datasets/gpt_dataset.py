@@ -63,7 +63,7 @@ class GPTDataset(TextDataset[IndexArrays]):
     Parameters
     ----------
     indexed_dataset
-        The low-level dataset.
+        The low-level dataset; of a multimodal one the tokens of all modes are taken.
     dataset_path
         Its path, as the user wrote it: part of Megatron's cache key.
     indexed_indices
@@ -230,7 +230,8 @@ class GPTDataset(TextDataset[IndexArrays]):
         for i, document in enumerate(documents.tolist(), start=first):
             offset = first_offset if i == first else 0
             length = last_offset - offset if i == last else None
-            parts.append(dataset.get(document, offset=offset, length=length))
+            part = dataset.get(document, offset=offset, length=length)
+            parts.append(part[0] if isinstance(part, tuple) else part)  # without its mode
         return sample, parts, documents
 
     def _plan(self, *, from_memory: bool) -> IndexPlan:

@@ -32,7 +32,7 @@ class Extents(NamedTuple):
 
 def is_known(low_level_dataset: Any) -> bool:
     """Return whether the documents of a low-level dataset can be read here."""
-    return type(low_level_dataset) in _KNOWN and not getattr(low_level_dataset, "multimodal", False)
+    return type(low_level_dataset) in _KNOWN
 
 
 def token_dtype(low_level_dataset: Any) -> np.dtype[Any]:
