@@ -146,3 +146,18 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert tokenizer.apply_chat_template(talk, "{{ messages[0].role }}", tokenize=False) == "user"
     with pytest.raises(ConfigError, match="apply_chat_template needs a chat template, this tokeni"):
         NullTokenizer(5).apply_chat_template(talk)
+
+
+def test_tokenizers_are_saved_as_one_file(tmp_path: Path) -> None:
+    tokenizer = WordPieceTokenizer(save_pieces(tmp_path), vocab_extra_ids=2)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    again = MegatronTokenizerText.from_pretrained(tmp_path / "saved")
+    assert again.library == "huggingface"
+    assert again.vocab == tokenizer.vocab
+    assert again.special_tokens_dict == tokenizer.special_tokens_dict
+    assert again.additional_special_tokens_ids == tokenizer.additional_special_tokens_ids
+    assert again.tokenize("Unable<extra_id_1>[SEP]") == tokenizer.tokenize(
+        "unable<extra_id_1>[SEP]"
+    )
+    with pytest.raises(ConfigError, match="this one is of the library null; copy its file"):
+        NullTokenizer(5).save_pretrained(tmp_path)

@@ -13,12 +13,14 @@ from zindex.datasets.megatron_tokenizer import MegatronTokenizer
 from zindex.errors import ConfigError
 from zindex.text.chat_template import open_template
 from zindex.text.tokenizer_settings import TokenizerSettings
+from zindex.text.tokenizers.hugging_face import TOKENIZER_FILE
 from zindex.text.tokenizers.opening import (
     MEGATRON_TYPES,
     WITHOUT_FILES,
     find_library,
     open_text_tokenizer,
 )
+from zindex.text.tokenizers.rust_tokenizer import RustTokenizer
 from zindex.text.tokenizers.text_tokenizer import NAMES, TextTokenizer
 
 _METADATA_FILE = "tokenizer_metadata.json"
@@ -74,7 +76,7 @@ class MegatronTokenizerText(MegatronTokenizer):
         extra = given.pop("additional_special_tokens", None)
         if not library and source is not None:
             library = find_library(source)
-        self.library = library
+        self.library = settings.get("library") or library
         self._tokenizer: TextTokenizer = open_text_tokenizer(source, library or None, **given)
         if extra:
             self._tokenizer.add_special_tokens(list(extra))
@@ -248,6 +250,28 @@ class MegatronTokenizerText(MegatronTokenizer):
     def add_special_tokens(self, special_tokens: Mapping[str, Any] | Sequence[str]) -> None:
         """Name special tokens; see `zindex.text.tokenizers.text_tokenizer.TextTokenizer`."""
         self._tokenizer.add_special_tokens(special_tokens)
+
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+        """Write the tokenizer with all added tokens to a folder, as a ``tokenizer.json``.
+
+        Raises
+        ------
+        ConfigError
+            If its library has files of its own.
+        """
+        inner = self._tokenizer
+        if not isinstance(inner, RustTokenizer):
+            raise ConfigError(
+                f"save_pretrained must be asked of a huggingface, bpe or wordpiece tokenizer, this "
+                f"one is of the library {self.library}; copy its file"
+            )
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        inner.tokenizer.save(str(folder / TOKENIZER_FILE))
+        tokens: dict[str, Any] = inner.special_tokens_map
+        tokens["additional_special_tokens"] = inner.additional_special_tokens
+        tokens["chat_template"] = self.chat_template
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokens, indent=2), "utf-8")
 
     @property
     def vocab(self) -> dict[str, int]:
