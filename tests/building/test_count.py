@@ -25,7 +25,8 @@ def test_pairs_and_stores(
     counts = count_sequences(["a", "./b", "a.zarr", "a"], client=SERIAL)
     assert counts == {"a": (3, 3), "./b": (1, 2), "a.zarr": (3, 3)}
     assert list(counts) == ["a", "./b", "a.zarr"]
-    assert count_sequences("b", client=SERIAL) == {"b": (1, 2)}
+    url = f"file://{tmp_path}/b"
+    assert count_sequences(url, client=SERIAL) == {url: (1, 2)}
     Path("b.idx").write_bytes(Path("b.idx").read_bytes()[:-1])
     with pytest.raises(SourceError, match=r"must have 62 bytes \(63 with modes\), but \S+b\.idx "):
         count_sequences(["a", "b"], client=SERIAL)

@@ -132,6 +132,8 @@ def test_stores_are_joined_to_a_store(make_pairs: Callable[..., list[str]], tmp_
     check_same(tmp_path / "mixed", right)
     with pytest.raises(ConfigError, match=r"must all be pairs or all be stores .* pass to='bin'"):
         merge(mixed, tmp_path / "unclear", client=SERIAL)
+    merge(f"file://{sources[3]}", f"file://{tmp_path}/by_url", client=SERIAL)
+    check_same(tmp_path / "by_url", sources[3])
     linked = convert(sources[3], tmp_path / "link.zarr", link=True, client=SERIAL)[0]
     merge(linked.root, tmp_path / "one", to="bin", client=SERIAL)
     check_same(tmp_path / "one", sources[3])
@@ -171,15 +173,7 @@ def test_what_cannot_be_merged(
     Path(f"{sources[1]}.bin").write_bytes(b"cut")
     with pytest.raises(SourceError, match=r"part1\.bin must have 60 bytes, .* but has 3; it is"):
         merge(sources, tmp_path / "all", client=SERIAL)
-    with pytest.raises(ConfigError, match=r"a \.bin/\.idx pair to merge must be a path .* 's3'"):
-        merge_remote(tmp_path)
     assert not list(tmp_path.glob("all*"))
-
-
-def merge_remote(folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zindex.building.merge.is_store", lambda path: False)
-        merge("s3://bucket/a", folder / "all", client=SERIAL)
 
 
 def test_a_pair_that_is_there(make_pairs: Callable[..., list[str]], tmp_path: Path) -> None:

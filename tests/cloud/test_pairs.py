@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.building.runs import GRID
 from tests.cloud.servers import Bucket
 from tests.cloud.test_http import served  # noqa: F401
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.store.test_remote_files import make_msc
+from zindex.building.convert import convert
+from zindex.building.count import count_sequences
+from zindex.building.executor import SerialExecutor
+from zindex.building.merge import merge
 from zindex.datasets.bin_readers import OBJECT_STORAGE_BIN_READERS, _ObjectBinReader
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -42,6 +47,7 @@ from zindex.store import remote_files
 from zindex.store.chunk_cache import reader_statistics
 
 ROOT = Path(__file__).parents[2]
+SERIAL = SerialExecutor()
 LENGTHS = [5, 0, 7, 3, 12, 1, 9, 4]
 
 
@@ -219,6 +225,30 @@ def test_what_a_configuration_must_say(bucket: Bucket, url: str, tmp_path: Path)
     with pytest.raises(ConfigError, match=r"bin_chunk_nbytes must be at least 1, got 0; leave it"):
         ObjectStorageConfig("cache", 0)
     assert find_storage(str(tmp_path), None) is None
+
+
+def test_pairs_are_converted_and_merged(
+    bucket: Bucket, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    prefixes = [write_corpus([5, 0, 7], name="a", modes=[1, 2, 3]), write_corpus([9], name="b")]
+    urls = [upload(bucket, prefix, f"x/{prefix[-1]}") for prefix in prefixes]
+    stores = convert(urls, f"{bucket.url}/stores", client=SERIAL, grid=GRID)
+    right = convert(prefixes, tmp_path / "right", client=SERIAL, grid=GRID)
+    assert [store.fingerprint for store in stores] == [store.fingerprint for store in right]
+    mixed = [urls[0], stores[1].root, prefixes[0]]
+    merge(map(str, mixed), tmp_path / "made", to="bin", multimodal=False, client=SERIAL)
+    merge(
+        [prefixes[0], prefixes[1], prefixes[0]], tmp_path / "same", multimodal=False, client=SERIAL
+    )
+    for suffix in ("bin", "idx"):
+        made, right_file = (tmp_path / f"{name}.{suffix}" for name in ("made", "same"))
+        assert made.read_bytes() == right_file.read_bytes()
+    assert count_sequences([urls[0], str(stores[1].root)], client=SERIAL) == {
+        urls[0]: (3, 4),
+        str(stores[1].root): (1, 2),
+    }
+    with pytest.raises(ConfigError, match=r"link must name a \.bin on a file system, got s3://"):
+        convert(urls[0], f"{bucket.url}/linked", link=True, client=SERIAL)
 
 
 def test_forked_workers_read_through_boto3(bucket: Bucket, url: str, tmp_path: Path) -> None:

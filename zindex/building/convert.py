@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.building.any_corpus import AnyCorpus, SequenceIndex
+from zindex.building.corpora.remote_pair import RemotePair, open_remote_pair
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.progress import open_progress
 from zindex.building.source import digest_block, digest_rows, join_digests, num_blocks
@@ -63,7 +64,7 @@ def convert(
     Parameters
     ----------
     prefix
-        Path of a ``.bin/.idx`` pair without its suffix, a glob of such paths, or several of them.
+        Path or URL of a ``.bin/.idx`` pair without its suffix, a glob of paths, or several of them.
     store_url
         The store of a corpus given by its path; of a glob or of several paths, however many they
         name, the directory of their stores, each named like its corpus with ``.zarr`` behind.
@@ -89,6 +90,8 @@ def convert(
     SourceError
         If a pair is missing or damaged, before anything is written; or if a finished store links
         to a ``.bin`` that is gone.
+    ConfigError
+        If a store is to link to object storage.
     FingerprintMismatchError
         If a store of other content is already there.
 
@@ -97,8 +100,13 @@ def convert(
     Law: ``zindex.export`` gives back the same bytes. Memory: one shard per thread.
     """
     # Workers may run in another directory.
-    prefixes = [str(local_path(path, "a .bin/.idx pair")) for path in expand_prefixes(prefix)]
-    corpora = [Corpus(path, read_index(path, multimodal=multimodal)) for path in prefixes]
+    corpora = [open_pair(path, multimodal) for path in expand_prefixes(prefix)]
+    prefixes = [corpus.prefix for corpus in corpora]
+    if link and any(isinstance(corpus, RemotePair) for corpus in corpora):
+        raise ConfigError(
+            f"link must name a .bin on a file system, got {', '.join(prefixes)}; leave it out to "
+            "copy the tokens"
+        )
     root = place_of(store_url)
     is_one = isinstance(prefix, (str, os.PathLike)) and not _is_glob(os.fspath(prefix))
     roots = [root] if is_one else _name_stores(prefixes, root)
@@ -106,7 +114,7 @@ def convert(
     async def main(executor: Executor) -> list[Store]:
         with open_progress(progress) as shown:
 
-            async def one(corpus: Corpus, root: Place) -> Store:
+            async def one(corpus: AnyCorpus, root: Place) -> Store:
                 plan = await plan_corpus(corpus, root, link, grid, executor)
                 with shown.step(os.path.basename(corpus.prefix), plan.num_shards) as advance:
                     return await write_corpus(corpus, plan, executor, advance)
@@ -116,6 +124,27 @@ def convert(
 
     with open_executor(client) as executor:
         return run_builds(main(executor))
+
+
+def open_pair(path: str, multimodal: bool | None = None) -> Corpus | RemotePair:
+    """Return a validated pair by its path or URL without suffix.
+
+    Parameters
+    ----------
+    path
+        The path, or a URL of object storage.
+    multimodal
+        True demands a mode for each sequence; None takes them where there are any.
+
+    Raises
+    ------
+    SourceError
+        If a file is missing or damaged.
+    """
+    if "://" in path and not path.startswith("file://"):
+        return open_remote_pair(path, multimodal=multimodal)
+    prefix = str(local_path(path, "a .bin/.idx pair"))  # workers may run in another directory
+    return Corpus(prefix, read_index(prefix, multimodal=multimodal))
 
 
 def expand_prefixes(prefix: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

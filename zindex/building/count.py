@@ -8,6 +8,7 @@ from zindex.building.executor import Executor, open_executor, run_builds, run_to
 from zindex.building.source import is_store
 from zindex.errors import ConfigError, SourceError
 from zindex.formats.bin_idx import HEADER, idx_path, parse_header, read_index
+from zindex.store.local import local_path
 from zindex.store.open import open_store
 from zindex.store.remote_files import MSC_PREFIX, open_remote
 
@@ -52,7 +53,7 @@ def count_sequences(
 
     async def main(executor: Executor) -> list[Counts]:
         # Workers may run in another directory.
-        places = [name if "://" in name else os.path.abspath(name) for name in names]
+        places = [name if _is_url(name) else str(local_path(name)) for name in names]
         return await run_together(
             executor.run(count_one, place, key=f"count-{os.path.basename(place)[:28]}-{number}")
             for number, place in enumerate(places)
@@ -62,12 +63,17 @@ def count_sequences(
         return dict(zip(names, run_builds(main(executor)), strict=True))
 
 
+def _is_url(name: str) -> bool:
+    """Return whether a name is that of something in object storage."""
+    return "://" in name and not name.startswith("file://")
+
+
 def count_one(path: str) -> Counts:
     """Task: count one corpus; errors as of `count_sequences`."""
     if not path.startswith(MSC_PREFIX) and is_store(path):
         spec = open_store(path, kind="tokens").spec
         return spec["num_sequences"], spec["num_documents"] + 1
-    if "://" in path:
+    if _is_url(path):
         return _count_remote(idx_path(path))
     index = read_index(path, require_bin=False)
     return index.num_sequences, index.num_documents + 1

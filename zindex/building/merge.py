@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from zindex.building.any_corpus import AnyCorpus
-from zindex.building.convert import Corpus, expand_prefixes, plan_corpus, write_corpus
+from zindex.building.convert import expand_prefixes, open_pair, plan_corpus, write_corpus
 from zindex.building.corpora.joined_corpus import JoinedCorpus, StoreCorpus
+from zindex.building.corpora.remote_pair import RemotePair
 from zindex.building.corpora.write_pair import (
     SPAN_TOKENS,
     check_pair,
@@ -22,12 +23,12 @@ from zindex.building.progress import Progress, open_progress
 from zindex.building.records.unfinished import check_unfinished
 from zindex.building.source import is_store
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.bin_idx import read_index
 from zindex.store.identity import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.local import local_path
-from zindex.store.objects import PlaceLike, is_remote, place_of
+from zindex.store.objects import PlaceLike, place_of
 from zindex.store.open import open_store
+from zindex.store.remote_files import MSC_PREFIX
 from zindex.store.scratch import begin_import
 
 Form: TypeAlias = Literal["bin", "zarr"]
@@ -94,8 +95,9 @@ def merge(
     Parameters
     ----------
     sources
-        Pairs of ``.bin/.idx`` by their paths without suffix or by globs, Zarr token stores, and
-        folders, which stand for the pairs in them by name, or for the stores if there are none.
+        Pairs of ``.bin/.idx`` by their paths or URLs without suffix or by globs of paths, Zarr
+        token stores, and folders, which stand for the pairs in them by name, or for the stores if
+        there are none.
     target
         Path of the pair to write, without suffix, or place of the store.
     to
@@ -208,7 +210,7 @@ def find_sources(
     found: list[str] = []
     for item in given:
         path = os.fspath(item)
-        if is_remote(path) or is_store(path):
+        if "://" in path or is_store(path):
             found.append(path)
         elif os.path.isdir(path) and not os.path.exists(f"{path}.idx"):
             found += _list_folder(path)
@@ -241,11 +243,9 @@ def _list_folder(folder: str) -> list[str]:
 
 def _open(path: str, multimodal: bool | None) -> AnyCorpus:
     """Return the corpus at a path, checked."""
-    if is_store(path):
+    if not path.startswith(MSC_PREFIX) and is_store(path):
         return StoreCorpus(open_store(path, kind="tokens"))
-    # Workers may run in another directory.
-    prefix = str(local_path(path, "a .bin/.idx pair to merge"))
-    return Corpus(prefix, read_index(prefix, multimodal=multimodal or None))
+    return open_pair(path, multimodal or None)
 
 
 def _keeps_modes(parts: Sequence[AnyCorpus], multimodal: bool | None) -> bool:
@@ -270,6 +270,8 @@ def _identify(part: AnyCorpus) -> list[Any]:
     """Return what tells a source from another one, or from itself after a change."""
     if isinstance(part, StoreCorpus):
         return [part.prefix, part.store.fingerprint]
+    if isinstance(part, RemotePair):
+        return [part.prefix, fingerprint({"versions": list(part.versions)})]
     files = [os.stat(f"{part.prefix}.{suffix}") for suffix in ("bin", "idx")]
     return [
         part.prefix,

@@ -128,14 +128,18 @@ class IdxFile:
             )
         array = np.empty(stop - start, dtype)
         offset = base + start * array.itemsize
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            came = read_into(descriptor, array, offset)
-        finally:
-            os.close(descriptor)
+        came = self._fill(array, offset)
         if came != array.nbytes:
             raise short_read(self.path, offset=offset, wanted=array.nbytes, came=came)
         return array
+
+    def _fill(self, array: npt.NDArray[Any], offset: int) -> int:
+        """Fill an array from a byte of the file on; return the bytes that came."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return read_into(descriptor, array, offset)
+        finally:
+            os.close(descriptor)
 
 
 def idx_path(prefix: str | os.PathLike[str]) -> str:

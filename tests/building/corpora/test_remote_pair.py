@@ -46,12 +46,8 @@ def test_what_is_refused(objects: ObjectPath, write_corpus: WriteCorpus) -> None
     with pytest.raises(SourceError, match=r"but s3://\S+/a\.idx has 82 and so no modes; open it w"):
         open_remote_pair(url, multimodal=True)
     object_client.put(objects / "a.bin", [b"cut"], replace=True)
-    with pytest.raises(
-        SourceError, match=r"a\.bin must have 48 bytes, .*a\.idx ends, but has 3; it"
-    ):
+    with pytest.raises(SourceError, match=r"a\.bin must have 48 bytes, .*a\.idx ends, but has 3"):
         open_remote_pair(url)
     object_client.delete(objects / "a.bin")
-    with pytest.raises(
-        SourceError, match=r"but there is no s3://memory/store/a\.bin; give the URL"
-    ):
+    with pytest.raises(SourceError, match=r"but there is no s3://memory/store/a\.bin;"):
         open_remote_pair(url)
