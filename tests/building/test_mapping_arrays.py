@@ -60,6 +60,8 @@ def test_a_needed_mapping_is_built_and_found(
     lengths = source.sentences.lengths(plan.first_sentence, plan.stop_sentence)
     assert np.array_equal(np.asarray(arrays.sample_index), compute_mapping(plan, bounds, lengths))
     assert (arrays.stored_shuffle is None) == (name == "minimal")
+    with pytest.raises(IndexError, match=rf"rows \[{len(arrays.shuffle_index)}, .* are outside"):
+        arrays.find_samples(np.array([0, len(arrays.shuffle_index)]))
 
 
 def test_a_split_knows_its_sentences(source: SentenceSource) -> None:

@@ -12,6 +12,8 @@ from zindex.building.on_demand import Needed
 from zindex.building.packing import build_packing, packing_store_plan
 from zindex.building.packing_tasks import ShuffledPlan, compute_packed_shuffle
 from zindex.building.source import LengthSource
+from zindex.kernels.bijection import permute
+from zindex.plan.keys import Stage
 from zindex.plan.packing import PackingPlan
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.objects import PlaceLike
@@ -72,6 +74,19 @@ class ComputedShuffle(RowReader):
         super().__init__(ArrayLayout.plan(schema.SHUFFLE_INDEX, num_samples, dtype, grid))
         self.plan = plan
         self.sample_starts = sample_starts
+
+    def take(self, rows: Int64Array) -> npt.NDArray[Any]:
+        """Return what stands at scattered positions, those of an epoch computed together."""
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            self.refuse(rows, rows + 1)
+        out = np.empty(len(rows), self.dtype)
+        epochs = np.searchsorted(self.sample_starts, rows, side="right") - 1
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            first, last = self.sample_starts[epoch : epoch + 2].tolist()
+            keys = self.plan.round_keys(Stage.SAMPLE, epoch)
+            out[here] = first + permute(rows[here] - first, last - first, keys)
+        return out
 
     def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         compute_packed_shuffle(self.plan, self.sample_starts, start, stop, out)
