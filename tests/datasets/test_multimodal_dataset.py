@@ -1,5 +1,6 @@
 """Made-up samples with images, and corpora with modes below datasets of a caller's own."""
 
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
@@ -53,16 +54,20 @@ def double(sample: dict[str, Any]) -> dict[str, Any]:
 def test_items_are_megatron_cores() -> None:
     theirs = pytest.importorskip("megatron.core.datasets.multimodal_dataset")
     builder = pytest.importorskip("megatron.core.datasets.blended_megatron_dataset_builder")
+    ours = [
+        field.name for field in dataclasses.fields(MultimodalDatasetConfig) if not field.kw_only
+    ]
+    assert ours == [field.name for field in dataclasses.fields(theirs.MultimodalDatasetConfig)]
     config = theirs.MultimodalDatasetConfig(
         tokenizer=FakeTokenizer(vocab_size=50, eod=49), **SETTINGS
     )
     expected = builder.BlendedMegatronDatasetBuilder(
         theirs.MockMultimodalDataset, [20, 20, 20], lambda: True, config
     ).build()
-    for ours, other in zip(build(), expected, strict=True):
-        assert len(ours) == len(other)
-        for position in (0, 3, len(ours) - 1):
-            mine, item = ours[position], other[position]
+    for built, other in zip(build(), expected, strict=True):
+        assert len(built) == len(other)
+        for position in (0, 3, len(built) - 1):
+            mine, item = built[position], other[position]
             assert list(mine) == list(item)
             for name in item:
                 assert mine[name].dtype == item[name].dtype

@@ -280,7 +280,15 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
         "follow",
     ]
     if name == "GPTDatasetConfig":
-        own += ["inter_document_masking", "with_provenance", "packing"]
+        own += [
+            "inter_document_masking",
+            "dynamic_context_parallel",
+            "sft_mock_dataset_config_json",
+            "varlen_mock_dataset_config_json",
+            "varlen_sbhd_validation",
+            "with_provenance",
+            "packing",
+        ]
     positional = [item for item in ours.values() if not item.kw_only]
     assert [item.name for item in ours.values() if item.kw_only] == own
     assert [item.name for item in positional] == [item.name for item in dataclasses.fields(theirs)]
