@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import zindex
 from tests.datasets.masking.corpora import PieceTokenizer, write_sentences
 from tests.datasets.test_masked_dataset import MASKING, assert_same
 from zindex.building.convert import convert
@@ -112,3 +113,28 @@ def test_loader_workers_give_the_same(paths: list[str], tmp_path: Path, num_work
     batches = list(loader)
     for name, tensor in expected.items():
         assert torch.equal(torch.cat([batch[name] for batch in batches]), tensor), name
+
+
+def test_a_loader_goes_on_where_it_was(paths: list[str], tmp_path: Path) -> None:
+    (train, _, _) = build(paths, tmp_path)
+
+    def open_loader(state: Any = None) -> Any:
+        return zindex.loader(
+            train,
+            micro_batch_size=4,
+            data_parallel_rank=0,
+            data_parallel_size=1,
+            shuffle=True,
+            tail="pad",
+            state=state,
+        )
+
+    loader = open_loader()
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    state = loader.state_dict()
+    resumed = list(open_loader(state))
+    assert len(resumed) == -(-len(train) // 4) - 3
+    for batch, other in zip(batches, resumed, strict=True):
+        assert all(torch.equal(batch[name], tensor) for name, tensor in other.items())

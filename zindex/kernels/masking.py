@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import inline, jit
 from zindex.kernels.mersenne import UInt32Array
 from zindex.kernels.random_draws import (
     MEMORY_LENGTH,
@@ -64,45 +64,38 @@ class MaskingRules(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """Memory for one sample at a time; each array has an element per token, and one more."""
+    """Memory for one sample at a time; few arrays, for each one costs time at every call."""
 
     #: Generator of the sample's draws.
     memory: UInt32Array
     #: Room for the draws of a shuffle.
     targets: npt.NDArray[np.uint64]
-    #: Positions that may be masked, and the first of them of each word.
-    places: Int64Array
-    starts: Int64Array
-    #: Words in the order in which they are tried.
-    order: Int64Array
-    #: By position: whether it is masked, or permuted, and its token before.
-    marks: Int64Array
-    labels: Int64Array
-    #: By place: how many places the n-gram that begins there has.
-    spans: Int64Array
-    #: Positions that change places, and in which order.
-    permuted: Int64Array
+    #: Shape (7, tokens + 1): a row for each of the following.
+    table: Int64Array
+
+
+#: Positions that may be masked, and the first of these places of each word.
+_PLACES, _STARTS = 0, 1
+#: Words in the order in which they are tried.
+_ORDER = 2
+#: By position: whether it is masked or permuted, and its token before.
+_MARKS, _LABELS = 3, 4
+#: By place: how many places the n-gram that begins there has.
+_SPANS = 5
+#: Positions that change places, and in which order.
+_PERMUTED_ORDER = 6
 
 
 @jit
 def _make_room(length: int) -> _Room:
     """Return memory for samples of so many tokens."""
-    return _Room(
-        np.empty(MEMORY_LENGTH, np.uint32),
-        np.empty(length + 1, np.uint64),
-        np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.int64),
-        np.empty(length + 1, np.int64),
-    )
+    memory = np.empty(MEMORY_LENGTH, np.uint32)
+    return _Room(memory, np.empty(length + 1, np.uint64), np.empty((7, length + 1), np.int64))
 
 
 @jit
 def _find_words(tokens: Int64Array, rules: MaskingRules, room: _Room) -> int:
-    """Fill in places and starts; return the number of words, or of -1 - a position of no word."""
+    """Fill in places and starts; return the number of words, or -1 - position of an unknown token."""
     num_places = 0
     num_words = 0
     for position in range(tokens.size):
@@ -113,15 +106,15 @@ def _find_words(tokens: Int64Array, rules: MaskingRules, room: _Room) -> int:
         if kind == SEPARATOR:
             continue
         if kind == WORD or not rules.of_words or num_words == 0:
-            room.starts[num_words] = num_places
+            room.table[_STARTS, num_words] = num_places
             num_words += 1
-        room.places[num_places] = position
+        room.table[_PLACES, num_places] = position
         num_places += 1
-    room.starts[num_words] = num_places
+    room.table[_STARTS, num_words] = num_places
     return num_words
 
 
-@jit
+@inline
 def _draw_ngram(rules: MaskingRules, room: _Room) -> int:
     """Draw the words of an n-gram."""
     if rules.is_geometric:
@@ -133,25 +126,25 @@ def _draw_ngram(rules: MaskingRules, room: _Room) -> int:
     return ngram
 
 
-@jit
+@inline
 def _fit_ngram(word: int, ngram: int, num_words: int, space: float, room: _Room) -> int:
     """Return the places of the longest n-gram from a word that fits, and is free; else 0."""
-    start = room.starts[word]
+    start = room.table[_STARTS, word]
     size = 0
     while ngram > 0:
-        size = room.starts[min(word + ngram, num_words)] - start
+        size = room.table[_STARTS, min(word + ngram, num_words)] - start
         if space >= size:
             break
         ngram -= 1
     if ngram == 0:
         return 0
     for place in range(start, start + size):
-        if room.marks[room.places[place]] != _FREE:
+        if room.table[_MARKS, room.table[_PLACES, place]] != _FREE:
             return 0
     return size
 
 
-@jit
+@inline
 def _replace(token: int, rules: MaskingRules, room: _Room) -> Any:
     """Return what stands for a masked token."""
     num_replacements = rules.replacements.size
@@ -173,10 +166,10 @@ def _mask_tokens(tokens: Int64Array, target: int, rules: MaskingRules, room: _Ro
     if num_words < 0:
         return -1 - num_words
     for position in range(length):
-        room.marks[position] = _FREE
-        room.spans[position] = 0
+        room.table[_MARKS, position] = _FREE
+        room.table[_SPANS, position] = 0
     wanted = min(rules.probability * target, max(1.0, np.rint(length * rules.probability)))
-    order = room.order[:num_words]
+    order = room.table[_ORDER, :num_words]
     for word in range(num_words):
         order[word] = word
     draw_shuffle(order, room.memory, room.targets)
@@ -188,12 +181,12 @@ def _mask_tokens(tokens: Int64Array, target: int, rules: MaskingRules, room: _Ro
         size = _fit_ngram(word, ngram, num_words, wanted - num_masked, room)
         if size == 0:
             continue
-        start = room.starts[word]
-        room.spans[start] = size
+        start = room.table[_STARTS, word]
+        room.table[_SPANS, start] = size
         for place in range(start, start + size):
-            position = room.places[place]
-            room.marks[position] = _CHOSEN
-            room.labels[position] = tokens[position]
+            position = room.table[_PLACES, place]
+            room.table[_MARKS, position] = _CHOSEN
+            room.table[_LABELS, position] = tokens[position]
             tokens[position] = _replace(tokens[position], rules, room)
         num_masked += size
     draw_shuffle(order, room.memory, room.targets)
@@ -208,27 +201,27 @@ def _permute_tokens(
 ) -> None:
     """Let tokens that are not masked change places among each other."""
     num_permuted = 0
-    for word in room.order[:num_words]:
+    for word in room.table[_ORDER, :num_words]:
         if num_permuted >= wanted:
             break
         ngram = _draw_ngram(rules, room)
         size = _fit_ngram(word, ngram, num_words, wanted - num_permuted, room)
-        start = room.starts[word]
+        start = room.table[_STARTS, word]
         for place in range(start, start + size):
-            room.marks[room.places[place]] = _PERMUTED
+            room.table[_MARKS, room.table[_PLACES, place]] = _PERMUTED
         num_permuted += size
-    others = room.permuted[:num_permuted]
+    others = room.table[_PERMUTED_ORDER, :num_permuted]
     count = 0
     for position in range(tokens.size):
-        if room.marks[position] == _PERMUTED:
-            room.labels[position] = tokens[position]
+        if room.table[_MARKS, position] == _PERMUTED:
+            room.table[_LABELS, position] = tokens[position]
             others[count] = position
             count += 1
     draw_shuffle(others, room.memory, room.targets)
     count = 0
     for position in range(tokens.size):
-        if room.marks[position] == _PERMUTED:
-            tokens[position] = room.labels[others[count]]
+        if room.table[_MARKS, position] == _PERMUTED:
+            tokens[position] = room.table[_LABELS, others[count]]
             count += 1
 
 
@@ -331,8 +324,8 @@ def fill_bert_rows(
         if unknown >= 0:
             return row, UNKNOWN_TOKEN, text[unknown]
         for position in range(length):
-            if room.marks[position] != _FREE:
-                rows.labels[row, position] = room.labels[position]
+            if room.table[_MARKS, position] != _FREE:
+                rows.labels[row, position] = room.table[_LABELS, position]
                 rows.loss_mask[row, position] = 1
     return -1, NOTHING, 0
 
@@ -451,7 +444,7 @@ def _write_spans(
     num_written = 0
     position = 0
     for place in range(tokens.size):
-        size = room.spans[place]
+        size = room.table[_SPANS, place]
         if size == 0:
             continue
         num_labels += 1 + size
@@ -461,7 +454,7 @@ def _write_spans(
             return DECODER_FULL, num_labels + 1
         sentinel = sentinels[num_spans]
         num_spans += 1
-        first, last = room.places[place], room.places[place + size - 1]
+        first, last = room.table[_PLACES, place], room.table[_PLACES, place + size - 1]
         # What lies within a span and is no part of it, such as a separator, goes with it.
         for k in range(position, first):
             encoder[num_written] = tokens[k]
@@ -472,7 +465,7 @@ def _write_spans(
         at = num_labels - 1 - size
         labels[at] = sentinel
         for k in range(size):
-            labels[at + 1 + k] = room.labels[room.places[place + k]]
+            labels[at + 1 + k] = room.table[_LABELS, room.table[_PLACES, place + k]]
     for k in range(position, tokens.size):
         encoder[num_written] = tokens[k]
         num_written += 1
