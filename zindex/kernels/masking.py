@@ -95,7 +95,7 @@ def _make_room(length: int) -> _Room:
 
 @jit
 def _find_words(tokens: Int64Array, rules: MaskingRules, room: _Room) -> int:
-    """Fill in places and starts; return the number of words, or -1 - position of an unknown token."""
+    """Fill in places and starts; return the number of words, -1 - position at an unknown token."""
     num_places = 0
     num_words = 0
     for position in range(tokens.size):
