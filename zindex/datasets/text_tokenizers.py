@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from zindex.datasets.megatron_tokenizer import MegatronTokenizer
+from zindex.datasets.tokenizer_metadata import (
+    metadata_beside,
+    read_metadata,
+    resolve_megatron,
+    write_metadata,
+)
 from zindex.errors import ConfigError
 from zindex.text.chat_template import open_template
 from zindex.text.tokenizer_settings import TokenizerSettings
 from zindex.text.tokenizers.hugging_face import TOKENIZER_FILE
 from zindex.text.tokenizers.opening import (
-    MEGATRON_TYPES,
-    WITHOUT_FILES,
     find_library,
     open_text_tokenizer,
 )
 from zindex.text.tokenizers.rust_tokenizer import RustTokenizer
 from zindex.text.tokenizers.text_tokenizer import NAMES, TextTokenizer
 
-_METADATA_FILE = "tokenizer_metadata.json"
-_MODEL_TYPES = ("default", "gpt", "mamba", "bert", "t5")
 # Arguments of Megatron's that say how a tokenizer is downloaded or which code of its is run: here
 # nothing is downloaded and no code is run.
 _LOADING = ("use_fast", "trust_remote_code")
@@ -69,7 +71,7 @@ class MegatronTokenizerText(MegatronTokenizer):
             setattr(self, name, value)
         given = {name: value for name, value in options.items() if name not in _LOADING}
         if settings.get("library") == "megatron":
-            source, library, given = _resolve_megatron(self.path, given)
+            source, library, given = resolve_megatron(self.path, given)
         else:
             source, library = self.path, settings.get("library", "")
         template = given.pop("chat_template", None)
@@ -110,9 +112,9 @@ class MegatronTokenizerText(MegatronTokenizer):
         is_file = isinstance(metadata_path, str | os.PathLike) and bool(os.fspath(metadata_path))
         if isinstance(metadata_path, Mapping):
             metadata: dict[str, Any] = dict(metadata_path) | {"metadata_path": None}
-        elif is_file or (tokenizer_path is not None and _beside(tokenizer_path).is_file()):
-            file = Path(metadata_path) if is_file else _beside(tokenizer_path)  # type: ignore[arg-type]
-            metadata = _read_metadata(file) | {"metadata_path": str(file)}
+        elif is_file or (tokenizer_path is not None and metadata_beside(tokenizer_path).is_file()):
+            file = Path(metadata_path) if is_file else metadata_beside(tokenizer_path)  # type: ignore[arg-type]
+            metadata = read_metadata(file) | {"metadata_path": str(file)}
         elif metadata_path:
             raise ConfigError(
                 "metadata_path must be a path or a mapping, got "
@@ -129,70 +131,7 @@ class MegatronTokenizerText(MegatronTokenizer):
                 )
         return MegatronTokenizerText(tokenizer_path, metadata, **options)
 
-    @staticmethod
-    def write_metadata(
-        tokenizer_path: str | os.PathLike[str],
-        tokenizer_library: str,
-        model_type: str | None = None,
-        tokenizer_class: type | None = None,
-        chat_template: str | None = None,
-        overwrite: bool = False,
-        metadata_path: str | os.PathLike[str] | None = None,
-    ) -> None:
-        """Write the metadata of a tokenizer, which `from_pretrained` reads.
-
-        Parameters
-        ----------
-        tokenizer_path
-            Its file or folder.
-        tokenizer_library
-            What reads it.
-        model_type
-            ``"gpt"``, ``"bert"``, ``"t5"``, ``"mamba"`` or ``"default"``, which None means unless
-            there is a class.
-        tokenizer_class
-            The class of its own that Megatron makes of it.
-        chat_template
-            Its chat template.
-        overwrite
-            Whether metadata that are there may be replaced.
-        metadata_path
-            Where to write; None: ``tokenizer_metadata.json`` beside the tokenizer.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such tokenizer, library or model type, or metadata are there.
-        """
-        if not os.path.exists(tokenizer_path):
-            raise ConfigError(
-                f"tokenizer_path must be a tokenizer, there is none at {os.fspath(tokenizer_path)};"
-                " save it there first"
-            )
-        libraries = ("sentencepiece", "huggingface", "megatron", "tiktoken", *WITHOUT_FILES)
-        if tokenizer_library not in libraries:
-            raise ConfigError(
-                f"tokenizer_library must be one of {', '.join(libraries)}, got "
-                f"{tokenizer_library!r}; name one of these"
-            )
-        if model_type is None and tokenizer_class is None:
-            model_type = "default"
-        if model_type is not None and model_type not in _MODEL_TYPES:
-            raise ConfigError(
-                f"model_type must be one of {', '.join(_MODEL_TYPES)}, got {model_type!r}; name "
-                "one of these"
-            )
-        path = _beside(tokenizer_path) if metadata_path is None else Path(metadata_path)
-        if path.exists() and not overwrite:
-            raise ConfigError(f"{path} exists; pass overwrite=True to replace it")
-        metadata = {
-            "library": tokenizer_library,
-            "class_name": tokenizer_class.__name__ if tokenizer_class else None,
-            "class_path": tokenizer_class.__module__ if tokenizer_class else None,
-            "model_type": model_type,
-            "chat_template": chat_template,
-        }
-        path.write_text(json.dumps(metadata), "utf-8")
+    write_metadata = staticmethod(write_metadata)
 
     def tokenize(self, text: str) -> list[int]:  # type: ignore[override]
         """Return the token ids of a text, as a list as Megatron's libraries do."""
@@ -392,53 +331,3 @@ class NullTokenizer(MegatronTokenizerText):
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__(None, {"library": "null"}, vocab_size=vocab_size)
-
-
-def _resolve_megatron(
-    path: str | None, options: Mapping[str, Any]
-) -> tuple[str | None, str, dict[str, Any]]:
-    """Return the file, the library and the options of one of Megatron's tokenizers by name."""
-    given = dict(options)
-    vocab = given.pop("vocab_file", None)
-    given.pop("include_special_tokens", None)  # its tokenizers put none around a text
-    known = ("BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer")
-    if path not in known:
-        raise ConfigError(
-            f"a tokenizer of the library megatron must be one of {', '.join(known)}, got {path!r}; "
-            "name one of these"
-        )
-    if vocab is None:
-        raise ConfigError(
-            f"{path} must have a vocab_file, got none; nothing is downloaded: save it first and "
-            "pass its path"
-        )
-    if path != "GPT2BPETokenizer":
-        given.pop("merges_file", None)
-    library, own = MEGATRON_TYPES[path]
-    return os.fspath(vocab), library, {**own, **given}
-
-
-def _beside(tokenizer_path: str | os.PathLike[str]) -> Path:
-    """Return where a tokenizer's metadata are."""
-    path = Path(tokenizer_path)
-    return (path if path.is_dir() else path.parent) / _METADATA_FILE
-
-
-def _read_metadata(file: Path) -> dict[str, Any]:
-    """Return the metadata of a file."""
-    try:
-        found = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise ConfigError(
-            f"metadata of a tokenizer must be there, there is no {file}; write them with "
-            "write_metadata"
-        ) from None
-    except ValueError as error:
-        raise ConfigError(
-            f"{file} must hold the metadata of a tokenizer as JSON: {error}; write them again"
-        ) from error
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"{file} must hold a JSON object, it is of type {type(found).__name__}; write it again"
-        )
-    return found
