@@ -120,6 +120,11 @@ BENCHMARKS = (
         long="--documents 2e7 --python 1e6 --runs 3",
     ),
     Benchmark(
+        "bench_mapping",
+        short="--documents 2000 --kinds 'short ones' --runs 1",
+        long="--documents 4e6 --runs 3",
+    ),
+    Benchmark(
         "bench_ahead",
         short="--datasets 3 --documents 1000 --samples 1000 --runs 1",
         long="--datasets 200 --documents 1e6 --samples 1e8 --runs 3",
