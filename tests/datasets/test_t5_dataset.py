@@ -6,18 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.datasets.masking.corpora import PieceTokenizer, write_sentences
+from tests.datasets.masking.corpora import PieceTokenizer, with_own_masks, write_sentences
 from tests.datasets.test_masked_dataset import MASKING, assert_same, open_dataset
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
 from zindex.errors import ConfigError
 
 
-class OwnMasks(T5MaskedWordPieceDataset):
-    """Masks that are as T5's, but not known to be."""
-
-    def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
-        return super()._get_token_mask(numpy_random_state)
+OwnMasks = with_own_masks(T5MaskedWordPieceDataset)
 
 
 def make_config(**settings: Any) -> T5MaskedWordPieceDatasetConfig:

@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from tests.conftest import numbers
-from tests.datasets.masking.corpora import PieceTokenizer, draw_settings, write_sentences
+from tests.datasets.masking.corpora import (
+    PieceTokenizer,
+    draw_settings,
+    with_own_masks,
+    write_sentences,
+)
 from zindex.building.convert import convert
 from zindex.building.executor import SerialExecutor
 from zindex.datasets import bert_dataset, t5_dataset
@@ -24,23 +29,6 @@ OURS: dict[str, Any] = {
     ),
     "t5": (t5_dataset.T5MaskedWordPieceDataset, t5_dataset.T5MaskedWordPieceDatasetConfig),
 }
-
-
-class OwnMasks(bert_dataset.BERTMaskedWordPieceDataset):
-    """Masks that are as BERT's, but not known to be."""
-
-    def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
-        return super()._get_token_mask(numpy_random_state)
-
-
-class OwnSpans(t5_dataset.T5MaskedWordPieceDataset):
-    """The same for T5."""
-
-    def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
-        return super()._get_token_mask(numpy_random_state)
-
-
-OWN: dict[str, Any] = {"bert": OwnMasks, "t5": OwnSpans}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +107,7 @@ def test_items_are_megatrons(theirs: SimpleNamespace, tmp_path: Path, kind: str,
     low_level = own.build_low_level_dataset(prefix, own_config(**settings))
     assert own.numel_low_level_dataset(low_level) == num_documents
     found = own(low_level, *args, Split.train, own_config(**settings))
-    by_hand = OWN[kind](low_level, *args, Split.train, own_config(**settings))
+    by_hand = with_own_masks(own)(low_level, *args, Split.train, own_config(**settings))
     assert found.unique_description == expected.unique_description
     assert found.unique_description_hash == expected.unique_description_hash
     np.testing.assert_array_equal(found.sample_index[:], expected.sample_index)

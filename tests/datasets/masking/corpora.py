@@ -57,3 +57,12 @@ def draw_settings(rng: np.random.Generator, kind: str) -> dict[str, Any]:
     if kind == "bert":
         return settings | {"classification_head": bool(rng.random() < 0.5)}
     return settings | {"sequence_length_decoder": 4 * settings["sequence_length"]}
+
+
+def with_own_masks(cls: Any) -> Any:
+    """Return a subclass whose masks are as those of the class, but not known to be."""
+
+    def mask(self: Any, numpy_random_state: np.random.RandomState) -> Any:
+        return cls._get_token_mask(self, numpy_random_state)
+
+    return type(f"Own{cls.__name__}", (cls,), {"_get_token_mask": mask})
