@@ -12,7 +12,6 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
 from zindex.errors import ConfigError
 
-
 OwnMasks = with_own_masks(T5MaskedWordPieceDataset)
 
 

@@ -21,7 +21,6 @@ from zindex.datasets.bert_dataset import (
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
 
-
 CLASSES: dict[str, Any] = {
     "bert": (BERTMaskedWordPieceDatasetConfig, BERTMaskedWordPieceDataset),
     "t5": (T5MaskedWordPieceDatasetConfig, T5MaskedWordPieceDataset),
