@@ -333,7 +333,9 @@ def test_files_of_text_are_documents(folder: Path) -> None:
     store = tokenize(folder / "texts", folder / "texts.zarr", "seq", kind="text", **settings)
     assert store.spec["num_records"] == 2
     kind: Any = "tar"
-    with pytest.raises(ConfigError, match=r"kind \(--kind\) must be 'jsonl', 'parquet' or 'text', got"):
+    with pytest.raises(
+        ConfigError, match=r"kind \(--kind\) must be 'jsonl', 'parquet' or 'text', got"
+    ):
         tokenize(folder / "texts", folder / "x", "seq", kind=kind, **settings)
 
 
