@@ -132,6 +132,8 @@ def fill_plainly(
             elif piece:
                 done += [*change(piece), separator]
                 piece = []
+            elif separator == SPLIT:
+                done.append(separator)
         return done + change(piece)
 
     filled = pieces(tokens, E, fill)

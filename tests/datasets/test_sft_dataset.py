@@ -24,6 +24,7 @@ from zindex.datasets.sft_dataset import (
     IGNORE_INDEX,
     MockSFTDataset,
     MockSFTLowLevelDataset,
+    PretrainValidAsSFTDataset,
     SFTDataset,
     SFTLowLevelDataset,
     load_json_arg,
@@ -245,7 +246,7 @@ def test_targets_must_be_as_many() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thd", "sbhd"])
-@pytest.mark.parametrize(("length", "valid"), [(1, 0), (3, 2), (8, 7), (30, 7)])
+@pytest.mark.parametrize(("length", "valid"), [(1, 1), (3, 3), (7, 7), (8, 8), (30, 8)])
 def test_made_up_conversations(kind: str, length: int, valid: int) -> None:
     lengths = dict.fromkeys(("min_seq_len", "max_seq_len", "mean_seq_len"), length)
     spec = {"mode": "distribution", "lognormal_sigma": 1.1, "format": kind, **lengths}
@@ -255,7 +256,7 @@ def test_made_up_conversations(kind: str, length: int, valid: int) -> None:
     ).build()
     item = dataset[3]
     assert list(item) == (NAMES if kind == "thd" else NAMES[:4])
-    assert item["tokens"].tolist() == [*range(1, valid + 1), EOD, *[PAD] * (7 - valid)]
+    assert item["tokens"].tolist() == [*range(1, valid + 1), EOD, *[PAD] * 7][:8]
     assert item["labels"].tolist() == [*range(1, valid + 1), EOD, *[PAD] * 8][1:9]
     assert item["loss_mask"].tolist() == [1.0] * valid + [0.0] * (8 - valid)
     assert item["position_ids"].tolist() == list(range(8))
@@ -276,6 +277,50 @@ def test_a_stub_of_a_mock_gives_samples() -> None:
     item = dataset[0]
     assert item["tokens"].tolist() == [*range(20), *[127] * 44]
     assert item["labels"].tolist() == [*range(1, 20), 127, *[-1] * 44]
+
+
+def test_conversations_that_see_each_other_have_no_boundaries() -> None:
+    roles = ("system", "user", "assistant")
+    records = [[{"role": role, "content": text} for text in ("ab", "cde") for role in roles]]
+    apart, together = open_dataset(records)[0], open_dataset(records)
+    together.config.sft_cross_document_attention = True
+    item = together[0]
+    assert list(item) == list(NAMES[:4])
+    assert item["position_ids"].tolist() == list(range(len(item["tokens"])))
+    assert apart["position_ids"].tolist() != item["position_ids"].tolist()
+    for name in ("tokens", "labels", "loss_mask"):
+        assert torch.equal(item[name], apart[name])
+
+
+class Texts:
+    """What a dataset of GPT samples has."""
+
+    index_split = Split.valid
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, idx: int | None) -> dict[str, torch.Tensor]:
+        assert idx is None or 0 <= idx < 5
+        plane = torch.full((4,), -1 if idx is None else idx)
+        return dict.fromkeys(("tokens", "labels", "loss_mask", "position_ids", "more"), plane)
+
+
+def test_texts_validate_a_fine_tuning() -> None:
+    packed = PretrainValidAsSFTDataset(Texts(), 3)
+    assert (len(packed), packed.index_split) == (3, Split.valid)
+    item = packed[-1]
+    assert list(item) == list(NAMES)
+    assert item["tokens"].tolist() == [2] * 4
+    assert item["cu_seqlens"].tolist() == [0, 4, 4, 4, 4]
+    assert item["cu_seqlens"].dtype == item["max_seqlen"].dtype == torch.int32
+    assert int(item["max_seqlen"]) == 4
+    assert packed[None]["tokens"].tolist() == [-1] * 4
+    with pytest.raises(IndexError, match="3"):
+        packed[3]
+    plain = PretrainValidAsSFTDataset(Texts(), 9, packed=False)
+    assert len(plain) == len(PretrainValidAsSFTDataset(Texts())) == 5
+    assert list(plain[4]) == list(NAMES[:4])
 
 
 def test_lengths_of_mocks_are_drawn_as_megatron_draws_them() -> None:

@@ -149,7 +149,7 @@ def test_errors(tmp_path: Path) -> None:
     assert _select_converter(["text"])[1] == "pretrain-text"
 
 
-@pytest.mark.parametrize(("length", "valid"), [(1, 1), (7, 6), (9, 8), (20, 8)])
+@pytest.mark.parametrize(("length", "valid"), [(1, 1), (7, 7), (8, 8), (20, 8)])
 def test_made_up_samples(length: int, valid: int) -> None:
     names = ("min_seq_len", "max_seq_len", "mean_seq_len")
     spec = ", ".join(f'"{name}": {length}' for name in names)
@@ -161,7 +161,7 @@ def test_made_up_samples(length: int, valid: int) -> None:
         MockVarlenDataset, [5, 0, 0], lambda: True, config
     ).build()
     item = dataset[2]
-    expected = list(range(1, length))[:valid] or [EOD]
+    expected = list(range(1, valid + 1))
     assert item["original_seq_len"].tolist() == [valid]
     assert item["tokens"][:valid].tolist() == expected
     assert item["labels"][valid - 1] == EOD

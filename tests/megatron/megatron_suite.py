@@ -39,6 +39,8 @@ FOLDER = Path("tests", "unit_tests", "data")
 _TOOLS = "tests a script of Megatron's tools/, which runs in a process of its own"
 _BATCHES = "tests how Megatron's training loop deals batches to ranks on CUDA"
 _EXAMPLES = "tests examples/multimodal, which reads with Energon and not with these datasets"
+_OPENED = "counts how often a .bin is opened; here it is once more, to check its size"
+_ROWS = "wants rows of different lengths, where test_mock_sft_padding.py wants rows of one"
 _PLANS = "tests a module of Megatron's own that zindex does not answer for"
 
 #: Files or tests that say nothing of zindex's datasets, and why.
@@ -47,12 +49,16 @@ LEFT_OUT: Mapping[str, str] = {
     "test_cp_utils.py": _BATCHES,
     "test_explicit_assistant_loss.py": _EXAMPLES,
     "test_file_bin_reader.py::test_multi_storage_client_enabled_*": "tests whose open() is called",
-    "test_file_bin_reader.py::test_opens_once_across_reads": "a .bin is checked at the start",
+    "test_file_bin_reader.py::test_opens_once_across_reads": _OPENED,
     "test_file_bin_reader.py::test_reads_after_fork_share_*": "a child opens its own descriptor",
+    "test_file_bin_reader.py::test_retry_reopens_descriptor": _OPENED,
     "test_file_bin_reader.py::test_truncated_file_raises_*": "a cut file is a VerificationError",
+    "test_fim_dataset.py::test_fim_gpt_dataset?None-0.0?": "needs a draw that is not cut off",
     "test_get_batch.py": _BATCHES,
     "test_hybrid_pipeline_inputs.py": _BATCHES,
     "test_mock_qwen35vl_dataset.py": _EXAMPLES,
+    "test_mock_dataset_lengths.py::test_mock_verification_*": "puts a list for an IndexedDataset",
+    "test_mock_dataset_lengths.py::test_shared_sft_path_*-thd?": _ROWS,
     "test_multimodal_dataloader_*.py": _EXAMPLES,
     "test_multimodal_knapsacks.py": _EXAMPLES,
     "test_multimodal_task_encoder.py": _EXAMPLES,
@@ -76,6 +82,7 @@ NEEDS: Mapping[str, Sequence[str]] = {
     "test_bin_reader.py": ("nltk", "requests"),
     "test_fim_dataset.py": ("transformers", "/opt/data/tokenizers/huggingface"),
     "test_preprocess_data.py": ("nltk", "requests", "/opt/data/tokenizers/megatron"),
+    "test_varlen_dataset.py::test_unpack_batch_*": ("megatron.core.datasets.data_schedule_utils",),
 }
 
 #: Modules that some tests look for in ours, to patch what they hold; nothing of ours needs them.

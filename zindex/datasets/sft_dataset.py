@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.conversations.chat_tokens import ChatTokens
@@ -30,6 +31,7 @@ __all__ = [
     "IGNORE_INDEX",
     "MockSFTDataset",
     "MockSFTLowLevelDataset",
+    "PretrainValidAsSFTDataset",
     "SFTDataset",
     "SFTLowLevelDataset",
     "load_json_arg",
@@ -113,9 +115,10 @@ class SFTDataset(MegatronDataset):
         The split.
     config
         The configuration, without attention masks and without positions that restart at end
-        tokens. Its tokenizer has ``eod``, ``pad`` if there is one, and
-        ``tokenize_conversation(messages, return_target, add_generation_prompt)``, which returns ids
-        and targets; or it is one of zindex's with a chat template.
+        tokens. If it has ``sft_cross_document_attention``, samples have no ``cu_seqlens`` and their
+        positions go on from one conversation to the next. Its tokenizer has ``eod``, ``pad`` if
+        there is one, and ``tokenize_conversation(messages, return_target, add_generation_prompt)``,
+        which returns ids and targets; or it is one of zindex's with a chat template.
 
     Raises
     ------
@@ -131,7 +134,10 @@ class SFTDataset(MegatronDataset):
     """
 
     config: GPTDatasetConfig
+    num_samples: int | None = None
     _make_together = staticmethod(make_conversation_batch)
+    #: Tokens beyond those of a sample that a record that is cut off keeps: as labels.
+    _num_kept_labels = 0
 
     def __init__(
         self,
@@ -242,7 +248,7 @@ class SFTDataset(MegatronDataset):
     @property
     def _has_boundaries(self) -> bool:
         """Whether samples tell their conversations apart."""
-        return True
+        return not getattr(self.config, "sft_cross_document_attention", False)
 
     @cached_property
     def padding_divisor(self) -> int:
@@ -252,12 +258,12 @@ class SFTDataset(MegatronDataset):
     def _calculate_padding_divisor(self) -> int:
         """Return what the ranks that share a conversation need it to be a multiple of."""
         config = self.config
-        num_ranks = config.context_parallel_size or 1
-        if config.is_hybrid:
+        num_ranks = getattr(config, "context_parallel_size", None) or 1
+        if getattr(config, "is_hybrid", False):
             num_chunks = 2 * num_ranks * config.data_parallel_size
         else:
             num_chunks = 2 * num_ranks if num_ranks > 1 else 1
-        return num_chunks * (config.sequence_parallel_size or 1)
+        return num_chunks * (getattr(config, "sequence_parallel_size", None) or 1)
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
         """Yield the conversations of a record as ids, each made when it is asked for."""
@@ -311,6 +317,8 @@ class MockSFTDataset(SFTDataset):
         ``cu_seqlens`` and no ``max_seqlen``.
     """
 
+    _num_kept_labels = 1
+
     @staticmethod
     def build_low_level_dataset(
         dataset_path: str | None, config: GPTDatasetConfig
@@ -325,6 +333,73 @@ class MockSFTDataset(SFTDataset):
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
         """Yield the one conversation of a record, which ends with the end of document."""
-        tokens = np.append(as_ids(record), self.config.tokenizer.eod)[: self.config.sequence_length]
-        tokens[-1] = self.config.tokenizer.eod
+        eod = self.config.tokenizer.eod
+        tokens = np.append(as_ids(record), eod)[: self.config.sequence_length + 1]
+        tokens[-1] = eod
         yield Encoded(tokens, tokens)
+
+
+class PretrainValidAsSFTDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """Samples of pre-training texts for the validation of a fine-tuning, each one conversation.
+
+    Parameters
+    ----------
+    dataset
+        A dataset of GPT samples without attention masks, such as a split that a builder made.
+    max_samples
+        Samples that are taken of it at most, from the first on; None: all.
+    packed
+        Whether samples have ``cu_seqlens`` and ``max_seqlen``, as those of ``SFTDataset`` do.
+
+    Notes
+    -----
+    Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``.
+    """
+
+    _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+
+    def __init__(self, dataset: Any, max_samples: int | None = None, packed: bool = True) -> None:
+        self.dataset = dataset
+        self.max_samples = max_samples
+        self.packed = packed
+
+    @property
+    def index_split(self) -> Split:
+        """The split of the samples."""
+        split: Split = self.dataset.index_split
+        return split
+
+    def __len__(self) -> int:
+        count = len(self.dataset)
+        return count if self.max_samples is None else min(count, self.max_samples)
+
+    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Its position, from the end if negative; None as for the dataset below.
+
+        Returns
+        -------
+        item
+            ``tokens``, ``labels``, ``loss_mask`` and ``position_ids`` as they are, of shape
+            (sequence_length,); if packed, ``cu_seqlens`` (int32, 0 and then sequence_length in
+            shape (sequence_length + 1,)) and ``max_seqlen`` (int32).
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        """
+        if idx is not None:
+            [idx] = resolve_positions([idx], len(self), type(self).__name__)[0].tolist()
+        sample = self.dataset[idx]
+        item = {key: sample[key] for key in self._KEYS}
+        if self.packed:
+            length = len(item["tokens"])
+            item["cu_seqlens"] = torch.full((length + 1,), length, dtype=torch.int32)
+            item["cu_seqlens"][0] = 0
+            item["max_seqlen"] = torch.tensor(length, dtype=torch.int32)
+        return item

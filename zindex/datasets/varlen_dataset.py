@@ -193,19 +193,23 @@ class VarlenDataset(SFTDataset):
         """Whether items of a batch may be stacked as one: their lengths differ."""
         return False
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
+    def __getitems__(self, positions: Sequence[int | None]) -> Any:
         """Return the samples of a batch, whose records are read together.
-
-        They are a list of items: of different lengths, they cannot be stacked.
 
         Parameters
         ----------
         positions
             Positions, as of single samples.
+
+        Returns
+        -------
+        items
+            A plain list, for schedulers that ask for one: of different lengths, samples cannot be
+            stacked.
         """
         if type(self).__getitem__ is not VarlenDataset.__getitem__:
-            return SampleBatch.of_items([self[position] for position in positions])
-        return self._make_batch(positions)
+            return [self[position] for position in positions]
+        return list(self._make_batch(positions))
 
     def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
         """Return samples, whose records are read together."""

@@ -19,8 +19,8 @@ def test_lengths_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "lengths.csv"
     path.write_text("length\n1\n7.0\n8\n")
     mock = MockSFTLowLevelDataset(mode="file", path=str(path), vocab_size=5)
-    assert [len(mock[i]) for i in range(len(mock))] == [0, 6, 7]
-    assert mock[1].tolist() == [1, 2, 3, 4, 0, 1]
+    assert [len(mock[i]) for i in range(len(mock))] == [1, 7, 8]
+    assert mock[1].tolist() == [1, 2, 3, 4, 0, 1, 2]
     assert mock[4].tolist() == mock[1].tolist()
     for content, message in [("a\nb\n", "but .*'b'"), ("a\n0\n", "got 0"), ("a\n", "got none")]:
         path.write_text(content)
@@ -37,7 +37,7 @@ def test_tokens_of_a_real_dataset(
     if kind == "store":
         zindex.convert(path, f"{path}.zarr", client=SerialExecutor())
         path = f"{path}.zarr"
-    length = dict.fromkeys(("min_seq_len", "max_seq_len"), 6)
+    length = dict.fromkeys(("min_seq_len", "max_seq_len"), 5)
     mock = MockSFTLowLevelDataset(mode="verification", data_path=path, **length)
     again = pickle.loads(pickle.dumps(mock))
     assert [again[i].tolist() for i in (0, 2)] == [[11, 12, 21, 11, 12], [21, 11, 12, 21, 11]]

@@ -165,7 +165,7 @@ class MiddleFiller:
         Notes
         -----
         Law: with the draws of Megatron's generator in place of the key's, what Megatron makes of
-        the sample. As there, an empty text loses its end token.
+        the sample. As there, an empty text loses its end token; all split tokens stay.
         Source: Megatron-LM, ``GPTFIMDataset``; Bavarian et al. (2022), whose second variant of
         the order suffix, prefix, middle this is.
         """
@@ -186,6 +186,7 @@ class MiddleFiller:
             tokens,
             self.split_token,
             lambda fragment: self._permute(fragment, self.fragment_rate, draws),
+            keep_all=True,
         )
 
     def _permute(self, tokens: Int64Array, rate: float, draws: Draws) -> Int64Array:
@@ -209,14 +210,23 @@ class MiddleFiller:
 
 
 def _fill_pieces(
-    tokens: Int64Array, separator: int, fill: Callable[[Int64Array], Int64Array]
+    tokens: Int64Array,
+    separator: int,
+    fill: Callable[[Int64Array], Int64Array],
+    *,
+    keep_all: bool = False,
 ) -> Int64Array:
-    """Return tokens with each piece between separators filled; empty ones lose their separator."""
+    """Return tokens with each piece between separators filled.
+
+    An empty piece loses the separator behind it, unless all of them are kept.
+    """
     done: list[npt.ArrayLike] = []
     start = 0
     for stop in np.flatnonzero(tokens == separator).tolist():
         if stop > start:
             done += [fill(tokens[start:stop]), [separator]]
+        elif keep_all:
+            done.append([separator])
         start = stop + 1
     done.append(fill(tokens[start:]))
     return np.concatenate(done, dtype=np.int64)

@@ -39,8 +39,8 @@ class MockSFTLowLevelDataset:
     settings
         ``path`` of the file of lengths; ``data_path``, a ``.bin/.idx`` prefix or a Zarr corpus;
         ``type``, which is ``"lognormal"``, ``min_seq_len``, ``max_seq_len``, ``mean_seq_len`` and
-        ``lognormal_sigma``, in tokens with the end token; ``format`` of samples, ``"thd"`` with or
-        ``"sbhd"`` without ``cu_seqlens``; ``vocab_size``, which ids stay below.
+        ``lognormal_sigma``, in tokens without the end token; ``format`` of samples, ``"thd"`` with
+        or ``"sbhd"`` without ``cu_seqlens``; ``vocab_size``, which ids stay below.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class MockSFTLowLevelDataset:
 
     @cached_property
     def sequence_lengths(self) -> Int64Array:
-        """Shape (size,), int64, tokens with the end token."""
+        """Shape (size,), int64, tokens without the end token."""
         settings = self._settings
         if self.mode == "file":
             return _read_lengths(settings["path"])
@@ -117,8 +117,8 @@ class MockSFTLowLevelDataset:
         return self.size
 
     def __getitem__(self, idx: int) -> Int64Array:
-        """Return the ids of a conversation: shape (length - 1,), int64."""
-        count = max(0, int(self.sequence_lengths[idx % self.size]) - 1)
+        """Return the ids of a conversation: shape (length,), int64."""
+        count = int(self.sequence_lengths[idx % self.size])
         if self.indexed_dataset is not None:
             return self._take_real(idx, count)
         ids = np.arange(1, count + 1, dtype=np.int64)

@@ -79,7 +79,11 @@ class Row(NamedTuple):
 
 
 def pack_row(
-    conversations: Iterable[Encoded], sequence_length: int, divisor: int, pad: PadIds
+    conversations: Iterable[Encoded],
+    sequence_length: int,
+    divisor: int,
+    pad: PadIds,
+    num_kept_labels: int = 0,
 ) -> Row:
     """Return conversations as one row.
 
@@ -93,10 +97,13 @@ def pack_row(
         What each conversation is padded to a multiple of.
     pad
         What it is padded with.
+    num_kept_labels
+        1 if a row that is full has its last label, too.
 
     Notes
     -----
-    Law: what does not fit is cut off, and then the last label is padding; padding behind the last
+    Law: what does not fit is cut off, and then the last label is padding, or what
+    ``num_kept_labels`` keeps; padding behind the last
     conversation belongs to it. Source: Megatron-LM, ``SFTDataset.__getitem__``.
     """
     width = sequence_length + 1
@@ -109,8 +116,7 @@ def pack_row(
         count = len(encoded.tokens)
         if not count:
             continue
-        # The last token of a row that is full is padding.
-        fits = min(count, sequence_length - size)
+        fits = min(count, sequence_length + num_kept_labels - size)
         tokens[size : size + fits] = encoded.tokens[:fits]
         targets[size : size + fits] = encoded.targets[:fits]
         is_padding[size : size + fits] = False
@@ -157,7 +163,13 @@ def make_conversation_batch(
         numbers = member._find_records(positions[rows])
         records = member._read_records(numbers)
         for row, name, record in zip(rows.tolist(), numbers, records, strict=True):
-            packed = pack_row(member._encode(record), length, member.padding_divisor, pad)
+            packed = pack_row(
+                member._encode(record),
+                length,
+                member.padding_divisor,
+                pad,
+                member._num_kept_labels,
+            )
             if len(packed.boundaries) < 2:
                 raise SourceError(
                     f"record {name} of {member._path} must give tokens, it gives none; remove it "
@@ -177,8 +189,9 @@ def _fill(arrays: dict[str, npt.NDArray[Any]], row: int, packed: Row, pad: PadId
     if pad.is_own:
         counts &= labels != pad.label
     arrays["loss_mask"][row] = counts
-    arrays["position_ids"][row] = packed.positions[:-1]
+    arrays["position_ids"][row] = np.arange(length)
     if "cu_seqlens" in arrays:
+        arrays["position_ids"][row] = packed.positions[:-1]
         # As many as any row may need, so that samples can be stacked.
         boundaries = np.full(length + 1, length)
         given = packed.boundaries[: length + 1]
