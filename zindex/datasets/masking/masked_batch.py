@@ -10,7 +10,7 @@ from zindex.datasets.batching.batch_memory import Shapes, allocate_arrays
 from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.masking.plain_masks import unknown_token
 from zindex.errors import ConfigError, VerificationError
-from zindex.kernels.masking import (
+from zindex.kernels.masked_rows import (
     DECODER_FULL,
     NO_SENTINEL,
     NOTHING,

@@ -14,7 +14,7 @@ from zindex.datasets.batching.gpt_sources import (
 )
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.errors import VerificationError
-from zindex.kernels.masking import SampleTexts
+from zindex.kernels.masked_rows import SampleTexts
 from zindex.store.reader import Spans
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from zindex.datasets.masking.masked_batch import MaskedBatch, make_room, raise_problem
 from zindex.datasets.masking.sentences import read_sentences
 from zindex.datasets.masking.vocabulary import make_rules
-from zindex.kernels.masking import (
+from zindex.kernels.masked_rows import (
     DECODER_FULL,
     NO_SENTINEL,
     NOTHING,

@@ -1,4 +1,4 @@
-"""Masked samples: the kernel against the same in plain Python, and what it refuses."""
+"""Rows of BERT and T5 samples: what the kernel makes of small texts, and what it refuses."""
 
 from itertools import chain
 from typing import Any
@@ -6,23 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zindex.kernels.masking import (
+from zindex.kernels.masked_rows import (
     DECODER_FULL,
     NO_SENTINEL,
     NOTHING,
     ONE_SENTENCE,
-    PIECE,
-    SEPARATOR,
     TOO_LONG,
     UNKNOWN_TOKEN,
-    WORD,
     BertRows,
-    MaskingRules,
     SampleTexts,
     T5Rows,
     fill_bert_rows,
     fill_t5_rows,
 )
+from zindex.kernels.masking import PIECE, SEPARATOR, WORD, MaskingRules
 
 CLS, SEP, MASK = 1, 2, 3
 #: Ids 0 to 19: three special tokens, then words of one to three pieces.
