@@ -5,17 +5,21 @@ whoever imports it: a training script, Megatron's training loop, a tool. Everyth
 Megatron stays Megatron's.
 """
 
+import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
 from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
 from zindex.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _CORE = (
     "bert_dataset",
@@ -55,7 +59,35 @@ class _AliasLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Replace the module that is being imported; Python takes what it finds there then."""
-        sys.modules[module.__name__] = import_module(self._target)
+        ours = import_module(self._target)
+        if not hasattr(ours, "__getattr__"):
+            vars(ours)["__getattr__"] = _look_in_megatrons(module.__name__, ours)
+        sys.modules[module.__name__] = ours
+
+
+def _look_in_megatrons(name: str, ours: ModuleType) -> Callable[[str], Any]:
+    """Return what gives our module the names that only a newer Megatron's own module has."""
+
+    @cache
+    def load() -> ModuleType | None:
+        parent = sys.modules.get(name.rpartition(".")[0])
+        spec = PathFinder.find_spec(name, getattr(parent, "__path__", None))
+        if spec is None or spec.loader is None:
+            return None
+        theirs = module_from_spec(spec)
+        spec.loader.exec_module(theirs)
+        return theirs
+
+    def find(attribute: str) -> Any:
+        theirs = None if attribute.startswith("__") else load()
+        if theirs is None or not hasattr(theirs, attribute):
+            raise AttributeError(f"module {ours.__name__!r} has no attribute {attribute!r}")
+        logger.warning(
+            "%s.%s comes from Megatron itself: zindex has nothing of this name", name, attribute
+        )
+        return getattr(theirs, attribute)
+
+    return find
 
 
 class _AliasFinder(MetaPathFinder):
@@ -71,6 +103,8 @@ class _AliasFinder(MetaPathFinder):
 
 def install(**defaults: Any) -> None:
     """Have Megatron's imports of its datasets answered by zindex, in this process.
+
+    A name that only another version of Megatron has is taken from there, with a warning.
 
     Call it before anything imports Megatron's datasets: as the first line of a script, or as
     ``python -m zindex.megatron SCRIPT``. Calling it again changes the defaults alone.
