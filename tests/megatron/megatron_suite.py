@@ -46,7 +46,7 @@ _OWN_DESCRIPTOR = "wants a forked child to share a descriptor; here it opens its
 _PATCHES = "puts a list in place of IndexedDataset, in a module that does not open it here"
 _OPENED = "counts how often a .bin is opened; here it is once more, to check its size"
 _REMOVED = "tests what Megatron removed before 2025"
-_RETRIES = "counts how often Megatron itself asks for an .idx; here the clients of stores ask again"
+_RETRIES = "tests how Megatron asks msc:// again; here only that client's own retries count"
 _ROWS = "wants rows of different lengths, where test_mock_sft_padding.py wants rows of one"
 _PLANS = "tests a module of Megatron's own that zindex does not answer for"
 
@@ -73,6 +73,7 @@ LEFT_OUT: Mapping[str, str] = {
     "test_multimodal_dataloader_*.py": _EXAMPLES,
     "test_multimodal_knapsacks.py": _EXAMPLES,
     "test_multimodal_task_encoder.py": _EXAMPLES,
+    "test_object_storage_utils.py::test_an_unusable_*": "refuses gs://, which can be read here",
     "test_object_storage_utils.py::test_a*": _RETRIES,
     "test_object_storage_utils.py::test_each_wait_*": _RETRIES,
     "test_object_storage_utils.py::test_the_last_attempt_*": _RETRIES,
