@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zindex.building.convert import convert as convert
+    from zindex.building.corpora.tokenize_corpus import tokenize_corpus as tokenize_corpus
+    from zindex.building.count import count_sequences as count_sequences
     from zindex.building.edits.edit import edit as edit
     from zindex.building.edits.verify_journal import verify_journal as verify_journal
     from zindex.building.export import export as export
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from zindex.building.keyed.convert_keyed import convert_keyed as convert_keyed
     from zindex.building.keyed.export_keyed import export_keyed as export_keyed
     from zindex.building.keyed.tokenize import tokenize as tokenize
+    from zindex.building.merge import merge as merge
     from zindex.building.records.import_records import import_records as import_records
     from zindex.building.repairs.repair import repair as repair
     from zindex.building.run import build as build
@@ -33,6 +36,7 @@ _HOMES = {
     "build": "zindex.building.run",
     "convert": "zindex.building.convert",
     "convert_keyed": "zindex.building.keyed.convert_keyed",
+    "count_sequences": "zindex.building.count",
     "edit": "zindex.building.edits.edit",
     "export": "zindex.building.export",
     "export_cache": "zindex.building.export",
@@ -40,10 +44,12 @@ _HOMES = {
     "import_records": "zindex.building.records.import_records",
     "load_config": "zindex.config",
     "loader": "zindex.loading.loader",
+    "merge": "zindex.building.merge",
     "open_run": "zindex.datasets.run_datasets",
     "open_store": "zindex.store.open",
     "repair": "zindex.building.repairs.repair",
     "tokenize": "zindex.building.keyed.tokenize",
+    "tokenize_corpus": "zindex.building.corpora.tokenize_corpus",
     "verify_journal": "zindex.building.edits.verify_journal",
     "verify_store": "zindex.store.verify",
 }
@@ -53,6 +59,7 @@ __all__ = [
     "build",
     "convert",
     "convert_keyed",
+    "count_sequences",
     "edit",
     "export",
     "export_cache",
@@ -60,10 +67,12 @@ __all__ = [
     "import_records",
     "load_config",
     "loader",
+    "merge",
     "open_run",
     "open_store",
     "repair",
     "tokenize",
+    "tokenize_corpus",
     "verify_journal",
     "verify_store",
 ]
