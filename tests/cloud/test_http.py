@@ -15,7 +15,7 @@ from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
 from zindex.building.executor import SerialExecutor
 from zindex.config import DatasetConfig
-from zindex.errors import ConfigError, NotReadyError, StoreNotFoundError
+from zindex.errors import ConfigError, NotReadyError, SourceError, StoreNotFoundError
 from zindex.store.chunk_cache import cache
 from zindex.store.commit import begin_store
 from zindex.store.open import open_store
@@ -75,9 +75,11 @@ def test_a_store_over_http_that_is_not_there_or_not_ready(served: tuple[Path, st
         open_store(f"{url}/begun")
 
 
-def test_pairs_are_read_from_file_systems_only(bucket: Bucket, tmp_path: Path) -> None:
-    message = r"a .bin/.idx pair must be a path or a file:// URL, got scheme 's3'; copy the data"
-    with pytest.raises(ConfigError, match=message):
+def test_pairs_that_are_not_there(bucket: Bucket, tmp_path: Path) -> None:
+    message = (
+        r"must be in object storage, but there is no s3://bucket-\d+/corpus\.bin; give the URL"
+    )
+    with pytest.raises(SourceError, match=message):
         zindex.convert(f"{bucket.url}/corpus", tmp_path / "corpus.zarr", client=SERIAL)
     build_arrays(tmp_path / "store", {ONE: count_up(10)})
     message = r"no zindex store at s3://bucket-\d+/corpus; check the URL, or convert the corpus to"

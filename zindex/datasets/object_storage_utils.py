@@ -95,9 +95,9 @@ class S3Client(Protocol):
         ...
 
 
-def is_object_storage_path(path: str) -> bool:
+def is_object_storage_path(path: str | os.PathLike[str] | None) -> bool:
     """Return whether a path is a URL of object storage."""
-    return path.startswith(tuple(_ACCESS))
+    return isinstance(path, str) and path.startswith(tuple(_ACCESS))
 
 
 def get_object_storage_access(path: str) -> str:
