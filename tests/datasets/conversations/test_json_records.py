@@ -15,13 +15,26 @@ from zindex.errors import SourceError, StoreNotFoundError
 RECORDS = [{"n": 0}, {"n": 1, "text": "ä\n"}, {"n": 2, "more": [1, {"a": "}"}]}, {"n": 3}]
 
 
-@pytest.fixture(params=["lines", "windows", "blank", "mark", "no end", "array", "marked array"])
+WAYS = (
+    "lines",
+    "windows",
+    "blank",
+    "blank first",
+    "mark",
+    "no end",
+    "array",
+    "marked array",
+)
+
+
+@pytest.fixture(params=WAYS)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     lines = [json.dumps(record, ensure_ascii=False).encode() for record in RECORDS]
     content = {
         "lines": b"\n".join([*lines, b""]),
         "windows": b"\r\n".join([*lines, b""]),
-        "blank": b"\n" + b"\n\n".join(lines) + b"\n \n",
+        "blank": b"\n \t\n" + b"\n\n \r\n".join(lines) + b"\n  \n   ",
+        "blank first": b"\xef\xbb\xbf  \r\n \n  " + b"  \n  ".join(lines),
         "mark": b"\xef\xbb\xbf" + b"\n".join(lines),
         "no end": b"\n".join(lines),
         "array": b"[" + b",\n".join(lines) + b"]\n",
@@ -48,8 +61,11 @@ def test_records_are_those_of_the_file(path: str) -> None:
 def test_blocks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_records, "_BLOCK_NBYTES", 7)
     file = tmp_path / "records.jsonl"
-    file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(30)))
-    assert [record["n"] for record in JsonRecords(file).read_many(range(30))] == list(range(30))
+    for blank in ("", " \n", "\n\n", " " * 9 + "\n"):
+        file.write_text("".join(json.dumps({"n": n}) + f"\n{blank}" for n in range(30)))
+        records = JsonRecords(file)
+        assert len(records) == 30
+        assert [record["n"] for record in records.read_many(range(30))] == list(range(30))
 
 
 def test_lines_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +82,10 @@ def test_lines_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(searches) == 1
 
 
-def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf", b"[]"])
+def test_an_empty_file_has_no_records(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "records.jsonl"
-    file.touch()
+    file.write_bytes(content)
     assert len(JsonRecords(file)) == 0
 
 
@@ -92,3 +109,5 @@ def test_damage_is_told(tmp_path: Path, content: bytes, message: str) -> None:
 def test_a_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="must be a file of JSON records, there is none"):
         JsonRecords(os.path.join(tmp_path, "none.jsonl"))
+    with pytest.raises(StoreNotFoundError, match="must be a file of JSON records, there is none"):
+        JsonRecords(tmp_path)

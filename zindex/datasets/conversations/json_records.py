@@ -21,8 +21,8 @@ Int64Array = npt.NDArray[np.int64]
 
 _BLOCK_NBYTES = 1 << 24
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Shorter lines hold no object: they are blank.
-_MIN_LINE_NBYTES = 2
+# The largest byte that stands for a space, a tab or a line break.
+_SPACE = ord(" ")
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -48,7 +48,8 @@ class JsonRecords:
 
     Opening searches the file for line breaks, once for all that are open of it in a process, and
     keeps 16 bytes a line; reading takes one call for all lines of a batch. A file that is one JSON
-    array is parsed as a whole at the first read in each process. It pickles without records.
+    array is parsed as a whole at the first read in each process. It pickles as these bytes, without
+    records.
 
     Parameters
     ----------
@@ -153,12 +154,11 @@ class JsonRecords:
 
 def _find_lines(path: str) -> _Lines:
     """Return where the lines of a file are, found now or by another that is open."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
+    if not os.path.isfile(path):
         raise StoreNotFoundError(
             f"{path} must be a file of JSON records, there is none; check the path"
-        ) from None
+        )
+    status = os.stat(path)
     key = (os.path.realpath(path), status.st_size, status.st_mtime_ns)
     lines = _known.get(key)
     if lines is None:
@@ -168,21 +168,40 @@ def _find_lines(path: str) -> _Lines:
 
 def _search(path: str) -> _Lines:
     """Return where the lines of a file are."""
-    breaks, nbytes, begun = [], 0, b""
+    breaks, spaced, nbytes, begun = [], [], 0, b""
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK_NBYTES):
             begun = begun or block.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
-            breaks.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + nbytes)
+            content = np.frombuffer(block, np.uint8)
+            found = np.flatnonzero(content == ord("\n"))
+            breaks.append(found + nbytes)
+            begins = np.append(0, found + 1)
+            begins = begins[begins < len(block)]
+            spaced.append(begins[content[begins] <= _SPACE] + nbytes)
             nbytes += len(block)
     if begun not in (b"{", b"[", b""):
         raise SourceError(
             f"{path} must hold JSON objects, one a line, or an array of them, but begins with "
             f"{begun!r}; decompress it if it is compressed"
         )
+    if begun != b"{":
+        none = np.empty(0, np.int64)
+        return _Lines(none, none, nbytes, begun == b"[")
     stops = np.concatenate([*breaks, [nbytes]])
     starts = np.concatenate([[0], stops[:-1] + 1])
-    if nbytes:
-        with open(path, "rb") as file:
-            starts[0] = len(_BYTE_ORDER_MARK) if file.read(3) == _BYTE_ORDER_MARK else 0
-    is_kept = stops - starts >= _MIN_LINE_NBYTES
-    return _Lines(starts[is_kept], stops[is_kept], nbytes, begun == b"[")
+    with open(path, "rb") as file:
+        if file.read(len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK:
+            starts[0] = len(_BYTE_ORDER_MARK)
+        is_kept = starts < stops
+        for line in _find_spaced(starts, np.concatenate(spaced)):
+            file.seek(starts[line])
+            is_kept[line] = bool(file.read(stops[line] - starts[line]).strip())
+    return _Lines(starts[is_kept], stops[is_kept], nbytes, is_array=False)
+
+
+def _find_spaced(starts: Int64Array, spaced: Int64Array) -> list[int]:
+    """Return the lines that may be blank: the first one, and those that begin with a space."""
+    lines = np.searchsorted(starts, spaced)
+    # Blocks of the file begin anywhere, also within a line.
+    lines = lines[starts.take(lines, mode="clip") == spaced]
+    return [0, *lines.tolist()]
