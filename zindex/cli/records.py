@@ -6,7 +6,7 @@ import time
 
 import click
 
-from zindex.cli_options import json_option, record_store_options
+from zindex.cli.options import json_option, record_store_options
 from zindex.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zindex.cli_options import json_option
+from zindex.cli.options import json_option
 from zindex.errors import ConfigError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")

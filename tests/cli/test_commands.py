@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import zindex
 from zindex.cli import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WriteCorpus = Callable[..., str]
 
 
@@ -315,7 +315,7 @@ def test_unexpected_errors_keep_their_traceback(
 
 
 def test_quickstart_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zindex.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("zindex.cli.commands.find_spec", lambda name: None)
     assert "needs torch and xarray, which are not installed" in fail("quickstart")
 
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import click
 
-from zindex.cli_cluster import cluster, cluster_options, open_build_cluster
-from zindex.cli_convert import convert, export
-from zindex.cli_edit import edit
-from zindex.cli_measure import bench
-from zindex.cli_megatron import prepare_command
-from zindex.cli_options import json_option, scheduler_option
-from zindex.cli_pairs import count, merge
-from zindex.cli_records import import_command
-from zindex.cli_streaming import lengths
-from zindex.cli_tokenize import tokenize_command
+from zindex.cli.cluster import cluster, cluster_options, open_build_cluster
+from zindex.cli.convert import convert, export
+from zindex.cli.edit import edit
+from zindex.cli.measure import bench
+from zindex.cli.megatron import prepare_command
+from zindex.cli.options import json_option, scheduler_option
+from zindex.cli.pairs import count, merge
+from zindex.cli.records import import_command
+from zindex.cli.streaming import lengths
+from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -331,7 +331,7 @@ def quickstart(arguments: tuple[str, ...]) -> None:
 
 def _find_quickstart() -> Path:
     """Return the quickstart's file: the checkout's, or the copy that a wheel carries."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     name = "01_quickstart.py"
     places = [package.parent / "examples" / name, package / "_examples" / name]
     for place in places:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zindex.cli_options import join_options, json_option, record_store_options
+from zindex.cli.options import join_options, json_option, record_store_options
 from zindex.errors import ConfigError
 
 # Options of corpora alone, and of records alone.
@@ -208,7 +208,7 @@ def tokenize_command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Tokenise texts or dialogues into a keyed store or a corpus, once.
+    """Tokenise texts or dialogues into a store, once.
 
     SOURCE is a jsonl or Parquet file, a file of text that is one document, a folder or a brace
     pattern, here or in an object store. TARGET is the store. What is finished already is kept.

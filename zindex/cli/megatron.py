@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from zindex.cli_cluster import cluster_options, open_build_cluster
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli.cluster import cluster_options, open_build_cluster
+from zindex.cli.options import json_option, scheduler_option
 from zindex.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.streaming.tiny_sources import write_jsonl
-from zindex import cli_streaming
 from zindex.cli import main
+from zindex.cli import streaming as cli_streaming
 from zindex.report.length_report import LengthReport
 from zindex.streaming.lengths import statistics
 

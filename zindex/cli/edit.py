@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli.options import json_option, scheduler_option
 from zindex.errors import ConfigError
 
 

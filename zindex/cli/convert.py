@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli.options import json_option, scheduler_option
 from zindex.errors import ConfigError, StoreNotFoundError, ZindexError
 
 _KINDS = ("corpus", "h5", "bin", "jsonl")
@@ -167,7 +167,7 @@ def _convert_keyed(
     corpus |= {"chunk_length": "--chunk-length", "shard_length": "--shard-length"}
     _refuse(options, corpus, kind)
     from zindex.building.keyed.convert_keyed import check_format, convert_keyed
-    from zindex.cli_records import parse_dtype
+    from zindex.cli.records import parse_dtype
     from zindex.store.layout import ChunkGrid
     from zindex.store.records import BYTE_GRID
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import yaml
 
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli.options import json_option, scheduler_option
 from zindex.errors import ConfigError
 from zindex.plan.number import parse_number
 

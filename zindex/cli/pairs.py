@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from zindex.cli_options import json_option, scheduler_option
+from zindex.cli.options import json_option, scheduler_option
 
 
 @click.command()
@@ -41,7 +41,7 @@ def merge(
     scheduler: str | None,
     as_json: bool,
 ) -> None:
-    """Write several corpora, one after the other, as one.
+    """Write several corpora as one.
 
     SOURCE is the path of a .bin/.idx pair without its suffix, a quoted glob of such paths, a Zarr
     token store, or a folder of pairs or stores, which are taken by name. TARGET is the path of the
