@@ -5,9 +5,12 @@ context_size, max_length, whose wrapper it is, and the folder for what each rank
 """
 
 import hashlib
+import importlib
 import json
 import os
+import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +20,9 @@ import torch
 import torch.distributed as dist
 
 NUM_BATCHES = 3
+
+# Seconds that a rank waits for another one, and after which each process ends, whatever happens.
+_PATIENCE, _LIFETIME = 30, 60
 
 
 def draw_batch(reader: int, number: int) -> list[dict[str, Any]]:
@@ -56,38 +62,49 @@ def digest(value: torch.Tensor) -> str:
 
 def main(settings: dict[str, Any]) -> None:
     """Run all ranks, forked from this process: importing torch takes most of the time."""
-    if not settings["theirs"]:
-        sys.modules["megatron"] = None  # type: ignore[assignment]  # importing it takes long
+    wrapper = find_wrapper(theirs=settings["theirs"])
+    signal.alarm(_LIFETIME)
     ranks = []
     for rank in range(settings["num_ranks"]):
         ranks.append(os.fork())
         if not ranks[-1]:
-            run_rank(rank, settings)
+            signal.alarm(_LIFETIME)  # a fork does not inherit it
+            run_rank(rank, settings, wrapper)
             os._exit(0)
     sys.exit(any(os.waitpid(process, 0)[1] for process in ranks))
 
 
-def run_rank(rank: int, settings: dict[str, Any]) -> None:
-    num_ranks, context = settings["num_ranks"], settings["context_size"]
-    dist.init_process_group(
-        "gloo", init_method=f"file://{settings['folder']}/meeting", rank=rank, world_size=num_ranks
-    )
-    same_share = [dist.new_group(list(range(i, num_ranks, context))) for i in range(context)]
-    alone = [dist.new_group([i]) for i in range(num_ranks)]
-    groups = SimpleNamespace(dp_cp=dist.group.WORLD, dp=same_share[rank % context], tp=alone[rank])
-    config = SimpleNamespace(max_seqlen_per_dp_cp_rank=settings["max_length"])
-    if settings["theirs"]:
-        # Megatron Core's speaks to GPUs alone.
+def find_wrapper(*, theirs: bool) -> Any:
+    """Return Megatron Core's class, made to work without GPUs, or ours."""
+    if theirs:
         torch.Tensor.cuda = lambda self: self  # type: ignore[assignment, method-assign]
         torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
-        from megatron.core.datasets.data_schedule import HybridCPDataLoaderWrapper as Wrapper
-    else:
-        from zindex.datasets.data_schedule import HybridCPDataLoaderWrapper as Wrapper
+        return importlib.import_module(
+            "megatron.core.datasets.data_schedule"
+        ).HybridCPDataLoaderWrapper
+    sys.modules["megatron"] = None  # type: ignore[assignment]  # importing it takes long
+    return importlib.import_module("zindex.datasets.data_schedule").HybridCPDataLoaderWrapper
+
+
+def run_rank(rank: int, settings: dict[str, Any], wrapper: Any) -> None:
+    """Join the others, and write down what this rank gets."""
+    num_ranks, context = settings["num_ranks"], settings["context_size"]
+    patience = timedelta(seconds=_PATIENCE)
+    meeting = f"file://{settings['folder']}/meeting"
+    dist.init_process_group(
+        "gloo", init_method=meeting, timeout=patience, world_size=num_ranks, rank=rank
+    )
+    same_share = [
+        dist.new_group(list(range(i, num_ranks, context)), patience) for i in range(context)
+    ]
+    alone = [dist.new_group([i], patience) for i in range(num_ranks)]
+    groups = SimpleNamespace(dp_cp=dist.group.WORLD, dp=same_share[rank % context], tp=alone[rank])
+    config = SimpleNamespace(max_seqlen_per_dp_cp_rank=settings["max_length"])
     batches = [draw_batch(rank // context, number) for number in range(NUM_BATCHES)]
     for sample in (sample for batch in batches for sample in batch):
         for name in settings["left_out"]:
             del sample[name]
-    steps = [[summarize(got), ids] for got, ids in Wrapper(iter(batches), config, groups)]
+    steps = [[summarize(got), ids] for got, ids in wrapper(iter(batches), config, groups)]
     Path(settings["folder"], str(rank)).write_text(json.dumps(steps))
     dist.destroy_process_group()
 

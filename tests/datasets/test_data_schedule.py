@@ -1,9 +1,13 @@
 """Sub-samples that find their ranks, in processes of their own and in this one."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,11 +45,19 @@ def run(
     }
     command = [sys.executable, "-m", "tests.datasets.schedule_process", json.dumps(settings)]
     folder.mkdir()
-    subprocess.run(command, timeout=240, check=True)
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            status = process.wait(timeout=90)
+        finally:
+            with suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(process.pid, signal.SIGKILL)
+    assert status == 0
     return [json.loads((folder / str(rank)).read_text()) for rank in range(num_ranks)]
 
 
-@pytest.mark.parametrize(("num_ranks", "context_size"), [(4, 2)])
+@pytest.mark.parametrize(
+    ("num_ranks", "context_size"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)]
+)
 def test_every_rank_gets_what_the_scheduler_says(
     tmp_path: Path, num_ranks: int, context_size: int
 ) -> None:
@@ -101,7 +113,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.fixture
 def groups(installed: dict[str, Any]) -> Iterator[Any]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=30)
+    )
     world = dist.group.WORLD
     yield SimpleNamespace(dp_cp=world, dp=world, tp=world)
     dist.destroy_process_group()
