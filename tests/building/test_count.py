@@ -10,7 +10,7 @@ from tests.store.test_remote_files import make_msc
 from zindex.building.convert import convert
 from zindex.building.count import count_sequences
 from zindex.building.executor import SerialExecutor
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import SourceError
 
 SERIAL = SerialExecutor()
 
@@ -25,6 +25,8 @@ def test_pairs_and_stores(
     counts = count_sequences(["a", "./b", "a.zarr", "a"], client=SERIAL)
     assert counts == {"a": (3, 3), "./b": (1, 2), "a.zarr": (3, 3)}
     assert list(counts) == ["a", "./b", "a.zarr"]
+    assert count_sequences(["?", "a"], client=SERIAL) == {"a": (3, 3), "b": (1, 2)}
+    assert count_sequences(".", client=SERIAL) == {"./a": (3, 3), "./b": (1, 2)}
     url = f"file://{tmp_path}/b"
     assert count_sequences(url, client=SERIAL) == {url: (1, 2)}
     Path("b.idx").write_bytes(Path("b.idx").read_bytes()[:-1])
@@ -32,7 +34,7 @@ def test_pairs_and_stores(
         count_sequences(["a", "b"], client=SERIAL)
     with pytest.raises(SourceError, match=r"c\.idx is not \(No such file or directory\)"):
         count_sequences("c", client=SERIAL)
-    with pytest.raises(ConfigError, match=r"a count needs at least one corpus, got none; name pa"):
+    with pytest.raises(SourceError, match=r"at least one corpus must be named, got none; name p"):
         count_sequences([])
 
 

@@ -17,7 +17,7 @@ from zindex.building.convert import convert
 from zindex.building.corpora import write_pair
 from zindex.building.executor import SerialExecutor, embedded_client
 from zindex.building.export import export
-from zindex.building.merge import find_sources, merge
+from zindex.building.merge import merge
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
 from zindex.formats.bin_writer import PairWriter
 from zindex.store.verify import verify_store
@@ -137,25 +137,6 @@ def test_stores_are_joined_to_a_store(make_pairs: Callable[..., list[str]], tmp_
     linked = convert(sources[3], tmp_path / "link.zarr", link=True, client=SERIAL)[0]
     merge(linked.root, tmp_path / "one", to="bin", client=SERIAL)
     check_same(tmp_path / "one", sources[3])
-
-
-def test_sources_by_folder_and_glob(make_pairs: Callable[..., list[str]], tmp_path: Path) -> None:
-    sources = make_pairs()
-    (tmp_path / "README").write_text("not a pair")
-    assert find_sources(tmp_path) == sources
-    assert find_sources(f"{tmp_path}/part[13]") == [sources[1], sources[3]]
-    assert find_sources([f"{sources[2]}.idx", sources[0]]) == [sources[2], sources[0]]
-    Path(f"{sources[1]}.bin").rename(tmp_path / "elsewhere")
-    with pytest.raises(SourceError, match=r"has part1\.idx alone; restore the other file"):
-        find_sources(tmp_path)
-    Path(f"{sources[0]}.idx").unlink()
-    with pytest.raises(SourceError, match=r"has part0\.bin alone; restore the other file"):
-        find_sources(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match=r"empty must hold \.bin/\.idx pairs or Zarr .* none; ch"):
-        find_sources(tmp_path / "empty")
-    with pytest.raises(SourceError, match=r"a merge needs at least one corpus, got none; name pai"):
-        find_sources([])
 
 
 def test_what_cannot_be_merged(

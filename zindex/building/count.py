@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from zindex.building.corpora.find_sources import find_sources
 from zindex.building.executor import Executor, open_executor, run_builds, run_together
 from zindex.building.source import is_store
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import SourceError
 from zindex.formats.bin_idx import HEADER, idx_path, parse_header, read_index
 from zindex.store.local import local_path
 from zindex.store.open import open_store
@@ -24,32 +25,27 @@ def count_sequences(
     ----------
     paths
         Paths or URLs of ``.bin/.idx`` pairs without suffix, or of Zarr token stores, as a training
-        job names them.
+        job names them; globs of pairs, or folders of pairs or stores.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
 
     Returns
     -------
     counts
-        For each path, as it was given, what Megatron Core's ``--per-dataset-sequences-path`` file
-        says of it: sequences, and documents + 1.
+        For each path, as it was given or found, what the file of Megatron Core's
+        ``--per-dataset-sequences-path`` says of it: sequences, and documents + 1.
 
     Raises
     ------
     SourceError
-        If an ``.idx`` is missing or damaged.
-    ConfigError
-        If there is no path.
+        If an ``.idx`` is missing or damaged, or there is no path.
 
     Notes
     -----
     Each ``.idx`` on a file system is checked to its last element, by tasks side by side. Of one in
     object storage the header and the size are.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    names = list(dict.fromkeys(os.fspath(path) for path in given))
-    if not names:
-        raise ConfigError("a count needs at least one corpus, got none; name pairs or stores")
+    names = list(dict.fromkeys(find_sources(paths)))
 
     async def main(executor: Executor) -> list[Counts]:
         # Workers may run in another directory.

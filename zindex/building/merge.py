@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from zindex.building.any_corpus import AnyCorpus
-from zindex.building.convert import expand_prefixes, open_pair, plan_corpus, write_corpus
+from zindex.building.convert import open_pair, plan_corpus, write_corpus
+from zindex.building.corpora.find_sources import find_sources
 from zindex.building.corpora.joined_corpus import JoinedCorpus, StoreCorpus
 from zindex.building.corpora.remote_pair import RemotePair
 from zindex.building.corpora.write_pair import (
@@ -22,7 +23,7 @@ from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.progress import Progress, open_progress
 from zindex.building.records.unfinished import check_unfinished
 from zindex.building.source import is_store
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError
 from zindex.store.identity import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.local import local_path
@@ -189,56 +190,6 @@ async def _merge_to_pair(
     with shown.step(f"{corpus.prefix}: merge", -(-corpus.num_tokens // SPAN_TOKENS)) as advance:
         await write_pair(pair, base, executor, advance, {})
     await asyncio.to_thread(finish_pair, base, replace=overwrite)
-
-
-def find_sources(
-    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> list[str]:
-    """Return the pairs and stores that paths, globs and folders name, in their order.
-
-    Parameters
-    ----------
-    sources
-        As of `merge`.
-
-    Raises
-    ------
-    SourceError
-        If a glob or a folder has none, or a folder has a file whose other half is missing.
-    """
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    found: list[str] = []
-    for item in given:
-        path = os.fspath(item)
-        if "://" in path or is_store(path):
-            found.append(path)
-        elif os.path.isdir(path) and not os.path.exists(f"{path}.idx"):
-            found += _list_folder(path)
-        else:
-            found += expand_prefixes(path)
-    if not found:
-        raise SourceError("a merge needs at least one corpus, got none; name pairs or stores")
-    return found
-
-
-def _list_folder(folder: str) -> list[str]:
-    """Return the pairs of a folder by name, or its stores if it has no pairs."""
-    names = sorted(os.listdir(folder))
-    halves = {suffix: {n[:-4] for n in names if n.endswith(suffix)} for suffix in (".bin", ".idx")}
-    alone = sorted(halves[".bin"] ^ halves[".idx"])
-    if alone:
-        has = ".bin" if alone[0] in halves[".bin"] else ".idx"
-        raise SourceError(
-            f"every .bin of a folder must have its .idx, but {folder} has {alone[0]}{has} alone; "
-            "restore the other file, or name the pairs one by one"
-        )
-    found = sorted(halves[".idx"]) or [name for name in names if is_store(f"{folder}/{name}")]
-    if not found:
-        raise SourceError(
-            f"{folder} must hold .bin/.idx pairs or Zarr token stores, it holds none; check the "
-            "path"
-        )
-    return [os.path.join(folder, name) for name in found]
 
 
 def _open(path: str, multimodal: bool | None) -> AnyCorpus:
