@@ -80,8 +80,9 @@ def count(prefixes: tuple[str, ...], output: str | None, scheduler: str | None) 
     """Count sequences and documents, as Megatron wants them.
 
     PREFIX is the path or URL of a .bin/.idx pair without its suffix, or of a Zarr token store, as
-    the training job is given it; a quoted glob of pairs, or a folder of pairs or stores. The JSON object has for each the numbers of its sequences and of
-    the entries of its document indices, which are one more than its documents.
+    the training job is given it; a quoted glob of pairs, or a folder of pairs or stores. The JSON
+    object has for each the numbers of its sequences and of the entries of its document indices,
+    which are one more than its documents.
     """
     from zindex.building.count import count_sequences
     from zindex.store.local import local_path, write_once
