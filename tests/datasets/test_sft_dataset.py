@@ -24,7 +24,6 @@ from zindex.datasets.sft_dataset import (
     IGNORE_INDEX,
     MockSFTDataset,
     MockSFTLowLevelDataset,
-    PretrainValidAsSFTDataset,
     SFTDataset,
     SFTLowLevelDataset,
     load_json_arg,
@@ -192,6 +191,20 @@ def test_splits_and_blends_by_the_builder(tmp_path: Path) -> None:
     assert reads == [[0, 0, 0]]
 
 
+def test_a_split_that_nothing_is_wanted_of_may_be_empty(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "r.jsonl", draw_records(1, 3))
+    config = make_config(blend=([path], None), split="969,30,1")
+    datasets = BlendedMegatronDatasetBuilder(SFTDataset, [4, 0, 0], lambda: True, config).build()
+    assert [len(dataset) for dataset in datasets] == [4, 0, 0]
+    assert len(datasets[2].__getitems__([])) == 0
+
+
+def test_records_may_be_every_other_one() -> None:
+    low_level = [[{"role": "assistant", "content": letter}] for letter in "abcdef"]
+    dataset = SFTDataset(low_level, "p", range(1, 6, 2), 4, Split.train, make_config())
+    assert [int(dataset[i]["tokens"][0]) for i in range(4)] == [1, 3, 5, 1]
+
+
 def test_a_subclass_has_its_own_way() -> None:
     class Own(SFTDataset):
         def __getitem__(self, idx: Any) -> dict[str, Any]:
@@ -290,37 +303,6 @@ def test_conversations_that_see_each_other_have_no_boundaries() -> None:
     assert apart["position_ids"].tolist() != item["position_ids"].tolist()
     for name in ("tokens", "labels", "loss_mask"):
         assert torch.equal(item[name], apart[name])
-
-
-class Texts:
-    """What a dataset of GPT samples has."""
-
-    index_split = Split.valid
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, idx: int | None) -> dict[str, torch.Tensor]:
-        assert idx is None or 0 <= idx < 5
-        plane = torch.full((4,), -1 if idx is None else idx)
-        return dict.fromkeys(("tokens", "labels", "loss_mask", "position_ids", "more"), plane)
-
-
-def test_texts_validate_a_fine_tuning() -> None:
-    packed = PretrainValidAsSFTDataset(Texts(), 3)
-    assert (len(packed), packed.index_split) == (3, Split.valid)
-    item = packed[-1]
-    assert list(item) == list(NAMES)
-    assert item["tokens"].tolist() == [2] * 4
-    assert item["cu_seqlens"].tolist() == [0, 4, 4, 4, 4]
-    assert item["cu_seqlens"].dtype == item["max_seqlen"].dtype == torch.int32
-    assert int(item["max_seqlen"]) == 4
-    assert packed[None]["tokens"].tolist() == [-1] * 4
-    with pytest.raises(IndexError, match="3"):
-        packed[3]
-    plain = PretrainValidAsSFTDataset(Texts(), 9, packed=False)
-    assert len(plain) == len(PretrainValidAsSFTDataset(Texts())) == 5
-    assert list(plain[4]) == list(NAMES[:4])
 
 
 def test_lengths_of_mocks_are_drawn_as_megatron_draws_them() -> None:

@@ -19,7 +19,7 @@ from zindex.datasets.varlen_dataset import (
     _looks_like_hf_id,
     _select_converter,
 )
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 
 NAMES = ["tokens", "labels", "loss_mask", "position_ids"]
 ANSWER = [{"role": "assistant", "content": "abcdefgh"}]
@@ -113,7 +113,20 @@ def test_parquet(tmp_path: Path) -> None:
     low_level = pickle.loads(pickle.dumps(VarlenLowLevelDataset(path)))
     assert len(low_level) == 2
     assert low_level[0] == [{"role": "system", "content": ""}, *TALK]
-    assert low_level[1] == "ab"
+    assert low_level[1] == low_level[-1] == "ab"
+    assert low_level.read_many([]) == []
+    with pytest.raises(IndexError, match="index 2 is out of range for the 2 samples of"):
+        low_level[2]
+
+
+def test_parquet_must_be_there_and_whole(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "r.parquet"
+    with pytest.raises(StoreNotFoundError, match=r"r\.parquet must be a file, there is none"):
+        VarlenLowLevelDataset(str(path))
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(SourceError, match=r"r\.parquet must be a file of Parquet, but: "):
+        VarlenLowLevelDataset(str(path))
 
 
 def test_parquet_needs_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +134,10 @@ def test_parquet_needs_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise ImportError(name)
 
     monkeypatch.setattr(varlen_dataset, "importlib", SimpleNamespace(import_module=fail))
-    with pytest.raises(ConfigError, match=r"pyarrow must be installed to read a\.parquet"):
-        VarlenLowLevelDataset("a.parquet")
+    path = tmp_path / "a.parquet"
+    path.touch()
+    with pytest.raises(ConfigError, match=r"pyarrow must be installed to read .*a\.parquet"):
+        VarlenLowLevelDataset(str(path))
 
 
 @pytest.mark.parametrize(

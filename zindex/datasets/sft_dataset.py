@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.conversations.chat_tokens import ChatTokens
@@ -22,6 +21,7 @@ from zindex.datasets.conversations.packed_rows import (
     as_ids,
     make_conversation_batch,
 )
+from zindex.datasets.conversations.validation_texts import PretrainValidAsSFTDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.utils import Split
@@ -156,7 +156,7 @@ class SFTDataset(MegatronDataset):
                     "each conversation and whose cu_seqlens take the place of a mask, got "
                     f"{getattr(config, name)}; set it to False"
                 )
-        if not len(self._indices):
+        if not len(self._indices) and self.num_samples != 0:
             raise ConfigError(
                 f"{index_split.name} of {dataset_path} must have records, got none; give it a "
                 "larger share"
@@ -233,10 +233,8 @@ class SFTDataset(MegatronDataset):
 
     def _find_records(self, positions: Int64Array) -> list[int]:
         """Return the number of the record that stands at each position."""
-        places = positions % len(self._indices)
-        if isinstance(self._indices, range):
-            return [int(number) for number in self._indices.start + places]
-        return [int(number) for number in self._indices[places]]
+        indices = self._indices
+        return [int(indices[place]) for place in (positions % len(indices)).tolist()]
 
     def _read_records(self, numbers: Sequence[int]) -> list[Any]:
         """Return what the low-level dataset has under some numbers."""
@@ -337,69 +335,3 @@ class MockSFTDataset(SFTDataset):
         tokens = np.append(as_ids(record), eod)[: self.config.sequence_length + 1]
         tokens[-1] = eod
         yield Encoded(tokens, tokens)
-
-
-class PretrainValidAsSFTDataset(torch.utils.data.Dataset[dict[str, Any]]):
-    """Samples of pre-training texts for the validation of a fine-tuning, each one conversation.
-
-    Parameters
-    ----------
-    dataset
-        A dataset of GPT samples without attention masks, such as a split that a builder made.
-    max_samples
-        Samples that are taken of it at most, from the first on; None: all.
-    packed
-        Whether samples have ``cu_seqlens`` and ``max_seqlen``, as those of ``SFTDataset`` do.
-
-    Notes
-    -----
-    Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``.
-    """
-
-    _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
-
-    def __init__(self, dataset: Any, max_samples: int | None = None, packed: bool = True) -> None:
-        self.dataset = dataset
-        self.max_samples = max_samples
-        self.packed = packed
-
-    @property
-    def index_split(self) -> Split:
-        """The split of the samples."""
-        split: Split = self.dataset.index_split
-        return split
-
-    def __len__(self) -> int:
-        count = len(self.dataset)
-        return count if self.max_samples is None else min(count, self.max_samples)
-
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
-        """Return a sample.
-
-        Parameters
-        ----------
-        idx
-            Its position, from the end if negative; None as for the dataset below.
-
-        Returns
-        -------
-        item
-            ``tokens``, ``labels``, ``loss_mask`` and ``position_ids`` as they are, of shape
-            (sequence_length,); if packed, ``cu_seqlens`` (int32, 0 and then sequence_length in
-            shape (sequence_length + 1,)) and ``max_seqlen`` (int32).
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        """
-        if idx is not None:
-            [idx] = resolve_positions([idx], len(self), type(self).__name__)[0].tolist()
-        sample = self.dataset[idx]
-        item = {key: sample[key] for key in self._KEYS}
-        if self.packed:
-            length = len(item["tokens"])
-            item["cu_seqlens"] = torch.full((length + 1,), length, dtype=torch.int32)
-            item["cu_seqlens"][0] = 0
-            item["max_seqlen"] = torch.tensor(length, dtype=torch.int32)
-        return item

@@ -24,7 +24,7 @@ from zindex.datasets.conversations.record_layouts import convert_text as _raw_te
 from zindex.datasets.conversations.record_layouts import select_layout as _select_converter
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 
 __all__ = [
     "MockVarlenDataset",
@@ -51,6 +51,8 @@ class _ParquetRecords:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        if not os.path.isfile(path):
+            raise StoreNotFoundError(f"{path} must be a file, there is none; check the path")
         try:
             parquet = importlib.import_module("pyarrow.parquet")
         except ImportError as error:
@@ -58,15 +60,21 @@ class _ParquetRecords:
                 f"pyarrow must be installed to read {path}, it is not; install it, or write the "
                 "records as JSONL"
             ) from error
-        self._table = parquet.read_table(path, memory_map=True)
+        try:
+            self._table = parquet.read_table(path, memory_map=True)
+        except (ValueError, OSError) as error:
+            raise SourceError(
+                f"{path} must be a file of Parquet, but: {error}; make it anew"
+            ) from error
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
     def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return rows as dicts."""
-        rows: list[dict[str, Any]] = self._table.take(list(indices)).to_pylist()
-        return rows
+        numbers = resolve_positions(indices, len(self), self.path)[0] if len(indices) else []
+        # Arrow's take() would copy the whole table.
+        return [self._table.slice(int(number), 1).to_pylist()[0] for number in numbers]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _ParquetRecords, (self.path,)
