@@ -260,6 +260,8 @@ def test_a_subclass_has_its_own_way(write_corpus: Any) -> None:
     ("settings", "message"),
     [
         ({"fim_rate": None}, "fim_rate must be a probability, got None"),
+        ({"fim_rate": "0.5"}, "fim_rate must be a probability, got 0.5"),
+        ({"fim_rate": float("nan")}, "fim_rate must be a probability, got nan"),
         ({"fim_spm_rate": 1.5}, r"fim_spm_rate must be a probability, got 1\.5"),
         ({"fim_split_sample": "<split>"}, "fim_fragment_rate must be a probability, got None"),
         ({"fim_extra_tokens": {"prefix": "<P>"}}, "it lacks middle, suffix, pad, eod"),
@@ -279,6 +281,32 @@ def test_unknown_tokens_are_refused(write_corpus: Any, tokenizer: Any) -> None:
     message = r"fim_extra_tokens\['suffix'\] must name one token of the tokenizer, got '<unknown>'"
     with pytest.raises(ConfigError, match=message):
         open_dataset(path, tokenizer=tokenizer, fim_extra_tokens=special)
+
+
+def test_tokens_must_be_told_apart(write_corpus: Any) -> None:
+    """Libraries give one id for all tokens that they do not know."""
+    tokenizer = Tokenizer()
+    tokenizer._tokenizer.tokens_to_ids = lambda tokens: [0 for _ in tokens]  # type: ignore[method-assign]
+    message = r"prefix, middle and suffix .* must have ids of their own, got \[0, 0, 0\], as of"
+    with pytest.raises(ConfigError, match=message):
+        open_dataset(write(write_corpus), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
+def test_ids_may_come_in_any_sequence(write_corpus: Any, kind: Any) -> None:
+    class Kind(Letters):
+        def text_to_ids(self, text: str) -> Any:
+            return kind(super().text_to_ids(text))
+
+        def tokens_to_ids(self, tokens: list[str]) -> Any:
+            return kind(super().tokens_to_ids(tokens))
+
+    path = write(write_corpus)
+    tokenizer = Tokenizer()
+    tokenizer._tokenizer = Kind()
+    dataset, expected = open_dataset(path, tokenizer=tokenizer), open_dataset(path)
+    for position in range(10):
+        assert_same(dataset[position], expected[position])
 
 
 def test_the_configuration_must_be_of_its_class(write_corpus: Any) -> None:

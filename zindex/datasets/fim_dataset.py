@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,7 @@ class GPTFIMDatasetConfig(GPTDatasetConfig):
         if self.fim_split_sample:
             rates["fim_fragment_rate"] = self.fim_fragment_rate
         for name, rate in rates.items():
-            if rate is None or not 0 <= rate <= 1:
+            if not isinstance(rate, Real) or not 0 <= rate <= 1:
                 raise ConfigError(f"{name} must be a probability, got {rate}; give one of 0 to 1")
         given = self.fim_extra_tokens or {}
         missing = [name for name in EXTRA_TOKENS if not isinstance(given.get(name), str)]

@@ -72,9 +72,11 @@ class _ParquetRecords:
 
     def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return rows as dicts."""
-        numbers = resolve_positions(indices, len(self), self.path)[0] if len(indices) else []
+        if not len(indices):
+            return []
+        numbers, _ = resolve_positions(indices, len(self), self.path)
         # Arrow's take() would copy the whole table.
-        return [self._table.slice(int(number), 1).to_pylist()[0] for number in numbers]
+        return [self._table.slice(number, 1).to_pylist()[0] for number in numbers.tolist()]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _ParquetRecords, (self.path,)

@@ -10,7 +10,7 @@ import pytest
 import zindex
 from zindex.building.executor import SerialExecutor
 from zindex.datasets.conversations.mock_conversations import MockSFTLowLevelDataset, open_mock
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 
 DRAWN = {"min_seq_len": 2, "max_seq_len": 9, "mean_seq_len": 5, "lognormal_sigma": 0.5}
 
@@ -22,10 +22,29 @@ def test_lengths_of_a_file(tmp_path: Path) -> None:
     assert [len(mock[i]) for i in range(len(mock))] == [1, 7, 8]
     assert mock[1].tolist() == [1, 2, 3, 4, 0, 1, 2]
     assert mock[4].tolist() == mock[1].tolist()
-    for content, message in [("a\nb\n", "but .*'b'"), ("a\n0\n", "got 0"), ("a\n", "got none")]:
+    damaged = {
+        "a\nb\n": "but .*'b'",
+        "a\n0\n": "got 0",
+        "a\n": "got none",
+        "a\ninf\n": "but cannot convert float infinity",
+    }
+    for content, message in damaged.items():
         path.write_text(content)
         with pytest.raises(SourceError, match=f"must hold lengths.*{message}"):
             MockSFTLowLevelDataset(mode="file", path=str(path))
+    path.unlink()
+    with pytest.raises(StoreNotFoundError, match=r"lengths\.csv must be a file of lengths"):
+        MockSFTLowLevelDataset(mode="file", path=str(path))
+
+
+@pytest.mark.parametrize("sequence_length", [1, 2, 3, 8])
+def test_lengths_that_nothing_is_said_of(
+    monkeypatch: pytest.MonkeyPatch, sequence_length: int
+) -> None:
+    monkeypatch.setattr(MockSFTLowLevelDataset, "size", 50)
+    lengths = open_mock(None, sequence_length).sequence_lengths
+    assert lengths.min() == max(1, sequence_length // 2)
+    assert lengths.max() <= sequence_length
 
 
 @pytest.mark.parametrize("kind", ["prefix", "store"])
@@ -58,6 +77,21 @@ def test_a_real_dataset_must_hold_tokens(write_corpus: Any) -> None:
         ({"mode": "distribution", **DRAWN, "typ": 1}, "none missing, typ unknown"),
         ({"mode": "distribution", **DRAWN, "type": "flat"}, "must be 'lognormal', got 'flat'"),
         ({"mode": "distribution", **DRAWN, "format": "x"}, "must be 'thd' or 'sbhd', got 'x'"),
+        *(
+            (
+                {"mode": "distribution", **DRAWN, name: value},
+                f"{name} of made-up .* must be a number of at least {lowest}, got {text}",
+            )
+            for name, value, lowest, text in [
+                ("min_seq_len", 0, 1, "0"),
+                ("min_seq_len", None, 1, "None"),
+                ("max_seq_len", 1, 2, "1"),
+                ("mean_seq_len", -3, 1, "-3"),
+                ("mean_seq_len", "5", 1, "'5'"),
+                ("lognormal_sigma", -1.0, 0, "-1.0"),
+                ("vocab_size", 0, 1, "0"),
+            ]
+        ),
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:

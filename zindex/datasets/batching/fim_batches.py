@@ -1,5 +1,6 @@
 """Fill in the middle: texts whose middle stands at their end, one by one and in batches."""
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -93,13 +94,15 @@ class TextCodec:
             found = [self.tokenizer.vocab.get(token)]
         else:
             found = library.tokens_to_ids([token])
-        if len(found) != 1 or not isinstance(found[0], (int, np.integer)):
+        try:
+            [number] = map(operator.index, found)
+        except (TypeError, ValueError):
             raise ConfigError(
                 f"{setting} must name one token of the tokenizer, got {token!r}, of which "
                 f"{type(self.tokenizer).__name__} makes {found!r}; add it to the tokenizer's "
                 "special tokens"
-            )
-        return int(found[0])
+            ) from None
+        return number
 
 
 class MiddleFiller:
@@ -136,6 +139,12 @@ class MiddleFiller:
             self.codec.find_id(extra_tokens[name], f"fim_extra_tokens[{name!r}]")
             for name in EXTRA_TOKENS
         ]
+        if len(set(ids[:3])) < 3:
+            raise ConfigError(
+                "the tokens prefix, middle and suffix of fim_extra_tokens must have ids of their "
+                f"own, got {ids[:3]}, as of tokens that {type(tokenizer).__name__} does not know; "
+                "add them to the tokenizer's special tokens"
+            )
         self.prefix, self.middle, self.suffix, self.pad, self.eod = ids
         self.rate = rate
         self.spm_rate = spm_rate

@@ -1,8 +1,10 @@
 """Made-up conversations of drawn, given or real lengths, for runs without data."""
 
 import json
+import math
 import os
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from zindex.building.source import is_store
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -38,14 +40,16 @@ class MockSFTLowLevelDataset:
         first line is a title; ``"verification"`` draws them and takes tokens of a real dataset.
     settings
         ``path`` of the file of lengths; ``data_path``, a ``.bin/.idx`` prefix or a Zarr corpus;
-        ``type``, which is ``"lognormal"``, ``min_seq_len``, ``max_seq_len``, ``mean_seq_len`` and
-        ``lognormal_sigma``, in tokens without the end token; ``format`` of samples, ``"thd"`` with
-        or ``"sbhd"`` without ``cu_seqlens``; ``vocab_size``, which ids stay below.
+        ``type``, which is ``"lognormal"``, ``min_seq_len``, ``max_seq_len`` and ``mean_seq_len``,
+        in tokens without the end token, and ``lognormal_sigma``; ``format`` of samples, ``"thd"``
+        with or ``"sbhd"`` without ``cu_seqlens``; ``vocab_size``, which ids stay below.
 
     Raises
     ------
     ConfigError
-        If a setting is missing or unknown.
+        If a setting is missing, unknown or out of range.
+    StoreNotFoundError
+        If there is no file of lengths.
     SourceError
         If the file holds something else than lengths of 1 and more.
     """
@@ -92,7 +96,7 @@ class MockSFTLowLevelDataset:
             )
 
     def _require(self, *names: str) -> None:
-        """Check that the settings are those of the mode, no more and no less."""
+        """Check that the settings that a mode needs are there, known ones, and in their range."""
         missing = [name for name in names if name not in self._settings]
         unknown = sorted(set(self._settings) - {*names, *_DEFAULTS, "path", "data_path"})
         if missing or unknown:
@@ -101,6 +105,17 @@ class MockSFTLowLevelDataset:
                 f"{', '.join(missing) or 'none'} missing, {', '.join(unknown) or 'none'} unknown; "
                 "mend the JSON of the mock dataset"
             )
+        ranges = {"min_seq_len": 1, "mean_seq_len": 1, "lognormal_sigma": 0, "vocab_size": 1}
+        given = dict(self._settings)
+        if self.vocab_size is not None:
+            given["vocab_size"] = self.vocab_size
+        for name, lowest in {**ranges, "max_seq_len": given.get("min_seq_len", 1)}.items():
+            value = given.get(name, lowest)
+            if not isinstance(value, Real) or not lowest <= value < math.inf:
+                raise ConfigError(
+                    f"{name} of made-up conversations must be a number of at least {lowest}, got "
+                    f"{value!r}; mend the JSON of the mock dataset"
+                )
 
     @cached_property
     def sequence_lengths(self) -> Int64Array:
@@ -145,12 +160,17 @@ class MockSFTLowLevelDataset:
 
 def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:
     """Return the numbers of a file with commas or line breaks between them, below its title."""
-    with open(path, encoding="utf-8") as file:
-        _, *lines = file.read().splitlines() or [""]
+    try:
+        with open(path, encoding="utf-8") as file:
+            _, *lines = file.read().splitlines() or [""]
+    except FileNotFoundError:
+        raise StoreNotFoundError(
+            f"{os.fspath(path)} must be a file of lengths, there is none; check the path"
+        ) from None
     fields = [field for line in lines for field in line.split(",") if field.strip()]
     try:
         lengths = np.array([int(float(field)) for field in fields], np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SourceError(
             f"{os.fspath(path)} must hold lengths below a title, one a line, but {error}; mend it"
         ) from error
@@ -200,9 +220,9 @@ def open_mock(spec: str | None, sequence_length: int) -> MockSFTLowLevelDataset:
         settings = {
             "mode": "distribution",
             "type": "lognormal",
-            "min_seq_len": sequence_length // 2,
+            "min_seq_len": max(1, sequence_length // 2),
             "max_seq_len": sequence_length,
-            "mean_seq_len": sequence_length // 4 * 3,
+            "mean_seq_len": max(1, sequence_length // 4 * 3),
             "lognormal_sigma": 1.1,
         }
     if not isinstance(settings, dict) or "mode" not in settings:
