@@ -18,9 +18,12 @@ import torch
 import torch.distributed as dist
 
 from tests.datasets import schedule_process
+from tests.datasets.conversations.speakers import make_config
 from zindex.datasets import data_schedule
 from zindex.datasets.balanced_context import BalancedCPScheduler
 from zindex.datasets.data_schedule import HybridCPDataLoaderWrapper
+from zindex.datasets.utils import Split
+from zindex.datasets.varlen_dataset import VarlenDataset
 from zindex.errors import ConfigError, SourceError
 
 CONFIG = SimpleNamespace(max_seqlen_per_dp_cp_rank=8)
@@ -140,6 +143,17 @@ def test_one_rank_gets_all(groups: Any) -> None:
     }
     assert list(samples[0]) == ["tokens"]
     assert ids == [[[1, 0]]]
+
+
+def test_samples_of_one_length_each_are_sub_samples(groups: Any) -> None:
+    texts: Any = ["abc", "abcdefg"]
+    dataset = VarlenDataset(texts, "p", range(2), None, Split.train, make_config())
+    wrapper = HybridCPDataLoaderWrapper(iter([dataset.__getitems__([0, 1])]), CONFIG, groups)
+    [(samples, _)] = list(wrapper)
+    assert samples is not None
+    for number, sample in samples.items():
+        assert list(sample) == ["tokens", "labels", "loss_mask", "position_ids"]
+        assert all(torch.equal(sample[name], dataset[number][name]) for name in sample)
 
 
 def test_ranks_without_data_get_none(groups: Any) -> None:

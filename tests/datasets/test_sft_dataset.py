@@ -241,7 +241,7 @@ def test_errors_tell_the_record(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=message):
             low_level[number]
     silent = open_dataset([[{"role": "user", "content": ""}]])
-    with pytest.raises(SourceError, match="record 0 of p must give tokens, it gives none"):
+    with pytest.raises(SourceError, match="record 0 of p: a record must give tokens, this"):
         silent[0]
     with pytest.raises(ConfigError, match="train of p must have records, got none"):
         open_dataset([])

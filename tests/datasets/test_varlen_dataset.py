@@ -161,6 +161,8 @@ def test_errors(tmp_path: Path) -> None:
     low_level = VarlenLowLevelDataset(write_records(tmp_path / "c.jsonl", [{"text": 3}]))
     with pytest.raises(SourceError, match=r"record 0 of .*c.jsonl: text .* must be a string"):
         low_level[0]
+    with pytest.raises(SourceError, match="record 1 of p: a text must be Unicode without lone"):
+        open_dataset(["a", "b\ud800"])[1]
     assert _select_converter(["text"])[1] == "pretrain-text"
 
 

@@ -13,7 +13,7 @@ from zindex.errors import ConfigError, SourceError
 __all__ = ["HybridCPDataLoaderWrapper"]
 
 # What tells of a packed sample as a whole, and is not cut along with it.
-_WHOLE = ("cu_seqlens", "batch_idx", "max_seqlen")
+_WHOLE = ("cu_seqlens", "batch_idx", "max_seqlen", "original_seq_len", "padded_seq_len")
 
 Sample = dict[str, torch.Tensor]
 
@@ -29,7 +29,8 @@ class HybridCPDataLoaderWrapper:
     ----------
     data_iterator
         Yields batches, lists of samples with ``cu_seqlens``; the other tensors of a sample have its
-        tokens along their first dimension. None where a rank gets its data from another one: steps
+        tokens along their first dimension. Samples without, such as those of ``VarlenDataset``,
+        are one sub-sample each. None where a rank gets its data from another one: steps
         give (None, None) there.
     config
         Its ``max_seqlen_per_dp_cp_rank`` is used: tokens of a sub-sample that one rank may hold.
@@ -241,12 +242,13 @@ class HybridCPDataLoaderWrapper:
         Parameters
         ----------
         batch
-            Samples with ``cu_seqlens``, of which repeated last values are only there for its shape.
+            Samples with ``cu_seqlens``, of which repeated last values are only there for its shape,
+            or of one sub-sample each.
         """
         parts = []
         for sample in batch:
-            bounds = sample["cu_seqlens"].tolist()
             cut = {name: value for name, value in sample.items() if _has_tokens(name, value)}
+            bounds = sample["cu_seqlens"].tolist() if "cu_seqlens" in sample else [0, _length(cut)]
             for start, stop in pairwise(bounds):
                 if stop > start:
                     parts.append({name: value[start:stop] for name, value in cut.items()})

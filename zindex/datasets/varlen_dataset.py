@@ -15,7 +15,13 @@ import torch
 from zindex.datasets.batching.sample_batch import Item, SampleBatch, resolve_positions
 from zindex.datasets.conversations.json_records import JsonRecords
 from zindex.datasets.conversations.mock_conversations import MockSFTLowLevelDataset, open_mock
-from zindex.datasets.conversations.packed_rows import IGNORE_INDEX, Encoded, as_ids, find_pad_ids
+from zindex.datasets.conversations.packed_rows import (
+    IGNORE_INDEX,
+    Encoded,
+    as_ids,
+    find_pad_ids,
+    telling_record,
+)
 from zindex.datasets.conversations.record_layouts import Messages
 from zindex.datasets.conversations.record_layouts import convert_instruction as _alpaca_to_messages
 from zindex.datasets.conversations.record_layouts import convert_messages as _messages_passthrough
@@ -25,6 +31,7 @@ from zindex.datasets.conversations.record_layouts import select_layout as _selec
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.text.text_checks import check_unicode
 
 __all__ = [
     "MockVarlenDataset",
@@ -136,10 +143,8 @@ class VarlenLowLevelDataset(SFTLowLevelDataset):
             converter, _ = _select_converter(_filled(record))
         except SourceError:
             converter = self._converter
-        try:
+        with telling_record(index, self.records.path):
             return converter(record)
-        except SourceError as error:
-            raise SourceError(f"record {index} of {self.records.path}: {error}") from error
 
 
 def _filled(record: dict[str, Any]) -> list[str]:
@@ -226,8 +231,11 @@ class VarlenDataset(SFTDataset):
         if not len(positions):
             return SampleBatch.of_items([])
         numbers, is_padding = resolve_positions(positions, len(self), f"{self._path}")
-        records = self._read_records(self._find_records(numbers))
-        items = [self._make_item(self._encode_record(record)) for record in records]
+        names = self._find_records(numbers)
+        items = []
+        for name, record in zip(names, self._read_records(names), strict=True):
+            with telling_record(name, self._path):
+                items.append(self._make_item(self._encode_record(record)))
         for i in np.flatnonzero(is_padding).tolist():
             items[i]["loss_mask"].zero_()
         return SampleBatch.of_items(items)
@@ -236,6 +244,7 @@ class VarlenDataset(SFTDataset):
         """Return a conversation, or a text, as ids and targets."""
         if not isinstance(record, str):
             return self._encode_conversation(record)
+        check_unicode(record)
         tokens = as_ids(self.config.tokenizer.tokenize(record))
         return Encoded(tokens, tokens)
 

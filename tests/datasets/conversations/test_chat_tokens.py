@@ -13,6 +13,7 @@ from zindex.datasets.conversations.chat_tokens import ChatTokens
 from zindex.datasets.sft_dataset import IGNORE_INDEX, SFTDataset
 from zindex.datasets.text_tokenizers import MegatronTokenizerText
 from zindex.datasets.utils import Split
+from zindex.datasets.varlen_dataset import VarlenDataset
 from zindex.errors import ConfigError, SourceError
 
 TEMPLATE = (
@@ -56,6 +57,21 @@ def test_a_dataset_takes_it_where_the_tokenizer_has_nothing(tokenizer: Any) -> N
     assert again["tokens"].tolist() == item["tokens"].tolist()
 
 
+def test_parts_of_text_are_one(tokenizer: Any) -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    messages = [TALK[0], {"role": "human", "content": parts}, TALK[2]]
+    assert ChatTokens(tokenizer).encode(messages)[0].tolist() == (
+        ChatTokens(tokenizer).encode(TALK)[0].tolist()
+    )
+
+
+@pytest.mark.parametrize("cls", [SFTDataset, VarlenDataset])
+def test_errors_tell_the_record(tokenizer: Any, cls: Any) -> None:
+    dataset = cls([TALK, TALK[:2]], "p", range(2), 2, Split.train, make_config(tokenizer))
+    with pytest.raises(SourceError, match="record 1 of p: a dialogue must have a message to"):
+        dataset.__getitems__([0, 1])
+
+
 def test_errors(tokenizer: Any) -> None:
     with pytest.raises(SourceError, match="a dialogue must have a message to train on"):
         ChatTokens(tokenizer).encode(TALK[:2])
@@ -64,6 +80,11 @@ def test_errors(tokenizer: Any) -> None:
     )
     with pytest.raises(ConfigError, match=message):
         ChatTokens(FakeTokenizer())
+    for content, wrong in ((None, "role and content"), ([{"type": "image"}], "parts of the type")):
+        with pytest.raises(SourceError, match=wrong):
+            ChatTokens(tokenizer).encode([{"role": "user", "content": content}, *TALK[2:]])
+    with pytest.raises(SourceError, match="must be Unicode without lone surrogates"):
+        ChatTokens(tokenizer).encode([{"role": "user", "content": "a\ud800"}, *TALK[2:]])
     tokenizer.chat_template = None
     with pytest.raises(ConfigError, match="got MegatronTokenizerText; give it one"):
         ChatTokens(tokenizer)

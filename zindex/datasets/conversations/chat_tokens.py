@@ -1,6 +1,5 @@
 """Conversations as ids by a chat template, for tokenizers that make none of conversations."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,10 @@ import numpy as np
 from zindex.datasets.conversations.packed_rows import IGNORE_INDEX, Encoded
 from zindex.errors import ConfigError
 from zindex.text.chat_template import open_template
-from zindex.text.conversations import Dialogue
+from zindex.text.conversations import RowReader
 from zindex.text.loss_masks import DialogueCutter
 from zindex.text.piece_encoder import PieceEncoder
+from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder
 from zindex.text.tokenizer_settings import TokenizerSettings
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
@@ -45,18 +45,23 @@ class ChatTokens:
         known = TokenizerSettings(library.special_tokens_map, {"default": template})
         opened = open_template(None, known)
         assert opened is not None  # there is a text
+        self._reader = RowReader()
         self._cutter = DialogueCutter(opened, ends=encoder.special_texts())
         self._encoder = PieceEncoder(encoder)
 
-    def encode(self, messages: Sequence[dict[str, Any]]) -> Encoded:
+    def encode(self, messages: list[dict[str, Any]]) -> Encoded:
         """Return a conversation as ids and targets.
 
         Raises
         ------
         SourceError
-            If nothing of it is to be learned, or the template refuses it.
+            If nothing of it is to be learned, a message has no content, or one other than text, or
+            the template refuses it.
         """
-        pieces = [piece for piece in self._cutter.cut(Dialogue(messages)) if piece.text]
+        dialogue = self._reader.read_dialogue({"messages": messages})
+        pieces = [piece for piece in self._cutter.cut(dialogue) if piece.text]
+        for piece in pieces:
+            check_unicode(piece.text)
         within = [number > 0 for number in range(len(pieces))]
         found = self._encoder.encode([piece.text for piece in pieces], within)
         targets = [

@@ -1,6 +1,7 @@
 """Rows of conversations: their tokens side by side, each with positions of its own."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -129,6 +130,15 @@ def pack_row(
     return Row(tokens, targets, positions, is_padding, [*starts, sequence_length])
 
 
+@contextmanager
+def telling_record(number: int, path: str | None) -> Iterator[None]:
+    """Say of errors which record they are about."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"record {number} of {path}: {error}") from error
+
+
 def make_conversation_batch(
     datasets: "Sequence[SFTDataset]",
     which: Int64Array,
@@ -163,18 +173,19 @@ def make_conversation_batch(
         numbers = member._find_records(positions[rows])
         records = member._read_records(numbers)
         for row, name, record in zip(rows.tolist(), numbers, records, strict=True):
-            packed = pack_row(
-                member._encode(record),
-                length,
-                member.padding_divisor,
-                pad,
-                member._num_kept_labels,
-            )
-            if len(packed.boundaries) < 2:
-                raise SourceError(
-                    f"record {name} of {member._path} must give tokens, it gives none; remove it "
-                    "or mend the tokenizer's chat template"
+            with telling_record(name, member._path):
+                packed = pack_row(
+                    member._encode(record),
+                    length,
+                    member.padding_divisor,
+                    pad,
+                    member._num_kept_labels,
                 )
+                if len(packed.boundaries) < 2:
+                    raise SourceError(
+                        "a record must give tokens, this one gives none; remove it or mend the "
+                        "tokenizer's chat template"
+                    )
             _fill(arrays, row, packed, pad)
     arrays["loss_mask"][is_padding] = 0.0
     return SampleBatch(tensors)
