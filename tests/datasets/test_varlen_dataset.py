@@ -5,10 +5,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from tests.datasets.conversations.speakers import EOD, PAD, Speaker, make_config, write_records
+from tests.datasets.conversations.speakers import (
+    EOD,
+    PAD,
+    Speaker,
+    draw_records,
+    make_config,
+    write_records,
+)
 from zindex.datasets import varlen_dataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.utils import Split
@@ -34,9 +42,9 @@ def open_dataset(low_level: Any, cls: Any = VarlenDataset, **settings: Any) -> A
 @pytest.mark.parametrize(
     ("record", "tokens", "labels", "loss"),
     [
-        (TALK, [0, 1, 2, PAD], [-100, 2, EOD, PAD], [0, 1, 1, 0]),
-        ("abc", [0, 1, 2, PAD], [1, 2, EOD, PAD], [1, 1, 1, 0]),
-        ("", [EOD, PAD, PAD, PAD], [EOD, PAD, PAD, PAD], [1, 0, 0, 0]),
+        (TALK, [0, 1, 2, EOD], [-100, 2, EOD, PAD], [0, 1, 1, 0]),
+        ("ab", [0, 1, EOD, PAD], [1, EOD, PAD, PAD], [1, 1, 0, 0]),
+        ("", [EOD, EOD, PAD, PAD], [EOD, PAD, PAD, PAD], [1, 0, 0, 0]),
         ("abcdefgh", list(range(8)), [*range(1, 8), EOD], [1] * 8),
         ("abcdefghijk", list(range(8)), [*range(1, 8), EOD], [1] * 8),
         (ANSWER, list(range(8)), [*range(1, 8), EOD], [1] * 8),
@@ -51,9 +59,43 @@ def test_samples_have_their_own_lengths(record: Any, tokens: Any, labels: Any, l
     assert item["loss_mask"].tolist() == loss
     assert item["position_ids"].tolist() == list(range(len(tokens)))
     assert item["padded_seq_len"].tolist() == [len(tokens)]
-    assert item["original_seq_len"].tolist() == [len(tokens) - tokens.count(PAD)]
+    assert item["original_seq_len"].tolist() == [len(labels) - labels.count(PAD)]
     kinds = [torch.int64, torch.int64, torch.float32, torch.int64, torch.int32, torch.int32]
     assert [value.dtype for value in item.values()] == kinds
+
+
+def make_plainly(record: Any, length: int, divisor: int) -> list[list[int]]:
+    """Return tokens, labels, loss and lengths, step by step as Megatron's rules say."""
+    speaker = Speaker()
+    if isinstance(record, str):
+        tokens = targets = speaker.tokenize(record)
+    else:
+        tokens, targets = speaker.tokenize_conversation(record, True, False)
+    ids, goals = list(tokens), list(targets)
+    if not ids or ids[-1] != EOD:
+        ids, goals = [*ids, EOD], [*goals, EOD]
+    if len(ids) == 1:
+        ids, goals = [EOD, EOD], [EOD, EOD]
+    if len(ids) > length + 1:
+        ids, goals = [*ids[:length], EOD], [*goals[:length], EOD]
+    count = len(ids) - 1
+    padding = [PAD] * (-count % divisor)
+    ids, goals = [*ids, *padding], [*goals, *padding]
+    loss = [int(i < count and goal != -100) for i, goal in enumerate(goals[1:])]
+    return [ids[:-1], goals[1:], loss, [count], [len(ids) - 1]]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_samples_are_those_of_the_rules(number: int) -> None:
+    generator = np.random.default_rng(number)
+    length, context = int(generator.integers(2, 20)), int(generator.choice([1, 2, 4]))
+    records: list[Any] = [record["messages"][:7] for record in draw_records(number, 6)]
+    records += ["abcdefghijklmnopqrstuvwxyz"[: generator.integers(0, 25)] for _ in range(6)]
+    dataset = open_dataset(records, sequence_length=length, context_parallel_size=context)
+    names = ("tokens", "labels", "loss_mask", "original_seq_len", "padded_seq_len")
+    for record, item in zip(records, dataset.__getitems__(range(12)), strict=True):
+        expected = make_plainly(record, length, dataset.padding_divisor)
+        assert [item[name].tolist() for name in names] == expected
 
 
 @pytest.mark.filterwarnings("ignore:the pad token must have an id of its own")
@@ -68,7 +110,7 @@ def test_samples_of_one_length_to_compare_with() -> None:
     dataset = open_dataset(["abc"], varlen_sbhd_validation=True)
     item = dataset[0]
     assert list(item) == NAMES
-    assert item["tokens"].tolist() == [0, 1, 2, *[PAD] * 5]
+    assert item["tokens"].tolist() == [0, 1, 2, EOD, *[PAD] * 4]
     assert item["loss_mask"].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     message = "varlen_sbhd_validation pads samples to one length, which excludes"
     with pytest.raises(ConfigError, match=message):

@@ -168,7 +168,9 @@ class VarlenDataset(SFTDataset):
 
     Notes
     -----
-    Source: Megatron-LM, ``megatron.training.datasets.varlen_dataset``.
+    Source: Megatron-LM, ``megatron.training.datasets.varlen_dataset``. Difference: there, a record
+    of ``sequence_length + 1`` tokens without an end of document makes a sample of as many, one more
+    than fit; here its last token becomes the end of document, as in longer ones.
     """
 
     @staticmethod
@@ -259,7 +261,7 @@ class VarlenDataset(SFTDataset):
         if not is_wide:
             padded *= self.padding_divisor
         item = {
-            "tokens": _pad(tokens[:-1], padded, pad.token),
+            "tokens": _pad(tokens[:padded], padded, pad.token),
             "labels": _pad(targets[1:], padded, pad.label),
             "loss_mask": _pad((targets[1:] != IGNORE_INDEX).astype(np.float32), padded, 0),
             "position_ids": torch.arange(padded),

@@ -104,8 +104,8 @@ def pack_row(
     Notes
     -----
     Law: what does not fit is cut off, and then the last label is padding, or what
-    ``num_kept_labels`` keeps; padding behind the last
-    conversation belongs to it. Source: Megatron-LM, ``SFTDataset.__getitem__``.
+    ``num_kept_labels`` keeps; padding behind the last conversation belongs to it.
+    Source: Megatron-LM, ``SFTDataset.__getitem__``.
     """
     width = sequence_length + 1
     tokens = np.full(width, pad.token, np.int64)
