@@ -1,17 +1,20 @@
 """Stored mappings equal those in memory, on any grid, executor, after any interruption."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from zindex.building import mapping_tasks as tasks_module
 from zindex.building import sentence_mapping as module
 from zindex.building.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.building.mapping_arrays import compute_mapping, open_mapping_arrays, plan_mapping
 from zindex.building.mapping_tasks import SentenceSource
 from zindex.building.sentence_mapping import build_mapping
-from zindex.building.source import open_source
+from zindex.building.source import LengthSource, open_source
 from zindex.errors import PlanError
 from zindex.formats.idx_writer import write_index
 from zindex.store.layout import ChunkGrid
@@ -173,6 +176,44 @@ def test_a_build_that_dies_goes_on_where_it_was(
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
     found = build(plan, source, tmp_path / "cut", _Dying(0))
     assert found.num_written == 0
+
+
+def test_killed_builds_leave_the_bytes_of_one(tmp_path: Path, source: SentenceSource) -> None:
+    """But for the unfinished files of writers that were killed, which a verification names."""
+    command = [sys.executable, "-m", "tests.building.kill_mapping", source.sentences.path]
+    done = subprocess.run(
+        [*command, str(tmp_path)], check=True, stdout=subprocess.PIPE, text=True, timeout=200
+    )
+    assert int(done.stdout) > 5
+    found = files_of(tmp_path / "cut")
+    left = {name for name in found if name.endswith(".partial")}
+    assert left
+    kept = {name: content for name, content in found.items() if name not in left}
+    assert kept == files_of(tmp_path / "whole")
+    (root,) = (tmp_path / "cut").iterdir()
+    report = verify_store(root)
+    assert report.is_sound
+    assert sum("is what a stopped build left" in note for note in report.notes) == len(left)
+
+
+@pytest.mark.parametrize("name", ["drawn", "keyed", "blocks"])
+def test_few_sentences_are_held_at_a_time(
+    tmp_path: Path, source: SentenceSource, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Partitions have as many documents each, however long those are."""
+    plan = make_plan(source, **PLANS[name] | {"partition_length": 1 << 20})
+    expected = compute(plan, source)
+    longest = max(COUNTS)
+    read = LengthSource.lengths
+
+    def measured(self: LengthSource, start: int, stop: int) -> Any:
+        assert stop - start <= longest
+        return read(self, start, stop)
+
+    monkeypatch.setattr(LengthSource, "lengths", measured)
+    monkeypatch.setattr(tasks_module, "_RUN_LENGTH", 1)
+    store = build(plan, source, tmp_path).store
+    assert np.array_equal(np.asarray(open_mapping_arrays(store).sample_index), expected)
 
 
 def test_documents_without_samples_are_named(tmp_path: Path, source: SentenceSource) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.building.any_corpus import AnyCorpus, SequenceIndex
+from zindex.building.corpora.any_corpus import AnyCorpus, SequenceIndex
 from zindex.building.corpora.remote_pair import RemotePair, open_remote_pair
 from zindex.building.executor import Executor, open_executor, run_builds
 from zindex.building.progress import open_progress

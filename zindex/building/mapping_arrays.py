@@ -254,8 +254,8 @@ def compute_mapping(
     epochs = map_epochs(
         scan,
         plan.rule,
-        num_epochs=1 if plan.num_wanted is None else None,
-        num_wanted=max(1, plan.num_wanted or 1),
+        num_epochs=1 if plan.num_requested is None else None,
+        num_wanted=plan.num_requested or 1,
     )
     if not epochs:
         return np.empty((0, 3 if plan.kind == "sentences" else 4), plan.row_dtype)

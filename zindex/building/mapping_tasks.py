@@ -4,9 +4,9 @@ A scan is quick and its result large, so samples are not held between the count 
 they go to: they are scanned again there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from zindex.building.source import LengthSource
 from zindex.kernels.mersenne64 import seed_state64, shuffle_rows64
 from zindex.kernels.random_draws import MEMORY_LENGTH, seed_draws
 from zindex.kernels.sentence_mapping import ScanRule, scan_sentences, skip_targets
-from zindex.plan.sentence_mapping import MappingPlan
+from zindex.plan.sentence_mapping import PARTITION_LENGTH, MappingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.objects import Place
 from zindex.store.open import Store
@@ -26,6 +26,11 @@ from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 UInt32Array = npt.NDArray[np.uint32]
+UInt64Array = npt.NDArray[np.uint64]
+
+# Sentences, and documents, that are held at a time, or one document; more than a partition has if
+# documents are alike.
+_RUN_LENGTH = 2 * PARTITION_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,42 @@ def seed_targets(seed: int) -> UInt32Array:
     return memory
 
 
+def seed_order(seed: int) -> UInt64Array:
+    """Return the generator of Megatron's shuffle before its first draw."""
+    # Megatron adds one to an int32, and the largest becomes the smallest.
+    return seed_state64((seed + 1 + 2**31) % 2**32 - 2**31)
+
+
+class _Documents(NamedTuple):
+    """Consecutive documents with what a scan needs of them."""
+
+    first: int
+    #: Shape (documents + 1,), int64: sentences at which they start, and at last end.
+    bounds: Int64Array
+    #: Shape (sentences,), int32, tokens.
+    lengths: AnyArray
+    #: Shape (documents,), int32, tokens of each title.
+    titles: AnyArray | None
+
+
+def _read_documents(
+    source: SentenceSource, first: int, last: int, most: int
+) -> Iterator[_Documents]:
+    """Give documents ``[first, last)``, so many and so many sentences at most at a time."""
+    while first < last:
+        bounds = source.bounds(first, min(last, first + most))
+        count = max(1, int(np.searchsorted(bounds, bounds[0] + most, side="right")) - 1)
+        bounds = bounds[: count + 1]
+        lengths = source.sentences.lengths(int(bounds[0]), int(bounds[-1]))
+        titles = None if source.titles is None else source.titles.lengths(first, first + count)
+        yield _Documents(first, bounds, lengths, titles)
+        first += count
+
+
 def scan_partitions(
     plan: MappingPlan, source: SentenceSource, start: int, stop: int, memory: UInt32Array | None
-) -> Iterator[tuple[AnyArray, int]]:
-    """Give the samples of each of some partitions, and the targets drawn for it.
+) -> Iterator[tuple[int, AnyArray, int]]:
+    """Give the samples of some partitions, in order.
 
     Parameters
     ----------
@@ -64,27 +101,33 @@ def scan_partitions(
         Partitions, half-open.
     memory
         The generator at the first of them, where targets are drawn in order; advanced.
+
+    Yields
+    ------
+    partition, samples, drawn
+        A partition, some or all of its samples, and the targets drawn for them: partitions that
+        hold more sentences than most do come in several parts, so that none needs much memory.
     """
-    held: tuple[int, Int64Array, AnyArray, AnyArray | None] | None = None
+    held: _Documents | None = None
     for partition in range(start, stop):
         epoch, first, last = plan.partition_bounds(partition)
-        if held is None or held[0] != first:
-            bounds = source.bounds(first, last)
-            lengths = source.sentences.lengths(int(bounds[0]), int(bounds[-1]))
-            titles = None if source.titles is None else source.titles.lengths(first, last)
-            held = (first, bounds, lengths, titles)
-        _, bounds, lengths, titles = held
-        yield scan_sentences(
-            bounds,
-            lengths,
-            plan.rule,
-            memory=memory if plan.is_chained else None,
-            key=None if plan.repeats or plan.is_chained else plan.target_key(epoch),
-            titles=titles,
-            # Megatron numbers the documents of a split; keys are of those of the corpus.
-            first_document=first - (plan.start if plan.kind == "blocks" else 0),
-            dtype=plan.row_dtype,
-        )
+        if held is not None and (held.first, held.first + len(held.bounds) - 1) == (first, last):
+            runs: Iterable[_Documents] = (held,)  # an epoch of one partition, once more
+        else:
+            runs = _read_documents(source, first, last, _RUN_LENGTH)
+        for held in runs:
+            samples, drawn = scan_sentences(
+                held.bounds,
+                held.lengths,
+                plan.rule,
+                memory=memory if plan.is_chained else None,
+                key=None if plan.repeats or plan.is_chained else plan.target_key(epoch),
+                titles=held.titles,
+                # Megatron numbers the documents of a split; keys are of those of the corpus.
+                first_document=held.first - (plan.start if plan.kind == "blocks" else 0),
+                dtype=plan.row_dtype,
+            )
+            yield partition, samples, drawn
 
 
 def count_partitions(
@@ -101,9 +144,10 @@ def count_partitions(
     """
     # Arguments of tasks may be shared.
     memory = None if memory is None else memory.copy()
-    scans = scan_partitions(plan, source, start, stop, memory)
-    counts = [(len(rows), drawn) for rows, drawn in scans]
-    return np.array(counts, np.int64).reshape(-1, 2), memory
+    counts = np.zeros((stop - start, 2), np.int64)
+    for partition, samples, drawn in scan_partitions(plan, source, start, stop, memory):
+        counts[partition - start] += len(samples), drawn
+    return counts, memory
 
 
 def compute_rows(
@@ -131,7 +175,7 @@ def compute_rows(
     if plan.is_chained:
         memory = seed_targets(plan.seed)
         skip_targets(memory, drawn)
-    for rows, _ in scan_partitions(plan, source, first, last, memory):
+    for _, rows, _ in scan_partitions(plan, source, first, last, memory):
         copy_overlap(rows, sample, values, start)
         sample += len(rows)
     return values
@@ -152,7 +196,7 @@ def store_row_shard(
 def shuffle_mapping(plan: MappingPlan, num_samples: int, dtype: npt.DTypeLike) -> AnyArray:
     """Return Megatron's order of the samples of all epochs: shape (num_samples,)."""
     samples: AnyArray = np.arange(num_samples, dtype=dtype)
-    shuffle_rows64(samples, seed_state64(plan.seed + 1))
+    shuffle_rows64(samples, seed_order(plan.seed))
     return samples
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from zindex.building.any_corpus import AnyCorpus
 from zindex.building.convert import open_pair, plan_corpus, write_corpus
+from zindex.building.corpora.any_corpus import AnyCorpus
 from zindex.building.corpora.find_sources import find_sources
 from zindex.building.corpora.joined_corpus import JoinedCorpus, StoreCorpus
 from zindex.building.corpora.remote_pair import RemotePair

@@ -143,7 +143,7 @@ def find_sample_starts(plan: MappingPlan, starts: Int64Array) -> Int64Array:
     if not plan.repeats:
         return np.ascontiguousarray(starts[:: plan.partitions_per_epoch, 0])
     num_rows = int(starts[-1, 0])
-    num_epochs = max(1, -(-(plan.num_wanted or 1) // num_rows))
+    num_epochs = max(1, -(-(plan.num_requested or 1) // num_rows))
     return np.arange(num_epochs + 1) * num_rows
 
 
@@ -168,7 +168,7 @@ class _MappingTasks:
         """Scan epoch after epoch until there are enough samples; return where partitions start."""
         plan, per_epoch = self.plan, self.plan.partitions_per_epoch
         starts, num_epochs = np.zeros((1, 2), np.int64), 1
-        wanted = None if plan.repeats else plan.num_wanted
+        wanted = None if plan.repeats else plan.num_requested
         memory = seed_targets(plan.seed) if plan.is_chained else None
         while True:
             counts, memory = await self._count(len(starts) - 1, num_epochs * per_epoch, memory)

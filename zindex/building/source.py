@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.building.any_corpus import SequenceIndex
+from zindex.building.corpora.any_corpus import SequenceIndex
 from zindex.errors import StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.plan.index_plan import SourceFacts

@@ -8,7 +8,8 @@ import pytest
 
 from tests.conftest import WriteCorpus
 from zindex.building.convert import Corpus, convert
-from zindex.building.corpora.joined_corpus import JoinedCorpus, StoreCorpus, cut_span
+from zindex.building.corpora.joined_corpus import JoinedCorpus, StoreCorpus
+from zindex.building.corpora.parted_corpus import cut_span
 from zindex.building.executor import SerialExecutor
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import read_index

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.corpora.joined_corpus import cut_span
+from zindex.building.corpora.parted_corpus import PartedCorpus
 from zindex.building.corpora.text_documents import EncodedSegment
 from zindex.errors import NotReadyError
 from zindex.store.objects import Place
@@ -17,10 +17,8 @@ from zindex.store.scratch import read_note, read_stream, stored_nbytes, write_no
 _TABLE = "corpus"
 
 
-class EncodedCorpus:
+class EncodedCorpus(PartedCorpus):
     """The sequences, documents and tokens of all segments by position.
-
-    It is at once the ``index`` and the ``tokens`` that a conversion asks for.
 
     Parameters
     ----------
@@ -66,72 +64,21 @@ class EncodedCorpus:
         """Where the tokens are."""
         return str(self.root)
 
-    @property
-    def index(self) -> "EncodedCorpus":
-        """Sequences and documents: this object."""
-        return self
-
-    @property
-    def tokens(self) -> "EncodedCorpus":
-        """Tokens by position: this object."""
-        return self
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all sequences."""
-        return self._tokens[-1]
-
-    @property
-    def num_sequences(self) -> int:
-        """Stored runs of tokens."""
-        return self._sequences[-1]
-
-    @property
-    def num_documents(self) -> int:
-        """Documents."""
-        return self._documents[-1]
-
-    @property
-    def bin_nbytes(self) -> int:
-        """Bytes of all tokens."""
-        return self.num_tokens * self.dtype.itemsize
-
-    def sequence_lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """Return the tokens of sequences ``[start, stop)``, int32."""
-        out = np.empty(stop - start, np.int32)
-        for number, first, last, place in cut_span(self._sequences, start, stop):
-            out[place : place + last - first] = self._read(number, 1, first, last)
-        return out
-
-    def sequence_pointers(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the byte offsets of sequences ``[start, stop)``, int64."""
-        out = np.empty(stop - start, np.int64)
-        for number, first, last, place in cut_span(self._sequences, start, stop):
-            starts = _starts(self._read(number, 1, 0, last)) + self._tokens[number]
-            out[place : place + last - first] = starts[first:last] * self.dtype.itemsize
-        return out
-
-    def document_indices(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return entries ``[start, stop)`` of the document indices, int64."""
-        out = np.full(stop - start, self.num_sequences, np.int64)
-        for number, first, last, place in cut_span(self._documents, start, stop):
-            starts = _starts(self._read(number, 2, 0, last)) + self._sequences[number]
-            out[place : place + last - first] = starts[first:last]
-        return out
-
     def sequence_modes(self, start: int, stop: int) -> npt.NDArray[np.int8]:
         """Return zeros: texts have no modes."""
         return np.zeros(stop - start, np.int8)
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> npt.NDArray[Any]:
-        """Return ``count`` items from byte ``offset`` of the tokens."""
-        nbytes, itemsize = count * np.dtype(dtype).itemsize, self.dtype.itemsize
-        start, stop = offset // itemsize, -(-(offset + nbytes) // itemsize)
-        out = np.empty(stop - start, self.dtype)
-        for number, first, last, place in cut_span(self._tokens, start, stop):
-            self._fill(number, 0, first, out[place : place + last - first])
-        skipped = offset - start * itemsize
-        return out.view(np.uint8)[skipped : skipped + nbytes].view(dtype)
+    def _part_lengths(self, number: int, start: int, stop: int) -> npt.NDArray[np.int32]:
+        return self._read(number, 1, start, stop)
+
+    def _part_pointers(self, number: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        return _starts(self._read(number, 1, 0, stop))[start:] * self.dtype.itemsize
+
+    def _part_documents(self, number: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        return _starts(self._read(number, 2, 0, stop))[start:]
+
+    def _fill_tokens(self, number: int, start: int, out: npt.NDArray[Any]) -> None:
+        self._fill(number, 0, start, out)
 
     def _read(self, number: int, stream: int, start: int, stop: int) -> npt.NDArray[Any]:
         """Return elements of one stream of a segment: 1 lengths, 2 sequences of documents."""

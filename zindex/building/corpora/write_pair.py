@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zindex.building.any_corpus import SequenceIndex, TokenSpans
+from zindex.building.corpora.any_corpus import SequenceIndex, TokenSpans
 from zindex.building.executor import Executor, run_together
 from zindex.errors import StoreError
 from zindex.formats.idx_writer import IdxStreamWriter
