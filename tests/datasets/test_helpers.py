@@ -38,8 +38,8 @@ def test_numbers_out_of_range_are_named():
         build_mapping(BOUNDS, LENGTHS, 1, 100, 1, 0, 42, False, 1)
     with pytest.raises(ConfigError, match=r"share of short ones in \[0, 1\], got 10 and 1\.5"):
         build_mapping(BOUNDS, LENGTHS, 1, 100, 10, 1.5, 42, False, 1)
-    with pytest.raises(ConfigError, match=r"a seed in .* got 2147483647 and 100"):
-        build_mapping(BOUNDS, LENGTHS, 1, 100, 10, 0, 2**31 - 1, False, 1)
+    with pytest.raises(ConfigError, match=r"a seed in .* got 2147483648 and 100"):
+        build_mapping(BOUNDS, LENGTHS, 1, 100, 10, 0, 2**31, False, 1)
     with pytest.raises(ConfigError, match=r"runs of the 4 sentences, got bounds from 0 to 8"):
         build_mapping(BOUNDS, LENGTHS[:4], 1, 100, 10, 0, 1, False, 1)
     with pytest.raises(ConfigError, match=r"each of the 3 documents, got 10 and 2"):
@@ -55,6 +55,21 @@ def test_a_blend_fills_the_arrays_it_is_given():
     build_exhaustive_blending_indices(datasets, numbers, np.array([3, 1, 4]), 3)
     assert datasets.tolist() == [2, 0, 1, 2, 0, 2, 0, 2]
     assert numbers.tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [([2.0, 1.0], [0] * 8), ([0.0, 0.0], [0, 1] * 4), ([0.5, 0.25, 0.0, 0.25], [0, 1, 3, 0] * 2)],
+)
+def test_weights_that_are_no_shares(weights, expected):
+    """As Megatron Core's helpers gave them."""
+    datasets, numbers = np.empty(8, np.int16), np.empty(8, np.int64)
+    build_blending_indices(datasets, numbers, np.array(weights), len(weights), 8, False)
+    assert datasets.tolist() == expected
+    seen = [expected[:position].count(which) for position, which in enumerate(expected)]
+    assert numbers.tolist() == seen
+    with pytest.raises(PlanError, match=r"weights must be finite .* got \[nan  1\.\]"):
+        build_blending_indices(datasets, numbers, np.array([np.nan, 1.0]), 2, 8, False)
 
 
 def test_large_corpora_get_int64():

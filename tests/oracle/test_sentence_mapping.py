@@ -50,7 +50,7 @@ def draw_settings(rng):
         most,
         target,
         share,
-        int(rng.choice([1, 42, 1234, 2**31 - 2])),
+        int(rng.choice([1, 42, 1234, 2**31 - 2, 2**31 - 1])),
         rng.integers(1, 4),
     )
 
@@ -89,6 +89,17 @@ def test_sample_indices_equal_megatron_cores(theirs):
                 for name in ("build_sample_idx_int32", "build_sample_idx_int64"):
                     expected = getattr(theirs, name)(*wanted)
                     assert_same(getattr(helpers, name)(*wanted), expected, seed)
+
+
+def test_blends_by_any_weights_equal_megatron_cores(theirs):
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        weights = rng.choice([0, 0.1, 0.25, 0.5, 1, 1.5, -1], int(rng.integers(1, 6)))
+        both = [(np.zeros(40, np.int16), np.zeros(40, np.int64)) for _ in range(2)]
+        for module, arrays in zip((helpers, theirs), both, strict=True):
+            module.build_blending_indices(*arrays, weights, len(weights), 40, False)
+        for ours, expected in zip(*both, strict=True):
+            assert_same(ours, expected, weights)
 
 
 def compare_stored(theirs, folder, seed):

@@ -104,8 +104,13 @@ class MappingPlan:
                 "short_sequence_probability must be in [0, 1], got "
                 f"{self.short_sequence_probability}"
             )
-        # Megatron's seed is an int32, and the one after it seeds the shuffle.
-        high = 2**31 - 1 if self.order == "megatron" else 2**63
+        if self.num_requested is not None and self.num_requested < 1:
+            raise ConfigError(
+                f"num_requested must be at least 1, got {self.num_requested}; give None for one "
+                "epoch, and map nothing where nothing is wanted"
+            )
+        # Megatron's seed is an int32.
+        high = 2**31 if self.order == "megatron" else 2**63
         if not 0 <= self.seed < high:
             raise ConfigError(f"seed must be in [0, {high}), got {self.seed}; choose another")
         if self.kind == "blocks":
@@ -157,11 +162,6 @@ class MappingPlan:
         return self.stop_sentence - self.first_sentence
 
     @property
-    def num_wanted(self) -> int | None:
-        """Samples wanted at least; None means one epoch."""
-        return self.num_requested
-
-    @property
     def partitions_per_epoch(self) -> int:
         """Runs of documents of one epoch that are scanned by themselves."""
         return max(1, min(self.num_documents, self.num_sentences // self.partition_length))
@@ -209,7 +209,7 @@ class MappingPlan:
             "min_num_sentences": self.min_num_sentences,
             "short_sequence_probability": self.short_sequence_probability,
             "partition_length": self.partition_length,
-            "num_wanted": self.num_wanted,
+            "num_wanted": self.num_requested,
             "seed": self.seed,
         }
 
@@ -261,7 +261,7 @@ class MappingPlan:
     def estimated_layouts(self) -> tuple[ArrayLayout, ...]:
         """How a mapping would be stored if a sample were eight sentences."""
         per_epoch = max(1, self.num_sentences // 8)
-        num_epochs = -(-(self.num_wanted or 1) // per_epoch)
+        num_epochs = -(-(self.num_requested or 1) // per_epoch)
         scanned = 1 if self.repeats else num_epochs
         sizes = (scanned * self.partitions_per_epoch, scanned * per_epoch)
         return self.layouts(*sizes, num_epochs * per_epoch)
