@@ -121,6 +121,10 @@ def test_tokenizer_without_special_tokens() -> None:
         assert make(Bare())._pad_token_id == -1
 
 
+def test_ranges_keep_their_step() -> None:
+    assert make(indices=range(2, -1, -2)).indices.tolist() == [2, 0]
+
+
 @pytest.mark.parametrize("indices", [range(1, 3), np.array([1, 2], np.int32)])
 def test_consecutive_indices_are_not_held(indices: Any) -> None:
     dataset = make(indices=indices)

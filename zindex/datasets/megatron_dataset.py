@@ -113,7 +113,8 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         """Shape (documents,): what the split holds; made anew at each use if it is a range."""
         if isinstance(self._indices, range):
             dtype = np.int32 if self._indices.stop <= np.iinfo(np.int32).max else np.int64
-            return np.arange(self._indices.start, self._indices.stop, dtype=dtype)
+            found = self._indices
+            return np.arange(found.start, found.stop, found.step, dtype=dtype)
         return self._indices
 
     @indices.setter
