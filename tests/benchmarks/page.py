@@ -28,6 +28,7 @@ END = "<!-- measured: end -->"
 _ORDER = (
     *("bench_trillions", "bench_build", "bench_blend", "bench_kernels", "bench_peers"),
     *("bench_memory", "bench_scaling", "bench_read", "bench_load", "bench_remote"),
+    *("bench_masked", "bench_mapping", "bench_tokenize"),
 )
 _README_FIGURE = "blend-cost"
 _OPENING = f"""# Benchmarks

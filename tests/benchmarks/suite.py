@@ -96,7 +96,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_tokenize",
         short="--megabytes 0.2 --runs 1 --contenders 'plain loop' 'zindex, 1 process, .bin/.idx'",
-        long="--megabytes 100 --runs 3",
+        long="--megabytes 25 --runs 3",
     ),
     Benchmark(
         "bench_read",
@@ -122,7 +122,12 @@ BENCHMARKS = (
     Benchmark(
         "bench_mapping",
         short="--documents 2000 --kinds 'short ones' --runs 1",
-        long="--documents 4e6 --runs 3",
+        long="--documents 2e6 --runs 3",
+    ),
+    Benchmark(
+        "bench_masked",
+        short="--documents 60 --samples 32 --seconds 0.02 --runs 1",
+        long="--documents 1e4 --seconds 1 --runs 3",
     ),
     Benchmark(
         "bench_ahead",
@@ -142,12 +147,12 @@ BENCHMARKS = (
     Benchmark(
         "bench_records",
         short="--records 200 --runs 1",
-        long="--records 2e5 --runs 3",
+        long="--records 1e5 --runs 3",
     ),
     Benchmark(
         "bench_keyed",
         short="--samples 256 --drawn 1e3 --runs 1",
-        long="--samples 32768 --batches 32 128 --drawn 1e3 1e7 1e9 --runs 3",
+        long="--samples 16384 --batches 32 128 --drawn 1e3 1e7 1e9 --runs 3",
     ),
     Benchmark(
         "bench_peers",

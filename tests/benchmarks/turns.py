@@ -113,6 +113,21 @@ def run_once(
     return figures
 
 
+def take_part(runs: list[Figures], part: str) -> list[Figures]:
+    """Return of each run the figures of one part of its work, where a process does several.
+
+    Examples
+    --------
+    >>> take_part([{"read/seconds": 2.0, "write/seconds": 3.0}], "write")
+    [{'seconds': 3.0}]
+    """
+    start = f"{part}/"
+    return [
+        {key.removeprefix(start): value for key, value in run.items() if key.startswith(start)}
+        for run in runs
+    ]
+
+
 def _run_here(module: str, options: list[str]) -> str:
     """Return what a module's ``main`` prints."""
     before, printed = sys.argv, io.StringIO()

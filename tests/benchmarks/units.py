@@ -65,7 +65,11 @@ def choose_unit(figure: str, values: Iterable[float]) -> Unit:
             return Unit(name, *_seconds(smallest, largest))
         case "ns" | "us" | "ms":
             sign = unit.replace("u", "µ")
-            per = f"{sign}/{words}" if words in ("sample", "element", "document") else sign
+            per = (
+                f"{sign}/{words}"
+                if words in ("sample", "sentence", "element", "document")
+                else sign
+            )
             return Unit("" if per != sign else name, per)
         case "percent":
             return Unit(name, "%")
