@@ -1,6 +1,7 @@
 """A mapping is the same from a pair, its Zarr store and memory; it is built when needed."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,26 @@ def test_a_split_knows_its_sentences(source: SentenceSource) -> None:
     assert named.source is facts
     with pytest.raises(PlanError, match=r"documents of \[0, 15\), got \[11, 16\)"):
         plan_mapping(source, range(11, 16), split="valid", max_sequence_length=9, seed=1)
+
+
+@pytest.mark.parametrize("name", ["keyed", "minimal", "minimal, repeated", "drawn once"])
+def test_each_epoch_has_each_sentence_once(
+    tmp_path: Path, source: SentenceSource, name: str
+) -> None:
+    """All but those of documents with a sentence that is too long."""
+    plan = make_plan(source, **PLANS[name])
+    needed = needed_mapping(plan, SentenceSource(source.sentences), str(tmp_path))
+    arrays = open_mapping_arrays(ensure_store(needed))
+    bounds = source.bounds(plan.start, plan.stop)
+    lengths = source.sentences.lengths(0, int(bounds[-1]))
+    expected = [
+        sentence
+        for start, stop in pairwise(bounds.tolist())
+        for sentence in range(start, stop)
+        if stop - start == 1 or lengths[start:stop].max() <= 512
+    ]
+    samples = arrays.find_samples(np.arange(len(arrays.shuffle_index))).tolist()
+    epochs = arrays.epochs_of(arrays.shuffle_index.take(np.arange(len(samples))))
+    for epoch in range(epochs[-1] + 1):
+        rows = [row for row, of in zip(samples, epochs, strict=True) if of == epoch]
+        assert sorted(k for start, stop, _ in rows for k in range(start, stop)) == expected
