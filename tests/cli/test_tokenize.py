@@ -89,7 +89,7 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
         (["--variable", "x=y"], "--variable x must have a value in JSON, got 'y': Expecting value"),
         (
             ["--append-eod", "<no>"],
-            "append_eod (--append-eod) needs the token '<no>', which Tokeni",
+            "append_eod (--append-eod) needs the token '<no>', which ",
         ),
         (["--chat-template", "none"], "chat_template (--chat-template) must be one of 'chatml', "),
     ],

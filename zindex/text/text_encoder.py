@@ -190,9 +190,10 @@ class TextEncoder:
                     found = getattr(self.tokenizer, name)(token)
         if found is None:
             sought = "an end of documents" if token is True else f"the token {token!r}"
+            owner = self.path or getattr(self.tokenizer, "path", type(self.tokenizer).__name__)
             raise ConfigError(
-                f"{what} needs {sought}, which {type(self.tokenizer).__name__} does not have; give "
-                "the id itself"
+                f"{what} needs {sought}, which {owner} does not name; give a token's text or id, or "
+                "False (none) to do without"
             )
         return int(found)
 

@@ -234,7 +234,7 @@ def test_an_empty_source(folder: Path, caplog: pytest.LogCaptureFixture) -> None
         settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "to": to}
         made = tokenize_corpus(folder / "none.jsonl", folder / to, **settings)
         assert (made.num_documents, made.num_tokens) == (0, 0)
-    assert "has no documents" in caplog.text
+    assert "has no tokens: its texts are empty" in caplog.text
     assert (folder / "bin.bin").read_bytes() == b""
 
 

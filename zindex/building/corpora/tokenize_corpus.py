@@ -343,8 +343,9 @@ class _Work:
             "num_sequences": corpus.num_sequences,
             "num_tokens": corpus.num_tokens,
         }
-        if not corpus.num_documents:
-            logger.warning("%s has no documents: its source has none, or damaged ones", self.root)
+        if not corpus.num_tokens:
+            target = str(self.root) if self.base is None else self.base
+            logger.warning("%s has no tokens: its texts are empty, damaged, or not there", target)
         if self.base is not None:
             with shown.step(f"{name}: write", -(-corpus.num_tokens // SPAN_TOKENS)) as advance:
                 facts = spec | {"num_skipped": num_skipped}
