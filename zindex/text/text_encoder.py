@@ -190,10 +190,11 @@ class TextEncoder:
                     found = getattr(self.tokenizer, name)(token)
         if found is None:
             sought = "an end of documents" if token is True else f"the token {token!r}"
-            owner = self.path or getattr(self.tokenizer, "path", type(self.tokenizer).__name__)
+            kind = type(self.tokenizer).__name__
+            owner: Any = self.path or getattr(self.tokenizer, "path", None) or kind
             raise ConfigError(
-                f"{what} needs {sought}, which {owner} does not name; give a token's text or id, or "
-                "False (none) to do without"
+                f"{what} needs {sought}, which {owner} does not name; give a token's text or id, "
+                "or False (none) to do without"
             )
         return int(found)
 
