@@ -30,6 +30,7 @@ def test_quickstart_ends_in_a_falling_loss(tmp_path: Path) -> None:
     assert "Warning" not in done.stderr
 
 
+@pytest.mark.slow
 def test_quickstart_says_when_the_loss_does_not_fall(tmp_path: Path) -> None:
     done = run_example(
         [sys.executable, "-c", "from zindex.cli import main; main()", "quickstart"],
