@@ -17,10 +17,8 @@ import numpy.typing as npt
 
 from zindex.building.mapping_arrays import MappingArrays, open_mapping_arrays
 from zindex.building.on_demand import Needed
-from zindex.building.source import is_store
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.gpt_index import STORED, index_folder
-from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.masking.mapping import (
     ComputedMapping,
     SentenceRules,
@@ -31,9 +29,8 @@ from zindex.datasets.masking.mapping import (
 from zindex.datasets.masking.plain_masks import Masked, mask_tokens
 from zindex.datasets.masking.vocabulary import Vocabulary, require_tokens
 from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.object_storage_utils import find_storage
 from zindex.datasets.text_dataset import TextDataset
-from zindex.datasets.utils import Split, log_single_rank
+from zindex.datasets.utils import log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
 from zindex.plan.sentence_mapping import MappingPlan
@@ -194,53 +191,12 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     config: MaskedWordPieceDatasetConfig
 
-    def __init__(
-        self,
-        indexed_dataset: Any,
-        dataset_path: str | None,
-        indexed_indices: npt.NDArray[np.integer[Any]] | range,
-        num_samples: int | None,
-        index_split: Split,
-        config: MaskedWordPieceDatasetConfig,
-    ) -> None:
-        super().__init__(
-            indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
-        )
-
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
         """Return the number of documents: masked datasets are split by documents."""
         if isinstance(low_level_dataset, ZarrIndexedDataset):
             return int(low_level_dataset.store.spec["num_documents"])
         return len(low_level_dataset.document_indices) - 1
-
-    @staticmethod
-    def build_low_level_dataset(
-        dataset_path: str, config: Any
-    ) -> IndexedDataset | ZarrIndexedDataset:
-        """Return the opened low-level dataset of a path.
-
-        Parameters
-        ----------
-        dataset_path
-            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair: it is told from
-            the files.
-        config
-            The configuration.
-
-        Raises
-        ------
-        SourceError, StoreError
-            If it is missing or damaged.
-        ConfigError
-            If it is a pair in object storage without ``object_storage_cache_path``.
-        """
-        storage = find_storage(dataset_path, config)
-        if storage is None and is_store(dataset_path):
-            return ZarrIndexedDataset(dataset_path)
-        return IndexedDataset(
-            dataset_path, mmap=config.mmap_bin_files, object_storage_config=storage
-        )
 
     @staticmethod
     def _key_config_attributes() -> list[str]:

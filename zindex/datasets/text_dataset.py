@@ -12,7 +12,6 @@ from zindex.building.on_demand import Needed
 from zindex.building.source import is_store
 from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_index import STORED, document_span
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
@@ -104,7 +103,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
 
     @staticmethod
     def build_low_level_dataset(
-        dataset_path: str, config: GPTDatasetConfig
+        dataset_path: str, config: Any
     ) -> IndexedDataset | ZarrIndexedDataset:
         """Return the opened low-level dataset of a path.
 
@@ -128,12 +127,14 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         if storage is None and is_store(dataset_path):
             return ZarrIndexedDataset(dataset_path, multimodal=False)
         counts = None
-        if config.sequences_per_dataset:
-            counts = config.sequences_per_dataset.get(dataset_path)
+        # Only configurations of GPT datasets have these two.
+        counted = getattr(config, "sequences_per_dataset", None)
+        if counted:
+            counts = counted.get(dataset_path)
             if counts is None:
                 raise ConfigError(
                     f"sequences_per_dataset must count {dataset_path}, it counts "
-                    f"{sorted(config.sequences_per_dataset)}; add it or leave all of them out"
+                    f"{sorted(counted)}; add it or leave all of them out"
                 )
         return IndexedDataset(
             dataset_path,
@@ -142,7 +143,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
             object_storage_config=storage,
             fast_cache_load=config.fast_cache_load,
             sequences_per_dataset=counts,
-            dtype_code=config.token_dtype_code,
+            dtype_code=getattr(config, "token_dtype_code", None),
         )
 
     def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
