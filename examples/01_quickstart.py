@@ -34,7 +34,7 @@ import zindex
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
-from zindex.report.plan_table import report_run
+from zindex.inspection.tables.plan_table import report_run
 
 SEED, SEQUENCE_LENGTH, BATCH_SIZE, SPLIT = 1234, 128, 16, "95,5,0"
 NUM_VALID = 6 * BATCH_SIZE
@@ -74,7 +74,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> tuple[int, Callable[..
         from tokenizers import ByteLevelBPETokenizer
     except ImportError:  # bytes are tokens too
         return 257, lambda batch: [[1 + byte for byte in text.encode()] for text in batch]
-    # Set, so that no warning comes when the DataLoader forks later.
+    # Avoids a warning when the DataLoader forks.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     model = ByteLevelBPETokenizer()
     model.train_from_iterator(
@@ -192,7 +192,7 @@ def show_progress() -> None:
     if not logger.handlers:
         logger.setLevel(logging.INFO)
         logger.addHandler(logging.StreamHandler())
-    # The builder logs its whole configuration, which stands below.
+    # The builder would log its whole configuration.
     logging.getLogger("zindex.datasets").setLevel(logging.WARNING)
 
 

@@ -19,9 +19,9 @@ import zindex
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-from zindex.report.plan_table import report_run
+from zindex.inspection.tables.plan_table import report_run
 
-quickstart = import_module("01_quickstart")  # the file beside this one
+quickstart = import_module("01_quickstart")  # in the same folder
 
 SEED, SEQUENCE_LENGTH, SPLIT = 1234, 128, "100,0,0"
 WEIGHTS = {"code": 0.7, "docstrings": 0.2, "reference": 0.1}
@@ -61,7 +61,7 @@ def open_blend(folder: Path, order: str, num_samples: int, vocab_size: int) -> B
 
 
 def check_blend(blend: BlendedDataset) -> None:
-    """Check that each dataset has its share, and that none of its samples comes twice."""
+    """Check that each dataset has its share, and that no sample is repeated."""
     datasets, samples = blend.dataset_index[:], blend.dataset_sample_index[:]
     for dataset, weight in enumerate(WEIGHTS.values()):
         drawn = np.sort(samples[datasets == dataset])
@@ -70,7 +70,7 @@ def check_blend(blend: BlendedDataset) -> None:
 
 
 def count_drawn(blend: BlendedDataset) -> npt.NDArray[np.int64]:
-    """Return how many samples of each dataset stand at the first 1, 2, ... positions."""
+    """Return the samples of each dataset in the first 1, 2, ... positions."""
     is_drawn = blend.dataset_index[:, None] == np.arange(len(WEIGHTS))
     return np.cumsum(is_drawn, axis=0, dtype=np.int64)
 
@@ -87,7 +87,7 @@ def print_shares(counts: dict[str, npt.NDArray[np.int64]]) -> None:
 
 
 def plot_shares(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
-    """Plot the share of each dataset over the run, one order beside the other."""
+    """Plot the share of each dataset over the run, both orders side by side."""
     import matplotlib as mpl
 
     mpl.use("Agg")

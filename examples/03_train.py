@@ -1,11 +1,11 @@
-"""Train on two ranks, kill the job, go on with one rank: the tokens are those of an unbroken run.
+"""Train on two ranks, kill the job, resume on one rank: the tokens equal an uninterrupted run.
 
     python examples/03_train.py
 
 The corpora and the small GPT are those of the quickstart. The same run is trained twice under
-``torchrun``: once on two ranks from beginning to end; and once on two ranks that are killed, from
-whose last checkpoint one rank goes on. Each rank notes down a digest of every sample that it
-trains on, so that both streams of tokens can be compared sample by sample.
+``torchrun``: once on two ranks from beginning to end, and once on two ranks that are killed, with
+one rank that resumes from their last checkpoint. Each rank writes a digest of every sample that it
+trains on, and both streams are compared sample by sample.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import zindex
 
-quickstart = import_module("01_quickstart")  # the file beside this one
+quickstart = import_module("01_quickstart")  # in the same folder
 
 SEED, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, CHECKPOINT_EVERY = 1234, 128, 16, 5
 WEIGHTS = {"code": 0.5, "docstrings": 0.3, "reference": 0.2}
@@ -67,7 +67,7 @@ def train(arguments: argparse.Namespace) -> None:
         model.module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         batches.load_state_dict(saved["loader"])
-        print(f"   rank {rank} of {num_ranks} goes on from {saved['loader']}", flush=True)
+        print(f"   rank {rank} of {num_ranks} resumes from {saved['loader']}", flush=True)
 
     with open(job / f"samples-{num_ranks}-{rank}.txt", "a", buffering=1) as samples:
         for batch in batches:

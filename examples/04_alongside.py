@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import zindex
 from zindex.cluster import alongside
 
-quickstart = import_module("01_quickstart")  # the file beside this one
+quickstart = import_module("01_quickstart")  # in the same folder
 
 NUM_NODES, RANKS_PER_NODE = 2, 2
 SEQUENCE_LENGTH, MICRO_BATCH_SIZE = 128, 4
@@ -32,7 +32,7 @@ WEIGHTS = {"code": 0.5, "docstrings": 0.3, "reference": 0.2}
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Build beside a job of several ranks, and train, as one of them."""
+    """Build and train in one rank of a job."""
     run = arguments.folder / "run.yaml"
     with alongside(arguments.folder / "cluster", threads=1) as cluster:
         building = cluster.begin_build(run)
@@ -159,7 +159,7 @@ def main() -> int:
     }
     (arguments.folder / "run.yaml").write_text(json.dumps(run, indent=2))
 
-    quickstart.say(2, f"Start {NUM_NODES} nodes of {RANKS_PER_NODE} ranks, a cluster beside them")
+    quickstart.say(2, f"Start {NUM_NODES} nodes of {RANKS_PER_NODE} ranks, with a cluster")
     codes = launch(arguments)
     if any(codes):
         sys.exit("".join((arguments.folder / f"node-{i}.txt").read_text() for i in range(2)))

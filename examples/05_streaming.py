@@ -3,10 +3,10 @@
     python examples/05_streaming.py
 
 The images are drawn here, and their captions say what is on them; the texts are Python's own
-language reference and standard library. A small model is trained on two ranks, its job goes on
+language reference and standard library. A small model is trained on two ranks, its job resumes
 with three, and ends on one, each time with another number of loader workers. At the end every
 sample of one epoch has been delivered, and none of them twice: the state says where each source
-was, whatever the loader workers had read ahead.
+was, for any number of prefetched samples.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader
 import zindex
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
 from zindex.errors import ConfigError
-from zindex.report.length_report import report_lengths
+from zindex.inspection.tables.length_report import report_lengths
 from zindex.streaming import (
     JsonlIterableDataset,
     MergedDataset,
@@ -48,12 +48,12 @@ from zindex.streaming import (
     to_state,
 )
 
-quickstart = import_module("01_quickstart")  # the file beside this one
+quickstart = import_module("01_quickstart")  # in the same folder
 
 CONFIG = Path(__file__).with_suffix(".yaml")
 SEED, BATCH_SIZE, EOD = 1234, 8, "<eod>"
 SEQUENCE_LENGTH, WIDTH = 128, 64  # the first as in the YAML file
-# Ranks and loader workers of each job, and its steps; the last one goes on to the end.
+# Ranks, loader workers and steps of each job; the last job runs to the end.
 JOBS = [(2, 2, 12), (3, 1, 12), (1, 0, None)]
 
 Sample = dict[str, Any]
@@ -203,7 +203,7 @@ def train(rank: int, job: int, folder: Path, vocab_size: int) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            state.update(to_state(batch))  # what this batch tells: so far training has come
+            state.update(to_state(batch))  # the progress of training up to this batch
             samples.writelines(f"{identify(sample)}\n" for sample in batch)
             if rank == 0 and (step == 1 or step % 12 == 0):
                 print(f"   step {step:3}  loss {loss.item():.3f}", flush=True)
@@ -229,15 +229,15 @@ def identify(sample: Sample) -> str:
 
 
 def read_epoch(dataset: MergedDataset) -> Counter[str]:
-    """Return the samples of all sources, read one after the other without any mixing."""
+    """Return the samples of all sources, read in turn without mixing."""
     found = Counter[str]()
-    for leaf in dataset.leaves():
-        source = leaf.dataset
-        if leaf.is_parted:
+    for each in dataset.sources():
+        source = each.dataset
+        if each.is_partitioned:
             samples = [one for part in range(source.num_parts) for one in source.read_part(part)]
         else:
             samples = [{**source[index], "__index__": index} for index in range(len(source))]
-        found.update(identify({**sample, "__datasetname__": leaf.name}) for sample in samples)
+        found.update(identify({**sample, "__datasetname__": each.name}) for sample in samples)
     return found
 
 
@@ -255,7 +255,7 @@ def show_advice(folder: Path) -> None:
     try:
         report.draw(folder / "lengths.svg")
         unpacked.draw(folder / "unpacked.svg")
-        print(f"   The same as pictures: {folder / 'lengths.svg'} and unpacked.svg beside it")
+        print(f"   The same as pictures: {folder / 'lengths.svg'} and unpacked.svg next to it")
     except ConfigError as error:
         print(f"   No pictures: {error}")
 

@@ -26,13 +26,13 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from torch import nn
 from torch.nn import functional
 
-from zindex.building.keyed.tokenize import describe_tokens, tokenize
+from zindex.ingest.keyed.tokenize import describe_tokens, tokenize
 from zindex.keyed import DatasetFactory
 from zindex.keyed.loader import keyed_loader
 from zindex.store.open import Store
 from zindex.store.record_reader import RecordReader
 
-quickstart = import_module("01_quickstart")  # the file beside this one
+quickstart = import_module("01_quickstart")  # in the same folder
 
 SEED, SEQUENCE_LENGTH, BATCH_SIZE, WIDTH, BETA = 1234, 96, 16, 96, 0.1
 # Of both stores the same records are held out: record i of each is about the same function.
@@ -128,7 +128,7 @@ class TinyChat(nn.Module):
         nn.init.zeros_(self.head.weight)  # the first loss is ln(vocab_size) exactly
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits of what comes after each token."""
+        """Return the logits of the next token at each position."""
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         logits: torch.Tensor = self.head(self.norm(self.blocks(x)))
         return logits

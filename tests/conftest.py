@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ import pytest
 from hypothesis import settings
 
 from zindex.formats.bin_writer import PairWriter
+from zindex.io import object_calls
+from zindex.io.objects import ObjectPath
+from zindex.store.chunk_cache import CACHE_NBYTES, cache
 
 # Kernels compile on first use and machines are shared, so no example has a deadline.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -74,3 +77,20 @@ def write_corpus(tmp_path: Path) -> WriteCorpus:
         return prefix
 
     return write
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
+    """A place in an empty store in memory; tests/cloud has stores that listen."""
+    store = pytest.importorskip("obstore.store", reason="needs the extra 'cloud'").MemoryStore()
+
+    def make_client(path: ObjectPath, *, writes: bool) -> Any:
+        return store
+
+    monkeypatch.setattr(object_calls, "_make_client", make_client)
+    object_calls.forget_clients()
+    cache.reset()
+    yield ObjectPath("s3", "memory", "store")
+    object_calls.forget_clients()
+    cache.set_limit(CACHE_NBYTES)
+    cache.reset()

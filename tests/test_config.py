@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,7 @@ def test_paths_are_taken_from_the_folder(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run.index == "/home/me/index"
 
 
-def test_samples_of_a_dataset_come_before_those_of_the_run() -> None:
+def test_samples_of_a_dataset_override_those_of_the_run() -> None:
     web, code = DatasetConfig("web"), DatasetConfig("code", {"train": 5})
     run = RunConfig((web, code), 8, samples={"train": 10, "valid": 2})
     assert [run.samples_of(web, split) for split in ("train", "valid", "test")] == [10, 2, None]
@@ -252,10 +251,8 @@ def test_a_file_that_is_no_configuration_is_not_read_whole(tmp_path: Path) -> No
     path = tmp_path / "corpus.bin"
     with open(path, "wb") as stream:
         stream.truncate(1 << 40)
-    started = time.monotonic()
     with pytest.raises(ConfigError, match=r"corpus.bin must be YAML of at most 4194304 bytes"):
         load_config(path)
-    assert time.monotonic() - started < 5
 
 
 def make_bomb(entry: str, *, num_levels: int) -> str:
@@ -268,12 +265,10 @@ def make_bomb(entry: str, *, num_levels: int) -> str:
 
 
 @pytest.mark.parametrize("entry", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merges"])
-def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, entry: str) -> None:
+def test_a_bomb_of_aliases_is_refused(tmp_path: Path, entry: str) -> None:
     path = write(tmp_path, make_bomb(entry, num_levels=12))
-    started = time.monotonic()
     with pytest.raises(ConfigError, match=r"must hold YAML: it may have at most 20 aliases"):
         load_config(path)
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("setting", ["datasets", "samples", "grid", "seed", "surplus", "packing"])
@@ -287,12 +282,10 @@ def test_large_values_are_shown_in_short(setting: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "a: " + "{a: " * 10_000, "- " * 50_000])
-def test_deep_nesting_is_refused_at_once(tmp_path: Path, content: str) -> None:
-    path = write(tmp_path, content)
-    started = time.monotonic()
+def test_deep_nesting_is_refused(tmp_path: Path, content: str) -> None:
+    """A parser that takes quadratic time would run into the timeout of the tests."""
     with pytest.raises(ConfigError, match=r"must hold YAML that is nested less deeply"):
-        load_config(path)
-    assert time.monotonic() - started < 5
+        load_config(write(tmp_path, content))
 
 
 def test_a_few_aliases_are_welcome(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``python -m zindex`` is the command ``zindex``, for launchers that start modules."""
+"""``python -m zindex`` runs the command ``zindex``, for launchers that start modules."""
 
 from zindex.cli import main
 

@@ -1,4 +1,4 @@
-"""The run's configuration: one YAML file, checked once, then trusted.
+"""The configuration of a run: one YAML file, checked when it is read.
 
 ::
 
@@ -12,26 +12,26 @@
       - corpora/web.zarr         # a Zarr store, or the prefix of a .bin/.idx pair
       - {path: corpora/code, samples: {train: 500000}}
 
-With shares the datasets become one blend per split. All carry the same kind of share::
+With shares, the datasets form one blend per split. All have the same kind of share::
 
     samples: {train: 1000000}    # of the blend; needed with weights
-    max_epochs: 4                # no dataset is seen more often in train
+    max_epochs: 4                # most epochs of a dataset in train
     shuffle: keyed               # or uniform; of the scalable order's blend
-    surplus: 0.005               # share of samples to build beyond what the weights ask for
+    surplus: 0.005               # share of extra samples to build beyond the weights
     datasets:
       - {path: corpora/web.zarr, weight: 0.7}
       - {path: corpora/code, weight: 0.3, max_epochs: 2}
       - {path: corpora/old, weight: 0}                   # left out
 
-``tokens: 1.5B`` (also 300M, 2e12) in the place of ``weight`` takes that many tokens of a dataset's
-train, ``epochs: 2.5`` passes over it that often; ``samples`` then says the size of the blend, or
-nothing: all that the budgets give. A split without samples is one epoch of every dataset::
+``tokens: 1.5B`` (also 300M, 2e12) instead of ``weight`` draws that many train tokens of a dataset,
+``epochs: 2.5`` that many epochs of it; ``samples`` is then the size of the blend, by default the
+sum of all budgets. A split without samples is one epoch of every dataset::
 
     blend: sizes                 # without shares: every sample of every dataset, one epoch
     samples: {train: 1000000}    # or the first so many of them
     datasets: [corpora/web.zarr, corpora/code]
 
-Samples may hold whole documents, by best fit, instead of a stream that is cut anywhere::
+Samples may be packed with whole documents, by best fit, instead of being cut from a stream::
 
     packing:
       max_documents: 256         # of a sample
@@ -49,10 +49,16 @@ from zindex.errors import ConfigError
 from zindex.formats.yaml_file import read_yaml
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.blend_sizes import BlendKind, BlendRequest
-from zindex.plan.index_plan import Order, Stored
-from zindex.plan.number import NumberName, check_number, parse_number
+from zindex.plan.build_plan import Order, Stored
 from zindex.plan.packing import PackingRules
-from zindex.plan.settings import check_keys, check_types, show
+from zindex.plan.settings import (
+    NumberName,
+    check_keys,
+    check_number,
+    check_types,
+    parse_number,
+    show,
+)
 from zindex.plan.split import (
     SPLIT_NAMES,
     Bookends,
@@ -61,7 +67,7 @@ from zindex.plan.split import (
 )
 from zindex.store.layout import ChunkGrid
 
-#: Samples wanted of a split: a number, or None for one epoch. A split that is not named gets one.
+#: Samples of a split: a number, or None for one epoch, which is also the default.
 SampleCounts = dict[str, int | None]
 ShareKind = Literal["weight", "tokens", "epochs"]
 
@@ -84,18 +90,18 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """One dataset of a run, with at most one kind of share in its blends."""
+    """One dataset of a run, with at most one kind of share."""
 
     path: str
-    #: Samples per split of a run without blends; None takes the run's.
+    #: Samples per split of a run without blends; None for the run's setting.
     samples: SampleCounts | None = None
-    #: Weight in the blends, in proportion to that of the others; 0 leaves the dataset out.
+    #: Weight in the blends, relative to the others; 0 leaves the dataset out.
     weight: float | None = None
-    #: Tokens that train takes of the dataset; 0 leaves it out.
+    #: Tokens of the dataset that train draws; 0 leaves it out.
     tokens: int | None = None
-    #: Epochs that train takes of the dataset; 0 leaves it out.
+    #: Epochs of the dataset that train draws; 0 leaves it out.
     epochs: float | None = None
-    #: Epochs of train beyond which the dataset is not drawn from; None takes the run's.
+    #: Most epochs of train to draw; None for the run's setting.
     max_epochs: float | None = None
 
     def __post_init__(self) -> None:
@@ -114,19 +120,19 @@ class DatasetConfig:
 
     @property
     def share_kind(self) -> ShareKind | None:
-        """Kind of the dataset's share, if it has one."""
+        """Kind of the dataset's share; None without one."""
         return next((kind for kind in _SHARE_KINDS if getattr(self, kind) is not None), None)
 
     @property
     def share(self) -> float | None:
-        """Weight, tokens or epochs as given; None without any."""
+        """Weight, tokens or epochs as configured; None without a share."""
         kind = self.share_kind
         return None if kind is None else cast("float", getattr(self, kind))
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What to build: datasets, splits, samples and how to store the indices."""
+    """What to build: datasets, splits, samples, and the storage of the indices."""
 
     datasets: tuple[DatasetConfig, ...]
     #: Tokens per sample.
@@ -138,7 +144,7 @@ class RunConfig:
     split: str = "969,30,1"
     samples: SampleCounts = field(default_factory=dict)
     order: Order = "megatron"
-    #: ``"all"``, or ``"minimal"`` to leave out what the scalable order computes on read.
+    #: ``"all"``, or ``"minimal"`` without the arrays that the scalable order computes on read.
     store: Stored = "all"
     #: Whether a sample holds one token more than ``sequence_length``, for the labels.
     add_extra_token_to_sequence: bool = True
@@ -146,13 +152,13 @@ class RunConfig:
     grid: ChunkGrid = field(default_factory=ChunkGrid)
     #: ``"sizes"`` blends datasets without shares in proportion to their samples.
     blend: Literal["sizes"] | None = None
-    #: Epochs of train beyond which a dataset is not drawn from by a blend; None for no limit.
+    #: Most epochs of train that a blend draws of a dataset; None for no limit.
     max_epochs: float | None = None
-    #: Share by which more samples of a dataset are built than a blend by weights asks for.
+    #: Share of extra samples of a dataset to build beyond those that a weighted blend draws.
     surplus: float = 0.005
-    #: How the scalable order shuffles a blend.
+    #: The shuffle of a blend in the scalable order.
     shuffle: Shuffle = "keyed"
-    #: How samples are made of whole documents; None cuts them out of a stream of all.
+    #: Rules to pack whole documents into samples; None cuts samples from a token stream.
     packing: PackingRules | None = None
 
     def __post_init__(self) -> None:
@@ -176,17 +182,17 @@ class RunConfig:
 
     @property
     def blend_kind(self) -> BlendKind | None:
-        """By what the datasets are blended; None if each stays by itself."""
+        """The shares by which the datasets are blended; None without blends."""
         return self.share_kind or self.blend
 
     @property
     def members(self) -> tuple[DatasetConfig, ...]:
-        """The datasets that are used: all but those whose share is 0."""
+        """The datasets whose share is not 0."""
         return tuple(dataset for dataset in self.datasets if dataset.share != 0)
 
     @property
     def blend_request(self) -> BlendRequest | None:
-        """What the blends are asked for, its datasets being `members`; None without blends."""
+        """The request for blends of the `members`; None without blends."""
         if self.blend_kind is None:
             return None
         return BlendRequest(
@@ -208,7 +214,7 @@ class RunConfig:
         return convert_split_vector_to_split_matrix(parse_and_normalize_split(self.split))
 
     def drop_last(self, split: str) -> bool:
-        """Return whether a last sample with fewer tokens is left out of a split."""
+        """Return whether a split drops a last sample with fewer tokens."""
         return split != "valid" or self.drop_last_partial_validation_sequence
 
     def samples_of(self, dataset: DatasetConfig, split: str) -> int | None:
@@ -218,14 +224,14 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, folder: str = ".") -> "RunConfig":
-        """Return the configuration that a mapping describes.
+        """Return the configuration of a mapping.
 
         Parameters
         ----------
         values
             The mapping of a YAML or JSON file.
         folder
-            Directory against which relative paths are taken.
+            Directory that relative paths start at.
 
         Raises
         ------
@@ -253,18 +259,18 @@ class RunConfig:
 
 
 def load_config(path: str | os.PathLike[str]) -> RunConfig:
-    """Return the configuration of a YAML file; relative paths are taken from its directory.
+    """Return the configuration of a YAML file; relative paths start at its directory.
 
     Raises
     ------
     ConfigError
-        If the file is missing, is no YAML mapping, or holds a setting that is not known.
+        If the file is missing, is no YAML mapping, or has an unknown setting.
     """
     return RunConfig.from_json(read_yaml(path), folder=str(Path(path).parent))
 
 
 def as_config(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> RunConfig:
-    """Return a configuration given as itself, as its mapping, or as the path of its YAML file."""
+    """Return a configuration from itself, its mapping, or the path of its YAML file."""
     if isinstance(config, RunConfig):
         return config
     if isinstance(config, Mapping):
@@ -285,7 +291,7 @@ def _parse_dataset(value: Any, folder: str) -> DatasetConfig:
 
 
 def _join(folder: str, path: str) -> str:
-    """Return a path taken from a folder; in the working directory paths stay as they are."""
+    """Return a path relative to a folder; in the working directory paths are unchanged."""
     if "://" in path:
         return path
     expanded = os.path.expanduser(path)
@@ -307,7 +313,7 @@ def _check_samples(counts: Any, where: str) -> None:
 
 
 def _parse_numbers(known: dict[str, Any], names: Sequence[NumberName], where: str) -> None:
-    """Replace texts such as ``1.5B`` and whole floats of tokens by the numbers that they mean."""
+    """Replace texts such as ``1.5B``, and whole floats of tokens, by numbers."""
     for name in names:
         if name in known:
             known[name] = parse_number(known[name], name, name + where)
@@ -372,7 +378,7 @@ def _check_blend(config: RunConfig) -> None:
 
 
 def _check_packing(config: RunConfig) -> None:
-    """Check that packed datasets are asked for what is known before they are packed."""
+    """Check that a run with packing needs no count that is known only after packing."""
     kind = config.blend_kind
     if config.packing is None or kind is None:
         return

@@ -1,26 +1,26 @@
-"""Every error that zindex raises on purpose; callers may catch these or the builtin they extend.
+"""Every error that zindex raises; callers may catch these or the builtins that they extend.
 
 ::
 
     ZindexError
     ├── ConfigError (ValueError)               a setting is unknown, missing or out of range
-    ├── SourceError (ValueError)               a .bin/.idx pair is not what it must be
-    ├── PlanError (ValueError)                 the numbers asked for cannot be had from the data
-    ├── StoreError                             a store holds something that zindex did not write
+    ├── SourceError (ValueError)               a source file is damaged or malformed
+    ├── PlanError (ValueError)                 the data cannot give the requested numbers
+    ├── StoreError                             a store is not zindex's, or is malformed
     │   ├── StoreNotFoundError (FileNotFoundError)
-    │   │   └── NotReadyError                  begun but not committed yet: k of n shards
-    │   ├── StoreUnavailableError (OSError)    an object store does not answer, or refuses
-    │   ├── StoreUnreadableError (OSError)     a file system refuses a file, or fails to read it
+    │   │   └── NotReadyError                  started but not committed: k of n shards
+    │   ├── StoreUnavailableError (OSError)    an object store does not answer or refuses
+    │   ├── StoreUnreadableError (OSError)     a file system cannot read a file
     │   └── ForkedStoreError (RuntimeError)    an object store was used before this fork
-    ├── NotLoadedError (RuntimeError)          a keyed store or dataset is used before it is loaded
-    ├── MissingKeyError (KeyError)             a keyed store lacks a key that is needed
+    ├── NotLoadedError (RuntimeError)          a keyed store is used before it is loaded
+    ├── MissingKeyError (KeyError)             a keyed store lacks a required key
     ├── StateMismatchError (ValueError)        a loader state belongs to another run
-    ├── FingerprintMismatchError               same place, other content
+    ├── FingerprintMismatchError               a path holds other content than expected
     ├── VerificationError                      bytes on disk fail their checksum, or are missing
-    └── ClusterLostError (RuntimeError)        the Dask cluster of a build is gone, or dies over it
+    └── ClusterLostError (RuntimeError)        the Dask cluster of a build is lost
 
-`ConfigError`, `SourceError` and `PlanError` are ``AssertionError`` as well: Megatron asserts what
-these say, some versions of it raise ``ValueError``, and scripts written for it catch either.
+`ConfigError`, `SourceError` and `PlanError` are also ``AssertionError``: Megatron asserts the same
+conditions, some versions of it raise ``ValueError``, and scripts written for it catch either.
 Each message is one sentence: what must hold, what came, where, and what to do.
 """
 
@@ -29,7 +29,7 @@ from typing import Any
 
 
 class ZindexError(Exception):
-    """Base of every error that zindex raises on purpose."""
+    """Base of every error that zindex raises."""
 
 
 class ConfigError(ZindexError, ValueError, AssertionError):
@@ -37,11 +37,11 @@ class ConfigError(ZindexError, ValueError, AssertionError):
 
 
 class SourceError(ZindexError, ValueError, AssertionError):
-    """A ``.bin/.idx`` pair is not what its format says it must be."""
+    """A source file is damaged or does not follow its format."""
 
 
 class PlanError(ZindexError, ValueError, AssertionError):
-    """The numbers asked for cannot be had from the data."""
+    """The data cannot give the requested numbers."""
 
 
 class StoreError(ZindexError):
@@ -49,7 +49,7 @@ class StoreError(ZindexError):
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
-    """Nothing is stored at the given place."""
+    """No store exists at the given path."""
 
     # OSError gives exceptions a two-argument form; one sentence is all a caller needs here.
     def __init__(self, message: str) -> None:
@@ -57,7 +57,7 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 
 class NotReadyError(StoreNotFoundError):
-    """A store has been begun but not committed.
+    """A store is started but not committed.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class NotReadyError(StoreNotFoundError):
     num_done
         Shards that are finished and valid.
     num_shards
-        Shards that the whole store has.
+        Shards of the whole store.
     """
 
     def __init__(self, message: str, *, num_done: int, num_shards: int) -> None:
@@ -80,21 +80,21 @@ class NotReadyError(StoreNotFoundError):
 
 
 class StoreUnavailableError(StoreError, OSError):
-    """An object store does not answer, or refuses: the network, the address or the credentials."""
+    """An object store does not answer or refuses: check network, address and credentials."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
 
 
 class StoreUnreadableError(StoreError, OSError):
-    """A file system refuses a file of a store, or fails to read it: permissions, or the disk.
+    """A file system refuses or fails to read a file of a store.
 
     Parameters
     ----------
     message
         The sentence to show.
     errno, strerror
-        What the system says.
+        Error number and text of the system.
     """
 
     def __init__(self, message: str, errno: int | None = None, strerror: str | None = None) -> None:
@@ -103,14 +103,14 @@ class StoreUnreadableError(StoreError, OSError):
         self.strerror = strerror
 
     def __str__(self) -> str:
-        return str(self.args[0])  # that of OSError is made of number and text of the system
+        return str(self.args[0])  # OSError would show number and text of the system
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoreUnreadableError, (self.args[0], self.errno, self.strerror), self.__dict__
 
 
 class ForkedStoreError(StoreError, RuntimeError):
-    """A client of an object store was used before this process was forked, and cannot go on."""
+    """A client of an object store was used before this process was forked."""
 
 
 class NotLoadedError(ZindexError, RuntimeError):
@@ -118,7 +118,7 @@ class NotLoadedError(ZindexError, RuntimeError):
 
 
 class MissingKeyError(ZindexError, KeyError):
-    """A keyed store lacks a key that is needed."""
+    """A keyed store lacks a required key."""
 
     # KeyError shows its message in quotes.
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class StateMismatchError(ZindexError, ValueError):
 
 
 class FingerprintMismatchError(ZindexError):
-    """The content at a place is not the content that was asked for."""
+    """A path holds other content than expected."""
 
 
 class VerificationError(ZindexError):
@@ -138,4 +138,4 @@ class VerificationError(ZindexError):
 
 
 class ClusterLostError(ZindexError, RuntimeError):
-    """The Dask cluster of a build is gone, or its workers die over a task."""
+    """The Dask cluster of a build is lost, or its workers repeatedly die on a task."""

@@ -1,16 +1,16 @@
-"""Every array that zindex stores, once: name, dimensions, unit and meaning."""
+"""Every array that zindex stores: name, dimensions, unit and meaning."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What one stored array is, apart from its length and dtype."""
+    """A stored array, apart from its length and dtype."""
 
     name: str
     #: Zarr ``dimension_names``; the first one is the axis that is chunked and sharded.
     dims: tuple[str, ...]
-    #: What one value counts.
+    #: Unit of a value.
     unit: str
     #: One sentence for the array's attributes.
     description: str
@@ -18,7 +18,7 @@ class ArraySpec:
     num_columns: int = 1
 
     def of(self, name: str) -> "ArraySpec":
-        """Return the array of this kind that belongs to a name."""
+        """Return the array of this kind for a name."""
         dims = tuple(dim.replace("{}", name) for dim in self.dims)
         return replace(self, name=self.name.replace("{}", name), dims=dims)
 
@@ -126,7 +126,7 @@ UNUSED_COUNT = ArraySpec(
     "Unused samples of its source before each block of 64 words.",
 )
 
-# Of each field of a record store; a name takes the place of the braces.
+# Arrays of each field of a record store; the field's name replaces the braces.
 FIELD_VALUE = ArraySpec(
     "{}_value", ("{}_item",), "value", "Values of one field, record after record."
 )

@@ -19,7 +19,7 @@ from unittest import mock
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, make_corpus
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 AFTER, AHEAD = "permutation after opening", "permutation ahead"
 
@@ -49,7 +49,7 @@ def make_run(folder: Path, num_datasets: int, num_documents: int, num_samples: i
 def run_worker(name: str, path: str, tiny: str) -> None:
     """Build a run in this process and print its figures as JSON."""
     import zindex
-    from zindex.building import run as building_run
+    from zindex.indexing import run as building_run
 
     folder = Path(path).parent
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)

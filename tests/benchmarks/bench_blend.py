@@ -19,7 +19,8 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.indexing.ensure import build_store
+from zindex.inspection.bench.machine import peak_nbytes
 
 RIVAL, RIVAL_EXHAUSTIVE = "megatron-core helper", "megatron-core helper, exhaustive"
 CONTENDERS: dict[str, dict[str, str] | None] = {
@@ -94,8 +95,7 @@ def run_rival(name: str, num_datasets: int, num_samples: int) -> dict[str, Any]:
 
 def run_zindex(name: str, num_datasets: int, num_samples: int, folder: str) -> dict[str, Any]:
     """Build and commit a blend; return figures."""
-    from zindex.building.blend import build_blend
-    from zindex.building.executor import open_executor, run_builds
+    from zindex.execution.executor import open_executor, run_builds
     from zindex.plan.blend_plan import BlendPlan
 
     settings: Any = {"split": "train"} | (CONTENDERS[name] or {})
@@ -105,7 +105,7 @@ def run_zindex(name: str, num_datasets: int, num_samples: int, folder: str) -> d
         plan = BlendPlan.weighted(make_weights(num_datasets), num_samples, **settings)
     start = time.perf_counter()
     with open_executor() as executor:
-        result = run_builds(build_blend(plan, folder, executor))
+        result = run_builds(build_store(plan, None, folder, executor))
         again = sum(span.stage == "again" for span in executor.timeline.spans)
     figures: dict[str, Any] = {
         "seconds": time.perf_counter() - start,

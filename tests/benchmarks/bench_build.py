@@ -24,7 +24,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 SEQUENCE_LENGTH = 4096
 RIVAL = "megatron-core, rank 0"

@@ -4,7 +4,7 @@
 
 zarr-python copies a memory map of the tokens, shard by shard, into an array of the same chunks,
 shards, compression and checksums. Ours also validates the pair, digests it, and writes lengths and
-offsets; every shard is synced, and a conversion that died goes on. The copy of the ``.bin`` is what
+offsets; every shard is synced, and a conversion resumes. The copy of the ``.bin`` is what
 the disk allows. Contenders take turns, each in a process of its own that has converted a small pair
 before; what waits to be written is synced before the clock starts. All read back the same tokens.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, folder_nbytes, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 from zindex.schema import TOKENS
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
@@ -48,7 +48,7 @@ def write_pair(prefix: Path, num_tokens: int) -> None:
 
 
 def copy_file(prefix: Path, target: Path, *, sync: bool) -> None:
-    """Copy the tokens as they lie."""
+    """Copy the bytes of the tokens."""
     shutil.copyfile(f"{prefix}.bin", target)
     if sync:
         descriptor = os.open(target, os.O_RDONLY)

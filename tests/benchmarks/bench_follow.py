@@ -19,7 +19,7 @@ from typing import Any
 from tests.benchmarks.bench_build import make_corpus
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 WAIT, FOLLOW = "wait for the build", "follow the build"
 MISSING = {"all": "nothing is built", "blend": "only the blend is missing"}
@@ -75,7 +75,7 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
         "build_seconds": time.perf_counter() - start,
         "peak_nbytes": peak_nbytes(),
     }
-    open_and_read(path, None)  # after the commit, so that nobody writes where the next one removes
+    open_and_read(path, None)  # after the commit, before the folder is removed
     print(json.dumps(figures))
 
 

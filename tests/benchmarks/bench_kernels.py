@@ -18,11 +18,11 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
+from zindex.inspection.bench.machine import peak_nbytes
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
 from zindex.kernels.legacy_shuffle import draw_only, legacy_shuffle
 from zindex.kernels.mersenne import seed_state
 from zindex.kernels.samples import fill_boundaries, gather_lengths, sum_lengths
-from zindex.measuring.machine import peak_nbytes
 from zindex.store.layout import SHARD_LENGTH
 
 SEQUENCE_LENGTH = 2048

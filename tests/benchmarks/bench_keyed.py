@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 DTYPES = {"sequence": "int32", "loss_mask": "bool", "position_ids": "int32"}
 OUTPUTS = {
@@ -45,8 +45,8 @@ Batches = Callable[[list[list[int]]], Iterator[Any]]
 
 def write_store(folder: Path, num_samples: int) -> None:
     """Write windows of random tokens in 64 folders, and the same as Zarr."""
-    from zindex.building.keyed.convert_keyed import convert_keyed
     from zindex.formats.keyed.bin_folder import write_bin_folder
+    from zindex.ingest.keyed.convert_keyed import convert_keyed
 
     rng = np.random.default_rng(0)
     length = -(-num_samples * _WINDOW // _NUM_SHARDS) + 1

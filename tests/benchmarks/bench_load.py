@@ -27,7 +27,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 BATCH, MEAN_LENGTH = 32, 800
 VOCAB = {"uint16": 50_000, "int32": 120_000}
@@ -59,7 +59,7 @@ class Tokenizer:
 def write_data(folder: Path, dtype: str, num_tokens: int) -> dict[str, str]:
     """Write a pair, a store and a linked store of the same documents."""
     import zindex
-    from zindex.building.executor import SerialExecutor
+    from zindex.execution.executor import SerialExecutor
     from zindex.formats.bin_writer import PairWriter
 
     generator = np.random.default_rng(1)
@@ -140,7 +140,7 @@ def run(name: str, path: str, cache: str, size: int, length: int, seconds: float
 def write_blend(folder: Path, num_datasets: int) -> dict[str, Any]:
     """Write tiny stores, and build the run that blends them; return its description."""
     import zindex
-    from zindex.building.executor import SerialExecutor
+    from zindex.execution.executor import SerialExecutor
     from zindex.formats.bin_writer import PairWriter
 
     names = []

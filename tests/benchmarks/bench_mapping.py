@@ -20,7 +20,8 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_part, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.indexing.ensure import build_store
+from zindex.inspection.bench.machine import peak_nbytes
 
 TARGET = 509
 THEIRS, OURS = "megatron-core helper", "zindex, helper"
@@ -85,11 +86,10 @@ def run_worker(name: str, kinds: list[str], num_documents: int) -> None:
 
 def build(path: Path, folder: Path, executor: Any) -> float:
     """Build and commit the keyed mapping of four epochs of a corpus; return seconds."""
-    from zindex.building.executor import run_builds
-    from zindex.building.mapping_arrays import plan_mapping
-    from zindex.building.mapping_tasks import SentenceSource
-    from zindex.building.sentence_mapping import build_mapping
-    from zindex.building.source import open_source
+    from zindex.execution.executor import run_builds
+    from zindex.indexing.mapping_tasks import SentenceSource
+    from zindex.indexing.sentence_mapping import plan_mapping
+    from zindex.ingest.length_source import open_source
 
     source = SentenceSource(open_source(path, require_bin=False))
     plan = plan_mapping(
@@ -104,7 +104,7 @@ def build(path: Path, folder: Path, executor: Any) -> float:
         num_requested=4 * source.sentences.reader.num_documents,
     )
     start = time.perf_counter()
-    run_builds(build_mapping(plan, source, folder, executor))
+    run_builds(build_store(plan, source, folder, executor))
     seconds = time.perf_counter() - start
     shutil.rmtree(folder)
     return seconds
@@ -112,7 +112,7 @@ def build(path: Path, folder: Path, executor: Any) -> float:
 
 def build_with_threads(num_documents: int, num_runs: int, folder: Path) -> Table:
     """Return the table of builds by one thread and by two, in turns."""
-    from zindex.building.executor import SerialExecutor, embedded_client, open_executor
+    from zindex.execution.executor import SerialExecutor, embedded_client, open_executor
     from zindex.formats.idx_writer import write_index
 
     path, warm = folder / "corpus", folder / "warm"

@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_part, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 THEIRS, OURS = "megatron-core", "zindex"
 ITEMS, BATCHES, LOADER = "items", "batches of 32", "DataLoader"
@@ -68,7 +68,7 @@ class Pieces:
     pad, cls, sep, mask, bos, eos = 0, 101, 102, 103, 104, 105
     additional_special_tokens_ids: ClassVar[list[int]] = [*range(_NUM_PIECES, _NUM_PIECES + 100)]
     unique_identifiers: ClassVar[OrderedDict[str, str]] = OrderedDict(name="pieces")
-    # Of the pieces each fifth goes on with a word.
+    # Every fifth piece continues a word.
     inv_vocab: ClassVar[dict[int, str]] = {
         number: f"{'##' if number > _FULL_STOP and number % 5 == 0 else ''}p{number}"
         for number in range(_NUM_PIECES)
@@ -136,7 +136,7 @@ def read(dataset: Any, way: str, positions: Sequence[int]) -> Iterator[Any]:
     from zindex.datasets.masked_dataset import MaskedWordPieceDataset
     from zindex.loading.collate import collate
 
-    # A sampler is whatever gives positions.
+    # Any iterable of positions is a sampler.
     batches: Any = BatchSampler(positions, _BATCH, drop_last=False)  # type: ignore[arg-type]
     if way == LOADER:
         is_ours = isinstance(dataset, MaskedWordPieceDataset)
@@ -209,8 +209,8 @@ def run_worker(package: str, folder: str, count: int, seconds: float) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    from zindex.building.convert import convert
-    from zindex.building.executor import SerialExecutor
+    from zindex.execution.executor import SerialExecutor
+    from zindex.ingest.convert import convert
 
     parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--documents", type=float, default=1e4)

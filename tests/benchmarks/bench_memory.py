@@ -3,7 +3,7 @@
 ``python -m tests.benchmarks.bench_memory --documents 1e7 1e8 1e9``
 
 Each build is a process of its own, with what it imports and compiles; ours runs its tasks on the
-embedded cluster, so that client, scheduler and worker are counted together. The documents lie in a
+embedded cluster, so that client, scheduler and worker are counted together. The documents are in a
 hundred datasets, or in one. ``anonymous`` leaves out pages of files, which the system takes back
 when it needs them. Megatron Core's rank 0 builds one dataset after the other; its peak is that of
 the largest one alone, without what it keeps of the others.
@@ -22,7 +22,7 @@ from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
 from tests.benchmarks.bench_trillions import MEAN_LENGTH, list_prefixes, make_corpora
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 RIVAL = "megatron-core, one dataset"
 #: Contender -> datasets, and settings of a run; None for the rival.

@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, Figures, digest, make_parser, run_once, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 ARRAYS = ("document_index", "sample_index", "shuffle_index")
 SEQUENCE_LENGTH, SEED = 64, 1234
@@ -219,9 +219,9 @@ def run_worker(name: str, folder: str) -> None:
 
 def measure(num_datasets: int, num_runs: int, folder: Path) -> list[Table]:
     """Return the tables of one blend."""
-    from zindex.building.convert import convert
-    from zindex.building.executor import SerialExecutor
-    from zindex.building.run import build
+    from zindex.execution.executor import SerialExecutor
+    from zindex.indexing.run import build
+    from zindex.ingest.convert import convert
 
     folder.mkdir()
     run = write_pairs(folder, num_datasets)

@@ -24,9 +24,10 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, make_parser, take_turns
+from zindex.indexing.ensure import build_store
+from zindex.inspection.bench.machine import peak_nbytes
 from zindex.kernels import packing as kernels
 from zindex.kernels.packing import SPLIT, pack_documents
-from zindex.measuring.machine import peak_nbytes
 
 SEQUENCE_LENGTH, MAX_DOCUMENTS = 4096, 256
 # Documents that Python packs by the kernel's source, which it is slow at.
@@ -159,10 +160,9 @@ def write_lengths(path: Path, lengths: Lengths) -> None:
 
 
 def build(path: Path, folder: Path, executor: Any) -> tuple[float, dict[str, Any]]:
-    """Build and commit the packed index of a corpus; return seconds and what it tells of itself."""
-    from zindex.building.executor import run_builds
-    from zindex.building.packing import build_packing
-    from zindex.building.source import open_source
+    """Build and commit the packed index of a corpus; return seconds and its attributes."""
+    from zindex.execution.executor import run_builds
+    from zindex.ingest.length_source import open_source
     from zindex.plan.packing import PackingPlan, PackingRules
 
     source = open_source(str(path))
@@ -179,7 +179,7 @@ def build(path: Path, folder: Path, executor: Any) -> tuple[float, dict[str, Any
         rules=PackingRules(MAX_DOCUMENTS),
     )
     start = time.perf_counter()
-    result = run_builds(build_packing(plan, source, folder, executor))
+    result = run_builds(build_store(plan, source, folder, executor))
     seconds = time.perf_counter() - start
     shutil.rmtree(folder)
     return seconds, result.store.attributes
@@ -189,7 +189,7 @@ def build_with_workers(lengths: Lengths, num_runs: int, folder: Path) -> Table:
     """Return the table of builds by one worker and by two, in turns."""
     from distributed import Client, LocalCluster
 
-    from zindex.building.executor import DaskExecutor
+    from zindex.execution.executor import DaskExecutor
 
     path, warm = folder / "corpus", folder / "warm"
     write_lengths(path, lengths)
@@ -233,7 +233,7 @@ def build_with_workers(lengths: Lengths, num_runs: int, folder: Path) -> Table:
 
 def _warm_up(path: str, folder: str) -> None:
     """Compile and import everything in a worker."""
-    from zindex.building.executor import SerialExecutor
+    from zindex.execution.executor import SerialExecutor
 
     build(Path(path), Path(tempfile.mkdtemp(dir=folder)), SerialExecutor())
 

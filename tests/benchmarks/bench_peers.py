@@ -1,4 +1,4 @@
-"""zindex beside MosaicML Streaming, Grain and LitData: shuffle, mixture, and the plan of an epoch.
+"""zindex compared with MosaicML Streaming, Grain and LitData: shuffle, mixture and epoch plan.
 
 ``python -m tests.benchmarks.peers`` makes the peers' environments, once. Then
 ``python -m tests.benchmarks.bench_peers [--samples 1e8] [--datasets 10 100 1000] [--runs 3]``

@@ -2,7 +2,7 @@
 
 ``python -m tests.benchmarks.bench_remote --tokens 1e8 --seconds 8 --latency 0.03 --runs 3``
 
-An HTTP server of this machine answers each request late by the latency. A corpus and its index lie
+An HTTP server of this machine answers each request late by the latency. A corpus and its index are
 there, raw and compressed; batches of 32 samples of 4,096 tokens come from the dataset's
 ``__getitems__`` in the run's shuffled order, some of them read ahead by threads. Both take turns,
 each run in a process of its own. Chunks that are kept are few against the corpus. The ideal is one
@@ -28,7 +28,7 @@ from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
 from tests.cloud.servers import free_port, wait_for_port
 from tests.conftest import FakeTokenizer
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 BATCH, MEAN_LENGTH, VOCAB = 32, 800, 50_000
 CONTENDERS = {"zindex, raw": "none", "zindex, zstd": "zstd"}
@@ -39,7 +39,7 @@ RUN = "run.json"
 def write_run(folder: Path, num_tokens: int, length: int, codec: Any) -> None:
     """Write a corpus, its index, and the run that they make."""
     import zindex
-    from zindex.building.executor import SerialExecutor
+    from zindex.execution.executor import SerialExecutor
     from zindex.formats.bin_writer import PairWriter
     from zindex.store.layout import ChunkGrid
 
@@ -69,7 +69,7 @@ def write_run(folder: Path, num_tokens: int, length: int, codec: Any) -> None:
 
 
 def place_run(run: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a run whose data lie below a place."""
+    """Return a run whose data are below a URL."""
     datasets = [f"{place}/{name}" for name in run["datasets"]]
     return run | {"datasets": datasets, "index": f"{place}/{run['index']}"}
 

@@ -1,12 +1,12 @@
-"""Beyond one machine: the simulator against real builds, and what it says of 1 to 1,000 nodes.
+"""Beyond one machine: the cost model against real builds, and its forecasts for 1 to 1,000 nodes.
 
 ``python -m tests.benchmarks.bench_scaling --documents 4e6 2e7 --runs 3``
 
 The costs of tasks are measured with one worker process of one thread, on small builds of four
 shapes: one dataset, the same cut into a hundred tasks, several datasets, many small ones. With
-these costs alone the simulator predicts other builds, larger ones and ones of many datasets, with
-one worker and with two; what they really take stands beside it. Client and scheduler share a
-process and the machine's processors with the workers, as the simulator is told.
+these costs alone the model predicts other builds, larger ones and ones of many datasets, with one
+worker and with two, and compares them with measurements. Client and scheduler share a process and
+the machine's processors with the workers, as the model knows.
 
 The curves are predictions and no measurements: nodes of 16 threads whose tasks cost what was
 measured here, with this disk's bandwidth each, and a store that gives 100 GB/s in all; documents of
@@ -26,24 +26,23 @@ from typing import Any
 
 from tests.benchmarks.record import Record, Row, Table, name_size, show
 from tests.benchmarks.turns import make_parser
-from zindex.measuring.bandwidths import Bandwidths, measure_bandwidths
-from zindex.measuring.build_model import Cluster, Costs, Design, Job
-from zindex.measuring.fitting import (
+from zindex.inspection.bench.bandwidths import Bandwidths, measure_bandwidths
+from zindex.inspection.bench.cost_model import Costs, Forecast, Machines, forecast_build
+from zindex.inspection.bench.fitting import (
     MeasuredBuild,
     calibrate,
     fit_costs,
-    fit_dataset_seconds,
     keep_medians,
 )
-from zindex.measuring.short_builds import (
+from zindex.inspection.bench.job import Job
+from zindex.inspection.bench.short_builds import (
     KINDS,
-    Corpus,
+    SyntheticData,
     describe_build,
     measure_task_seconds,
     run_build,
-    write_corpus,
+    write_synthetic,
 )
-from zindex.measuring.simulate import Forecast, simulate
 from zindex.store.layout import SHARD_LENGTH
 
 ORDERS = ("scalable", "megatron")
@@ -59,17 +58,17 @@ class Work:
     """One build: how many datasets of how many documents, cut how."""
 
     name: str
-    corpus: Corpus
+    data: SyntheticData
     shard_length: int = SHARD_LENGTH
 
 
 def write_works(folder: Path, num_documents: int) -> tuple[list[Work], list[Work]]:
     """Write the datasets of one size; return the builds to measure costs with, and to predict."""
 
-    def write(num_datasets: int, each: int) -> Corpus:
+    def write(num_datasets: int, each: int) -> SyntheticData:
         place = folder / f"{num_datasets}-{each}"
         sizes = {"num_datasets": num_datasets, "num_documents": each}
-        return write_corpus(place, document_length=_DOCUMENT_LENGTH, **sizes)
+        return write_synthetic(place, document_length=_DOCUMENT_LENGTH, **sizes)
 
     small = max(2000, num_documents // 4)
     cut = 1 << max(8, (small // 100).bit_length())
@@ -96,7 +95,7 @@ def start_workers(num_workers: int, folder: Path) -> Iterator[Any]:
     """Give a client of worker processes of one thread, each of which has all kernels."""
     from distributed import Client, LocalCluster
 
-    corpus = write_corpus(
+    data = write_synthetic(
         folder / "kernels", num_datasets=2, num_documents=1000, document_length=_DOCUMENT_LENGTH
     )
     with (
@@ -111,17 +110,17 @@ def start_workers(num_workers: int, folder: Path) -> Iterator[Any]:
         client.wait_for_workers(num_workers)
         for order in ORDERS:
             index = str(folder / f"kernels-{num_workers}-{order}")
-            client.run(_build_alone, corpus, index, order)
+            client.run(_build_alone, data, index, order)
         yield client
 
 
-def _build_alone(corpus: Corpus, index: str, order: str) -> None:
+def _build_alone(data: SyntheticData, index: str, order: str) -> None:
     """Compile kernels, or load them, by a build in this very process."""
     import zindex
-    from zindex.building.executor import SerialExecutor
+    from zindex.execution.executor import SerialExecutor
 
     own = f"{index}-{os.getpid()}"
-    run, _ = describe_build(corpus, own, KINDS[order], shard_length=256)
+    run, _ = describe_build(data, own, KINDS[order], shard_length=256)
     zindex.build(run, SerialExecutor())
 
 
@@ -152,17 +151,38 @@ def run_in_turns(
             for order in ORDERS:
                 with tempfile.TemporaryDirectory(dir=folder) as index:
                     run, job = describe_build(
-                        work.corpus, index, KINDS[order], shard_length=work.shard_length
+                        work.data, index, KINDS[order], shard_length=work.shard_length
                     )
                     done = run_build(run, job, clients[num_workers])
                     runs.setdefault((work.name, num_workers, order), []).append(done)
     return runs
 
 
-def one_machine(num_workers: int) -> Cluster:
-    """Return the simulator's picture of worker processes beside the client, on this machine."""
+def one_machine(num_workers: int) -> Machines:
+    """Return worker processes that share this machine with the client."""
     processors = len(os.sched_getaffinity(0))
-    return Cluster(num_workers, 1, scheduler_in_client=True, num_processors=processors)
+    return Machines(num_workers, 1, scheduler_in_client=True, num_processors=processors)
+
+
+def fit_dataset_seconds(
+    one: MeasuredBuild, many: MeasuredBuild, costs: Costs, machines: Machines
+) -> float:
+    """Return the client's seconds for a dataset, from builds whose workers are other processes.
+
+    Parameters
+    ----------
+    one, many
+        Builds of one dataset, and of many small ones in bundles.
+    costs
+        Costs of a task for the client and the scheduler, which share a process.
+    machines
+        The machines that the builds ran on.
+    """
+    task_seconds = costs.client_task_seconds + costs.scheduler_task_seconds
+    num_tasks = [forecast_build(build.job, machines, costs).num_tasks for build in (one, many)]
+    seconds = many.process_seconds - one.process_seconds
+    seconds -= task_seconds * (num_tasks[1] - num_tasks[0])
+    return max(0.0, seconds / (many.job.num_datasets - one.job.num_datasets))
 
 
 def fit_order(builds: list[MeasuredBuild], costs: Costs) -> Costs:
@@ -193,7 +213,7 @@ def check_builds(
     bandwidths: Bandwidths,
     workers: list[int],
 ) -> tuple[Table, dict[str, Costs]]:
-    """Return real builds beside their predictions, and the costs that these are made of."""
+    """Return real builds, their predictions and the costs of these."""
     fitted, predicted = [], []
     for size in sorted(sizes):
         small, large = write_works(folder / name_size(size), size)
@@ -228,15 +248,15 @@ def check_builds(
         "costs are from other, smaller builds with one worker: none of these was fitted to",
         "one thread a worker; client and scheduler share one process and this machine with them",
     ]
-    title = "real builds and what the simulator said of them, on one machine"
+    title = "real builds and their forecasts, on one machine"
     return Table("check", title, rows, notes=notes), by_order
 
 
 def compare(
     work: Work, num_workers: int, order: str, runs: list[MeasuredBuild], costs: Costs
 ) -> Row:
-    """Return a real build beside its prediction."""
-    forecast = simulate(runs[0].job, one_machine(num_workers), costs)
+    """Return a real build and its prediction."""
+    forecast = forecast_build(runs[0].job, one_machine(num_workers), costs)
     seconds = statistics.median(run.seconds for run in runs)
     workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
     figures = {
@@ -260,7 +280,7 @@ def make_node_costs(costs: Costs, read_bandwidth: float) -> Costs:
 
 
 def forecast_row(name: str, forecast: Forecast) -> Row:
-    """Return a row of what the simulator says."""
+    """Return a row of a forecast."""
     figures = {
         "seconds": forecast.seconds,
         "num_tasks": float(forecast.num_tasks),
@@ -284,7 +304,7 @@ def draw_curves(
         rows, notes = [], []
         job = Job(num_tokens, num_datasets=num_datasets, document_length=_DOCUMENT_LENGTH)
         for number in nodes:
-            forecast = simulate(job, Cluster(number, _NODE_THREADS), costs)
+            forecast = forecast_build(job, Machines(number, _NODE_THREADS), costs)
             rows.append(forecast_row(name_nodes(number), forecast))
             notes.append(f"{name_nodes(number)}: {describe_bound(forecast)}")
         size = name_size(num_tokens)
@@ -297,7 +317,7 @@ def draw_curves(
 
 
 def describe_bound(forecast: Forecast) -> str:
-    """Return what bounds a build, and what comes next."""
+    """Return the bound of a build and the second bound."""
     busy = sorted(forecast.busy.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in busy[:3])
     bound = "stages wait for one another" if forecast.bound == "order" else forecast.bound
@@ -307,29 +327,24 @@ def describe_bound(forecast: Forecast) -> str:
 def compare_designs(
     costs: Costs, tokens: list[float], nodes: int, num_datasets: int
 ) -> list[Table]:
-    """Return what each part of the design does at each size: without it, or with more of it."""
+    """Return forecasts for other shards and for a minimal store, at each size."""
     tables = []
     for num_tokens in tokens:
         job = Job(num_tokens, num_datasets=num_datasets, document_length=_DOCUMENT_LENGTH)
-        fixed = replace(job, grows=False)
         designs = {
-            "as it is": (job, Design()),
-            "shards of 2^22 elements": (fixed, Design()),
-            "shards of 2^20 elements": (replace(job, shard_length=1 << 20), Design()),
-            "shards of 2^26 elements": (replace(job, shard_length=1 << 26), Design()),
-            "no bundles of small indices": (job, Design(bundles=False)),
-            "the client checks the .idx files": (job, Design(check_in_tasks=False)),
-            "no window: all tasks at once": (job, Design(window=None)),
-            "tasks go where their lengths are": (job, Design(affinity=True)),
-            "minimal store": (replace(job, stored="minimal"), Design()),
+            "as it is": job,
+            "shards of 2^22 elements": replace(job, grows=False),
+            "shards of 2^20 elements": replace(job, shard_length=1 << 20),
+            "shards of 2^26 elements": replace(job, shard_length=1 << 26),
+            "minimal store": replace(job, stored="minimal"),
         }
         rows, notes = [], []
-        for name, (each, design) in designs.items():
-            forecast = simulate(each, Cluster(nodes, _NODE_THREADS), costs, design=design)
+        for name, each in designs.items():
+            forecast = forecast_build(each, Machines(nodes, _NODE_THREADS), costs)
             rows.append(forecast_row(name, forecast))
             notes.append(f"{name}: {describe_bound(forecast)}")
         size = name_size(num_tokens)
-        title = f"predicted: {size} tokens on {name_nodes(nodes)}, by what the engine does"
+        title = f"predicted: {size} tokens on {name_nodes(nodes)}, by shards and store"
         tables.append(Table(f"design-{size}", title, rows, notes=notes))
     return tables
 
@@ -342,7 +357,7 @@ def compare_losses(costs: Costs, num_tokens: float, num_nodes: int, num_datasets
     every |= {"each node once a day": _DAY, "each node once an hour": _DAY / 24}
     for name, seconds in every.items():
         losing = replace(costs, node_mtbf_seconds=seconds)
-        forecast = simulate(job, Cluster(num_nodes, _NODE_THREADS), losing, seed=1)
+        forecast = forecast_build(job, Machines(num_nodes, _NODE_THREADS), losing)
         row = forecast_row(name, forecast)
         row.figures["num_lost_tasks"] = [float(forecast.num_lost)]
         rows.append(row)

@@ -24,7 +24,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, TOGETHER, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 NUM_FILES, LEAST_SECONDS = 8, 2.0
 IMAGE_NBYTES, CAPTION_WORDS = 3000, 12
@@ -110,7 +110,7 @@ def merge(dataset: Any, *, shuffle: bool) -> Iterable[Sample]:
 
 def merge_tar(folder: Path, *, shuffle: bool) -> Iterable[Sample]:
     """Read archives with all that exact resuming needs."""
-    from zindex.streaming.web_dataset import MetaDistributedWebDataset
+    from zindex.streaming.files_dataset import MetaDistributedWebDataset
 
     return merge(MetaDistributedWebDataset(folder), shuffle=shuffle)
 
@@ -132,7 +132,7 @@ def read_jsonl_files(folder: Path) -> Iterator[Sample]:
 
 def merge_jsonl(folder: Path, *, shuffle: bool) -> Iterable[Sample]:
     """Read lines with all that exact resuming needs."""
-    from zindex.streaming.jsonl_dataset import JsonlIterableDataset
+    from zindex.streaming.files_dataset import JsonlIterableDataset
 
     return merge(JsonlIterableDataset(folder), shuffle=shuffle)
 
@@ -198,7 +198,7 @@ def run_worker(kind: str, name: str, folder: str) -> None:
 def measure(kind: str, folder: Path, num_samples: int, num_runs: int) -> Table:
     """Return the table of all contenders that read one kind of files."""
     contenders = TAR if kind == "tar" else JSONL
-    # The worker's name comes before what is the same for all.
+    # The worker's name precedes the arguments that all share.
     runs = take_turns(__spec__.name, [*contenders], num_runs, kind, folder)
     nbytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / num_samples
     rival: str | dict[str, str] = JSON

@@ -21,7 +21,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 _NUM_WORDS, _MEAN_WORDS, _PIECES = 50_000, 300, 8000
 _TRAINED, _LETTERS = 2000, "eeeettttaaaooiinnsshhrrddlluucmfwygpbvk"
@@ -77,7 +77,7 @@ def loop(texts: Path, tokenizer: Path, target: Path) -> None:
 
 def tokenize(texts: Path, tokenizer: Path, target: Path, *, processes: int, to: Any) -> None:
     """Encode as a user does."""
-    from zindex.building.corpora.tokenize_corpus import tokenize_corpus
+    from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus
 
     tokenize_corpus(
         texts,

@@ -31,7 +31,7 @@ import numpy as np
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import Figures, folder_nbytes, make_parser, run_once
-from zindex.measuring.machine import peak_nbytes
+from zindex.inspection.bench.machine import peak_nbytes
 
 MEAN_LENGTH = 5000
 RIVAL = "megatron-core, rank 0, estimated"
@@ -105,7 +105,7 @@ def forget_pages(prefixes: list[str]) -> None:
 def run_zindex(settings: dict[str, Any], prefixes: list[str], target: str) -> dict[str, Any]:
     """Build a run and return its figures and the seconds that its stages kept threads busy."""
     import zindex
-    from zindex.building.timeline import Timeline
+    from zindex.execution.timeline import Timeline
 
     run = {
         "datasets": [{"path": prefix, "epochs": 1} for prefix in prefixes],

@@ -59,7 +59,7 @@ class Figure:
     """One figure: which data it takes from the records, and how they are drawn."""
 
     name: str
-    #: In whose section it stands.
+    #: The benchmark in whose section it is shown.
     benchmark: str
     caption: str
     #: Return JSON of all that is drawn; nothing where the records do not hold it.
@@ -67,7 +67,7 @@ class Figure:
     draw: Callable[[Axes, dict[str, Any]], None]
 
     def digest(self, data: dict[str, Any]) -> str:
-        """Return what stands in the file for its data: drawings differ by version, data do not."""
+        """Return a digest of the data; the bytes of a drawing depend on versions."""
         return hashlib.sha256(json.dumps([self.caption, data]).encode()).hexdigest()[:16]
 
     def save(self, data: dict[str, Any], path: Path) -> None:

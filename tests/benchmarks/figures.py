@@ -274,14 +274,14 @@ FIGURES = (
     Figure(
         "scaling",
         "bench_scaling",
-        "Seconds of a build as the simulator predicts them, against nodes of 16 threads",
+        "Forecast seconds of a build, against nodes of 16 threads",
         scaling_data,
         draw_scaling,
     ),
     Figure(
         "scaling-check",
         "bench_scaling",
-        "Real builds with one worker and with two, and what the simulator said of them",
+        "Real builds with one worker and with two, and their forecasts",
         check_data,
         draw_check,
     ),

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.claims import CLAIMS, find, rival_name
+from tests.benchmarks.claims import CLAIMS, Claim, find, rival_name
 from tests.benchmarks.drawing import Figure, drawn_digest
 from tests.benchmarks.figures import FIGURES
 from tests.benchmarks.record import ROOT, Record, Table
@@ -36,8 +36,8 @@ _OPENING = f"""# Benchmarks
 Written by `{_COMMAND}` from the records in [results](results); nothing here is typed by hand.
 
 Each table compares contenders that did the same work on the same data, in one run of one command,
-taking turns. Figures are medians; where a contender ran more than once, the least and the most
-stand behind it. A ratio says how many times better a row is than its rival, by medians. The
+taking turns. Figures are medians; where a contender ran more than once, the range follows in
+parentheses. A ratio says how many times better a row is than its rival, by medians. The
 machines are shared with others: a single run may be some tenths off, and ratios of figures that
 were taken together say more than the figures. Rivals run with their defaults where no note says
 otherwise.
@@ -58,10 +58,11 @@ class Places:
     results: Path = HERE / "results"
     page: Path = HERE / "README.md"
     readme: Path = ROOT / "README.md"
+    claims: tuple[Claim, ...] = CLAIMS
 
     @property
     def figures(self) -> Path:
-        """The folder of figures, beside the page."""
+        """The folder of figures, next to the page."""
         return self.page.parent / "figures"
 
 
@@ -170,8 +171,10 @@ def _notes(table: Table, has_ratio: bool) -> Iterator[str]:
     yield from table.notes
 
 
-def make_headlines(records: Mapping[str, Record], link: str) -> tuple[str, list[str]]:
-    """Return what stands between the README's markers, and warnings.
+def make_headlines(
+    records: Mapping[str, Record], link: str, claims: tuple[Claim, ...] = CLAIMS
+) -> tuple[str, list[str]]:
+    """Return the text between the README's markers, and warnings.
 
     Parameters
     ----------
@@ -179,9 +182,11 @@ def make_headlines(records: Mapping[str, Record], link: str) -> tuple[str, list[
         By the names of their benchmarks.
     link
         Path of the page, from the README.
+    claims
+        Rows of the README's table.
     """
     rows, warnings, used = [], [], {}
-    for claim in CLAIMS:
+    for claim in claims:
         found = find(records, claim)
         if found is None:
             warnings.append(f"nothing is recorded of {claim.place}; the README leaves it out")
@@ -258,7 +263,7 @@ def write_all(places: Places) -> list[str]:
     for path in places.figures.glob("*.svg"):
         if path.name not in kept:
             path.unlink()
-    text, warnings = make_headlines(records, _link(places))
+    text, warnings = make_headlines(records, _link(places), places.claims)
     places.readme.write_text(replace_section(places.readme.read_text(), text))
     return warnings
 
@@ -269,7 +274,7 @@ def check_all(places: Places) -> tuple[list[str], list[str]]:
     wrong = []
     if not places.page.exists() or places.page.read_text() != make_page(records):
         wrong.append(f"{places.page.name} of the benchmarks is not what the records give")
-    text, warnings = make_headlines(records, _link(places))
+    text, warnings = make_headlines(records, _link(places), places.claims)
     readme = places.readme.read_text()
     if replace_section(readme, text) != readme:
         wrong.append("the README's section Measured is not what the records give")
@@ -318,7 +323,7 @@ def _line(text: str) -> str:
 
 
 def _heading(table: Table) -> str:
-    """Return the title of a table as it stands above it."""
+    """Return the heading of a table."""
     title = _line(table.title)
     return title[:1].upper() + title[1:]
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zindex.measuring.machine import describe_machine, list_versions
+from zindex.inspection.bench.machine import describe_machine, list_versions
 
 ROOT = Path(__file__).parents[2]
 #: Options that only say where files go.
@@ -162,7 +162,7 @@ class Record:
 
 
 def name_size(size: float) -> str:
-    """Return a size as it stands in the key of a table: ``1e8``, ``2.5e9``."""
+    """Return a size as in the key of a table: ``1e8``, ``2.5e9``."""
     mantissa, exponent = f"{size:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 

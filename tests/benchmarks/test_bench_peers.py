@@ -1,4 +1,4 @@
-"""zindex beside its peers, on little data; peers that are not installed are left out."""
+"""zindex and its peers on little data; peers that are not installed are left out."""
 
 import os
 import subprocess

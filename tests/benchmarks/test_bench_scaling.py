@@ -1,5 +1,7 @@
 """The predicted tables of ``bench_scaling``, without the real builds of its short form."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.benchmarks.bench_scaling import (
@@ -9,14 +11,15 @@ from tests.benchmarks.bench_scaling import (
     compare_losses,
     describe_bound,
     draw_curves,
+    fit_dataset_seconds,
     make_node_costs,
     name_nodes,
     one_machine,
 )
-from zindex.measuring.build_model import Cluster, Costs, Job
-from zindex.measuring.fitting import MeasuredBuild
-from zindex.measuring.short_builds import Corpus
-from zindex.measuring.simulate import simulate
+from zindex.inspection.bench.cost_model import Costs, Machines, forecast_build
+from zindex.inspection.bench.fitting import MeasuredBuild
+from zindex.inspection.bench.job import Job
+from zindex.inspection.bench.short_builds import SyntheticData
 
 COSTS = make_node_costs(Costs(), 1e9)
 
@@ -48,9 +51,9 @@ def test_losses_are_counted() -> None:
 
 def test_a_build_is_compared_with_the_median_of_its_runs() -> None:
     job = Job(1e10, num_datasets=2)
-    predicted = simulate(job, one_machine(2), COSTS).seconds
+    predicted = forecast_build(job, one_machine(2), COSTS).seconds
     runs = [MeasuredBuild(job, factor * predicted, {}) for factor in (2.0, 9.0, 1.0)]
-    row = compare(Work("work", Corpus((), 0, 0)), 2, "scalable", runs, COSTS)
+    row = compare(Work("work", SyntheticData((), 0, 0)), 2, "scalable", runs, COSTS)
     assert row.contender == "2 workers, scalable, work"
     assert row.figures["error_percent"] == [pytest.approx(50)]
     assert len(row.figures["seconds"]) == 3
@@ -59,6 +62,19 @@ def test_a_build_is_compared_with_the_median_of_its_runs() -> None:
 def test_what_bounds_a_build_is_said_in_words() -> None:
     assert name_nodes(1) == "1 node"
     assert name_nodes(1000) == "1,000 nodes"
-    text = describe_bound(simulate(Job(1e12, num_datasets=5), Cluster(2)))
+    text = describe_bound(forecast_build(Job(1e12, num_datasets=5), Machines(2)))
     assert text.startswith(("bound by ", "stages wait"))
     assert text.count("%") == 3
+
+
+def test_what_datasets_cost_the_client_is_what_tasks_do_not() -> None:
+    costs = Costs(client_task_seconds=1e-3, scheduler_task_seconds=1e-3)
+    machines = Machines(1, 2, scheduler_in_client=True)
+    builds = []
+    for job in (Job(1e9, num_datasets=1), Job(3e7, num_datasets=41)):
+        num_tasks = forecast_build(job, machines, costs).num_tasks
+        used = 0.1 + 2e-3 * num_tasks + 5e-3 * job.num_datasets
+        builds.append(MeasuredBuild(job, 1.0, {}, process_seconds=used))
+    assert fit_dataset_seconds(*builds, costs, machines) == pytest.approx(5e-3)
+    idle = replace(builds[1], process_seconds=0.0)
+    assert fit_dataset_seconds(builds[0], idle, costs, machines) == 0

@@ -1,4 +1,4 @@
-"""The suite runs its benchmarks one after another, and goes on where one fails."""
+"""The suite runs its benchmarks one after another, and continues after a failure."""
 
 import importlib
 from pathlib import Path

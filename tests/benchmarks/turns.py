@@ -20,8 +20,8 @@ import numpy as np
 
 #: Figure -> value, of one run.
 Figures = dict[str, float]
-#: A worker's entry beside its figures: what it made, by name, as ``digest`` says it. Whatever two
-#: contenders name alike must be the same, or they did not do the same work.
+#: A worker's digests of its results by name. Results with the same name must be equal in all
+#: contenders, or they did not do the same work.
 MADE = "made"
 #: Variable of the environment; see `run_once`.
 TOGETHER = "ZINDEX_BENCH_TOGETHER"
@@ -142,7 +142,7 @@ def _run_here(module: str, options: list[str]) -> str:
 
 @cache
 def _kernel_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder for compiled kernels, which goes when this process ends."""
+    """Return a folder for compiled kernels, which is removed when this process ends."""
     return tempfile.TemporaryDirectory(prefix="kernels-")
 
 

@@ -25,7 +25,7 @@ class Unit:
 
     #: What is measured, for the heading of a column.
     name: str
-    #: Behind a number; empty for plain counts.
+    #: Follows a number; empty for plain counts.
     sign: str
     #: What a recorded value is divided by.
     scale: float = 1.0
@@ -112,7 +112,7 @@ def format_ratio(ratio: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number of three digits, or of all that stand before the point."""
+    """Return a number of three digits, or of all before the point."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) >= 99.95:

@@ -288,8 +288,8 @@ def test_export_cache(run_file: Path, tmp_path: Path) -> None:
     [
         ("{", "a=b", "identifiers.json must hold JSON"),
         ("[1]", "a=b", "identifiers.json must hold a JSON object, got list"),
-        ("{}", "a", "--dataset-path must be HERE=THERE, got 'a'"),
-        ("{}", "=b", "--dataset-path must be HERE=THERE, got '=b'"),
+        ("{}", "a", "--dataset-path must be like HERE=THERE, got 'a'"),
+        ("{}", "=b", "--dataset-path must be like HERE=THERE, got '=b'"),
     ],
 )
 def test_export_cache_errors(
@@ -309,7 +309,7 @@ def test_unexpected_errors_keep_their_traceback(
     def break_down(*arguments: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("zindex.report.plan_table.report_run", break_down)
+    monkeypatch.setattr("zindex.inspection.tables.plan_table.report_run", break_down)
     result = invoke("plan", run_file)
     assert isinstance(result.exception, RuntimeError)
 

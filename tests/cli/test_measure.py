@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from zindex.cli import main
-from zindex.measuring import bench
-from zindex.measuring.bandwidths import Bandwidths
-from zindex.measuring.bench import BenchBuilds, BenchResult
-from zindex.measuring.build_model import Cluster, Costs, Job
-from zindex.measuring.fitting import MeasuredBuild
-from zindex.measuring.simulate import simulate
+from zindex.inspection.bench import bench
+from zindex.inspection.bench.bandwidths import Bandwidths
+from zindex.inspection.bench.bench import BenchBuilds, BenchResult
+from zindex.inspection.bench.cost_model import Costs, Machines, forecast_build
+from zindex.inspection.bench.fitting import MeasuredBuild
+from zindex.inspection.bench.job import Job
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def measure(folder: str, **settings: Any) -> BenchResult:
         seen.append({"folder": folder, **settings})
         job = Job(settings["num_tokens"], num_datasets=settings["num_datasets"])
-        forecasts = {number: simulate(job, Cluster(number)) for number in settings["nodes"]}
+        forecasts = {number: forecast_build(job, Machines(number)) for number in settings["nodes"]}
         builds = (MeasuredBuild(job, 1.0, {}),)
         kind = BenchBuilds("scalable", builds, Costs(), 0.05, 30.0, 38.0, 8e6, "memory", forecasts)
         return BenchResult(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.records.sources import write_jsonl, write_tar
+from tests.ingest.records.sources import write_jsonl, write_tar
 from zindex.cli import main
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader

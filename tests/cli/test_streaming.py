@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.streaming.tiny_sources import write_jsonl
 from zindex.cli import main
 from zindex.cli import streaming as cli_streaming
-from zindex.report.length_report import LengthReport
 from zindex.streaming.lengths import statistics
+from zindex.streaming.lengths.statistics import Lengths
 
 CONFIG = """
 target: MergedDataset
@@ -55,18 +55,20 @@ def test_json_and_a_picture(config: Path, tmp_path: Path) -> None:
     figure = tmp_path / "lengths.svg"
     done = run(config, "--json", "--figure", str(figure), "--sequence-lengths", "8, 16")
     assert done.exit_code == 0, done.output
-    report = LengthReport.from_json(json.loads(done.stdout))
-    assert report.lengths["a"].num_tokens == 780
-    assert [row.sequence_length for row in report.advice.sequence_lengths] == [8, 16]
+    fields = json.loads(done.stdout)
+    lengths = Lengths.from_json(fields["lengths"])
+    assert lengths["a"].num_tokens == 780
+    assert [row["sequence_length"] for row in fields["advice"]["sequence_lengths"]] == [8, 16]
     assert figure.read_bytes().startswith(b"<?xml")
 
 
 def test_some_samples(config: Path) -> None:
     done = run(config, "--json", "--read", "5")
     assert done.exit_code == 0, done.output
-    report = LengthReport.from_json(json.loads(done.stdout))
-    assert report.lengths["a"].is_estimate
-    assert not report.lengths["b"].is_estimate
+    fields = json.loads(done.stdout)
+    lengths = Lengths.from_json(fields["lengths"])
+    assert lengths["a"].is_estimate
+    assert not lengths["b"].is_estimate
 
 
 def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> None:
@@ -76,9 +78,12 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
     arguments = ["--tokenizer", str(tmp_path), "--tokens", "7.8K", "--processes", "2", "--json"]
     done = run(config, *arguments)
     assert done.exit_code == 0, done.output
-    report = LengthReport.from_json(json.loads(done.stdout))
-    assert (report.lengths["a"].num_tokens, report.lengths["a"].unit) == (780, "tokens")
-    assert sum(drawn.num_tokens for drawn in report.advice.draws) == pytest.approx(7800, abs=1)
+    fields = json.loads(done.stdout)
+    lengths = Lengths.from_json(fields["lengths"])
+    assert (lengths["a"].num_tokens, lengths["a"].unit) == (780, "tokens")
+    assert sum(drawn["num_tokens"] for drawn in fields["advice"]["draws"]) == pytest.approx(
+        7800, abs=1
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.records.sources import write_jsonl
+from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import read_ids, save_tokenizer
-from zindex.building.keyed.tokenize import describe_tokens
 from zindex.cli import main
+from zindex.ingest.keyed.tokenize import describe_tokens
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 

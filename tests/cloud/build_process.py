@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import zindex
-from zindex.building.executor import SerialExecutor
 from zindex.config import RunConfig
+from zindex.execution.executor import SerialExecutor
 
 
 class StoppingExecutor(SerialExecutor):

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from tests.cloud.servers import Bucket, ObjectServer, moto_server
-from zindex.store import object_calls
+from zindex.io import object_calls
 from zindex.store.chunk_cache import cache
 
 _numbers = count()

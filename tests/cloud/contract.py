@@ -9,21 +9,21 @@ import pytest
 from click.testing import CliRunner
 
 import zindex
-from tests.building.runs import GRID, LENGTHS, make_config
 from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, count_up, plan_arrays
-from zindex.building.executor import SerialExecutor
-from zindex.building.repairs.repair import repair
 from zindex.cli import main
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import NotReadyError, StoreNotFoundError
-from zindex.report.plan_table import report_run
-from zindex.store import files
+from zindex.execution.executor import SerialExecutor
+from zindex.inspection.tables.plan_table import report_run
+from zindex.io import files
+from zindex.io.objects import place_of
+from zindex.maintenance.repairs.repair import repair
 from zindex.store.commit import begin_store
 from zindex.store.layout import ChunkGrid
-from zindex.store.objects import place_of
 from zindex.store.shard_files import store_shard
 from zindex.store.verify import verify_store
 

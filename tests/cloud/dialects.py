@@ -1,7 +1,7 @@
-"""A server that holds objects in memory and speaks as Google's and Azure's stores do.
+"""An in-memory server with the XML interfaces of Google's and Azure's object stores.
 
-As much of their XML interfaces as clients of them use, written from their public reference: it
-shows what is asked of a store, not what the real one makes of it.
+It implements what clients use, after the public reference. It shows what a client requests, not
+how the real store behaves.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -135,6 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
             name, status = self.conflict
             if name in headers and (bucket, key) in objects:
                 return status, {}, b"<Error><Code>exists</Code></Error>"
+            source = headers.get("x-goog-copy-source") or headers.get("x-ms-copy-source")
+            if source is not None:
+                found = unquote(urlsplit(source).path).lstrip("/").partition("/")
+                objects[bucket, key] = objects[found[0], found[2]]
+                return 202, _describe(objects[bucket, key][0]), b""
             facts = {n: v for n, v in headers.items() if n.startswith(self.facts)}
             objects[bucket, key] = body, facts
             return 201, _describe(body), b""
@@ -197,7 +201,7 @@ def _describe(content: bytes) -> dict[str, str]:
     """Return the headers that tell an object from others."""
     return {
         "ETag": f'"{hashlib.md5(content).hexdigest()}"',
-        "Last-Modified": formatdate(usegmt=True),
+        "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT",  # the ETag tells versions apart
         "x-goog-generation": "1",
         "x-ms-version": "2023-11-03",
     }

@@ -5,8 +5,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.store.stores import ONE, count_up, plan_arrays
-from zindex.store import object_client
-from zindex.store.objects import ObjectPath, place_of
+from zindex.io import object_client
+from zindex.io.objects import ObjectPath, place_of
 from zindex.store.open import open_reader
 
 

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 import zindex
-from tests.building.runs import LENGTHS, ensure_index
 from tests.cloud.servers import Bucket
 from tests.conftest import WriteCorpus
-from zindex.building.executor import SerialExecutor
-from zindex.building.index import index_store_plan
-from zindex.building.planning import plan_run
-from zindex.building.waiting import Rank
+from tests.indexing.runs import LENGTHS, ensure_index
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError
-from zindex.store.life import read_life, show_life
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing.coordination import Rank
+from zindex.indexing.run_plan import plan_run
+from zindex.store.heartbeat import read_heartbeat, write_heartbeat
 
 ROOT = Path(__file__).parents[2]
 SERIAL = SerialExecutor()
@@ -90,7 +89,7 @@ def test_the_shards_of_a_killed_builder_are_kept(
     config = RunConfig.from_json(settings)
     [item] = plan_run(config)
     with pytest.raises(NotReadyError, match=rf"{len(kept)} of \d+ shards are finished"):
-        zindex.open_store(item.store_plan(config.index).root)
+        zindex.open_store(item.plan.store_plan(config.index).root)
     [result] = zindex.build(config, SERIAL).values()
     assert result.num_written == result.num_shards - len(kept)
     after = bucket.contents()
@@ -136,16 +135,16 @@ def test_a_rank_that_sees_no_life_builds(bucket: Bucket, settings: dict[str, Any
     config = RunConfig.from_json(settings)
     [item] = plan_run(config)
     store = ensure_index(item.plan, item.source, config.index, Rank(1, 60, takeover=0.2))
-    assert store.root == index_store_plan(item.plan, config.index).root
+    assert store.root == item.plan.store_plan(config.index).root
 
 
 def test_signs_of_life_are_seen(bucket: Bucket, settings: dict[str, Any]) -> None:
     config = RunConfig.from_json(settings)
     [item] = plan_run(config)
-    root = item.store_plan(config.index).root
-    seen = [read_life(root)]
+    root = item.plan.store_plan(config.index).root
+    seen = [read_heartbeat(root)]
     for _ in range(3):
-        show_life(root)
-        seen.append(read_life(root))
+        write_heartbeat(root)
+        seen.append(read_heartbeat(root))
     assert seen[0] is None
     assert len(set(seen)) == 4

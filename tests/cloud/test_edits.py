@@ -5,15 +5,15 @@ from collections.abc import Callable
 import pytest
 
 import zindex
-from tests.building.edits.walks import edit_here, walk_run
 from tests.cloud.servers import Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building.edits.journal import append_entry, open_journal
-from zindex.building.edits.verify_journal import verify_journal
-from zindex.building.executor import SerialExecutor
+from tests.maintenance.edits.walks import edit_here, walk_run
 from zindex.config import RunConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, FingerprintMismatchError
+from zindex.execution.executor import SerialExecutor
+from zindex.maintenance.edits.journal import append_entry, open_journal
+from zindex.maintenance.edits.verify_journal import verify_journal
 from zindex.plan.journal import Change
 
 AddCorpus = Callable[[str, list[int]], str]

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import zindex
-from tests.building.runs import GRID, LENGTHS, make_config
 from tests.cloud.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import WriteCorpus
+from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, TWO, build_arrays, count_up
-from zindex.building.arrays import open_index_arrays
-from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError, StoreUnavailableError, VerificationError
-from zindex.store import object_calls
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing.index import open_index_arrays
+from zindex.io import object_calls
+from zindex.io.objects import Place, place_of
 from zindex.store.chunk_cache import cache
-from zindex.store.objects import Place, place_of
 from zindex.store.open import open_store
 
 ARRAYS = {ONE: count_up(10), TWO: count_up(4, num_columns=2)}

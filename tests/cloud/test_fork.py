@@ -11,7 +11,7 @@ import pytest
 
 from tests.cloud.servers import Bucket
 from tests.store.stores import ONE, build_arrays, count_up
-from zindex.store.objects import place_of
+from zindex.io.objects import place_of
 
 ROOT = Path(__file__).parents[2]
 

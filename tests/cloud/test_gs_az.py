@@ -15,9 +15,9 @@ from tests.cloud.servers import free_port
 from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, build_arrays, count_up
 from zindex.errors import ConfigError, StoreUnavailableError
-from zindex.store import files, object_calls, object_client
+from zindex.io import files, object_calls, object_client
+from zindex.io.objects import ObjectPath, place_of
 from zindex.store.chunk_cache import cache
-from zindex.store.objects import ObjectPath, place_of
 from zindex.store.open import open_store
 
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "SERVICE_ACCOUNT")

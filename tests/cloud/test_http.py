@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import zindex
-from tests.building.runs import GRID, LENGTHS, make_config
 from tests.cloud.servers import Bucket, free_port, wait_for_port
 from tests.conftest import WriteCorpus
+from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
-from zindex.building.executor import SerialExecutor
 from zindex.config import DatasetConfig
 from zindex.errors import ConfigError, NotReadyError, SourceError, StoreNotFoundError
+from zindex.execution.executor import SerialExecutor
 from zindex.store.chunk_cache import cache
 from zindex.store.commit import begin_store
 from zindex.store.open import open_store

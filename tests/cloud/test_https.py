@@ -15,7 +15,7 @@ import pytest
 
 from tests.store.stores import ONE, build_arrays, count_up
 from zindex.errors import StoreUnavailableError
-from zindex.store import object_calls
+from zindex.io import object_calls
 from zindex.store.chunk_cache import cache
 from zindex.store.open import open_store
 

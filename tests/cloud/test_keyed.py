@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from tests.building.keyed.keyed_files import (
+from tests.cloud.servers import Bucket
+from tests.ingest.keyed.keyed_files import (
     flat,
     grpo_records,
     sft_records,
@@ -12,15 +13,14 @@ from tests.building.keyed.keyed_files import (
     write_bin,
     write_lines,
 )
-from tests.cloud.servers import Bucket
 from tests.store.stores import all_files
-from zindex.building.executor import SerialExecutor
-from zindex.building.keyed.convert_keyed import convert_keyed
-from zindex.building.keyed.export_keyed import export_keyed
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.keyed.convert_keyed import convert_keyed
+from zindex.ingest.keyed.export_keyed import export_keyed
+from zindex.io import files
+from zindex.io.objects import place_of
 from zindex.keyed.store_factory import StoreFactory
-from zindex.store import files
 from zindex.store.layout import ChunkGrid
-from zindex.store.objects import place_of
 from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tests.cloud.servers import Bucket
-from zindex.building.executor import SerialExecutor
-from zindex.building.run import build
-from zindex.measuring.bandwidths import measure_bandwidths, scratch_place
-from zindex.measuring.short_builds import KINDS, describe_build, write_corpus
-from zindex.store.objects import place_of
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing.run import build
+from zindex.inspection.bench.bandwidths import measure_bandwidths, scratch_place
+from zindex.inspection.bench.short_builds import KINDS, describe_build, write_synthetic
+from zindex.io.objects import place_of
 
 
 def test_bandwidths_of_a_bucket(bucket: Bucket) -> None:
@@ -19,7 +19,7 @@ def test_bandwidths_of_a_bucket(bucket: Bucket) -> None:
 
 
 def test_short_builds_go_there_and_are_removed(bucket: Bucket, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path, num_datasets=2, num_documents=50, document_length=400)
+    corpus = write_synthetic(tmp_path, num_datasets=2, num_documents=50, document_length=400)
     with scratch_place(place_of(f"{bucket.url}/indices")) as scratch:
         run, _ = describe_build(corpus, str(scratch / "index"), KINDS["scalable, minimal"])
         build(run, SerialExecutor())

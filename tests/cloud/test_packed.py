@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 
 import zindex
-from tests.building.runs import make_config
 from tests.cloud.servers import Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building.executor import SerialExecutor
+from tests.indexing.runs import make_config
 from zindex.datasets.run_datasets import open_run
+from zindex.execution.executor import SerialExecutor
+from zindex.io import files
+from zindex.io.objects import place_of
 from zindex.plan.packing import PackingRules
-from zindex.store import files
 from zindex.store.layout import ChunkGrid
-from zindex.store.objects import place_of
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13, 1, 25, 3, 1, 2]
 SERIAL = SerialExecutor()

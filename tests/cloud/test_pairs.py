@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.runs import GRID
 from tests.cloud.servers import Bucket
 from tests.cloud.test_http import served  # noqa: F401
 from tests.conftest import FakeTokenizer, WriteCorpus
-from tests.store.test_remote_files import make_msc
-from zindex.building.convert import convert
-from zindex.building.count import count_sequences
-from zindex.building.executor import SerialExecutor
-from zindex.building.merge import merge
-from zindex.datasets.bin_readers import OBJECT_STORAGE_BIN_READERS, _ObjectBinReader
+from tests.indexing.runs import GRID
+from tests.io.test_remote_files import make_msc
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.indexed_dataset import (
@@ -32,6 +27,8 @@ from zindex.datasets.indexed_dataset import (
     _S3BinReader,
 )
 from zindex.datasets.object_storage_utils import (
+    OBJECT_STORAGE_BIN_READERS,
+    _ObjectBinReader,
     _s3_download_file,
     _s3_object_exists,
     cache_index_file,
@@ -42,8 +39,12 @@ from zindex.datasets.object_storage_utils import (
     parse_s3_path,
 )
 from zindex.errors import ConfigError, SourceError
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.convert import convert
+from zindex.ingest.count import count_sequences
+from zindex.ingest.merge import merge
+from zindex.io import remote_files
 from zindex.loading.loader import loader
-from zindex.store import remote_files
 from zindex.store.chunk_cache import reader_statistics
 
 ROOT = Path(__file__).parents[2]

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.records.sources import write_jsonl, write_tar
 from tests.cloud.servers import Bucket
-from zindex.building.executor import SerialExecutor
-from zindex.building.records.import_records import import_records
+from tests.ingest.records.sources import write_jsonl, write_tar
 from zindex.datasets.record_dataset import RecordDataset
 from zindex.errors import NotReadyError
-from zindex.store import files
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.records.import_records import import_records
+from zindex.io import files
+from zindex.io.objects import place_of
 from zindex.store.layout import ChunkGrid
-from zindex.store.objects import place_of
 from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()

@@ -11,7 +11,7 @@ import pytest
 from tests.cloud.servers import Bucket, free_port, wait_for_port
 from tests.sources.archives import numbered, plain, read_all, write_lines, write_tar
 from zindex.errors import SourceError, StoreNotFoundError
-from zindex.sources import chunks
+from zindex.io import file_chunks as chunks
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.tar_files import TarFiles
 

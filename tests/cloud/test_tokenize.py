@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from tests.building.records.sources import write_jsonl
 from tests.cloud.servers import Bucket
+from tests.ingest.records.sources import write_jsonl
 from tests.sources.test_parquet_files import write_parquet
 from tests.text.small_tokenizer import read_ids, save_tokenizer
-from zindex.building.corpora.tokenize_corpus import tokenize_corpus
-from zindex.building.executor import SerialExecutor
-from zindex.building.keyed.tokenize import tokenize
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus
+from zindex.ingest.keyed.tokenize import tokenize
+from zindex.io import files
+from zindex.io.objects import place_of
 from zindex.keyed import DatasetFactory
-from zindex.store import files
 from zindex.store.layout import ChunkGrid
-from zindex.store.objects import place_of
 from zindex.store.open import open_store
 from zindex.store.verify import verify_store
 

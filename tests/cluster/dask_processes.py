@@ -19,8 +19,8 @@ from typing import Any
 import dask
 
 from tests.cloud.servers import free_port
-from zindex.building.patient_client import connect_client
 from zindex.cluster.settings import dask_settings
+from zindex.execution.reconnecting_client import connect_client
 
 
 class DaskProcesses:
@@ -185,7 +185,7 @@ def without_pages(node: Any) -> Any:
 
 def log_writes(path: str) -> None:
     """Append a line to a file whenever this process has computed a shard and writes it."""
-    from zindex.store import files
+    from zindex.io import files
 
     write_once = files.write_once
 

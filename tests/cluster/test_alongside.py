@@ -1,4 +1,4 @@
-"""A cluster beside a job: it is there for as long as the job, and no longer."""
+"""A cluster on the nodes of a job starts and ends with the job."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def list_listeners(members: dict[str, psutil.Process]) -> list[str]:
 
 
 def test_a_cluster_lasts_as_long_as_its_block(tmp_path: Path) -> None:
-    for _ in range(2):  # in one process, one after the other
+    for _ in range(2):  # twice in one process
         with alongside(tmp_path, threads=1, nice=3) as cluster:
             assert cluster.address is not None
             assert cluster.address.startswith("tls://127.0.0.1:")
@@ -43,13 +43,13 @@ def test_a_cluster_lasts_as_long_as_its_block(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_dashboard_is_for_this_machine_alone() -> None:
+def test_a_dashboard_listens_on_loopback() -> None:
     with alongside(threads=1, dashboard=0) as cluster:
         assert cluster.client.dashboard_link.startswith("http://127.0.0.1:")
         assert list_listeners(find_members()) == ["127.0.0.1"] * 3
 
 
-def test_what_ends_is_started_again(tmp_path: Path) -> None:
+def test_processes_that_end_are_restarted(tmp_path: Path) -> None:
     with alongside(threads=1) as cluster:
         address = cluster.address
         for role in ("worker", "scheduler"):
@@ -123,7 +123,7 @@ def test_a_second_node_finds_the_first_one_and_ends_with_it(tmp_path: Path) -> N
         assert helper.folder == leader.folder
 
 
-def test_a_worker_that_takes_too_much_is_started_anew(tmp_path: Path) -> None:
+def test_a_worker_above_its_memory_limit_is_restarted(tmp_path: Path) -> None:
     with alongside(tmp_path, threads=1, memory="600MiB") as cluster:
         before = find_members()["worker"]
         too_much = cluster.client.submit(np.ones, 1 << 27, retries=0)
@@ -132,10 +132,10 @@ def test_a_worker_that_takes_too_much_is_started_anew(tmp_path: Path) -> None:
         wait_for(lambda: "worker" in find_members(), "a worker is started")
         assert cluster.folder is not None
         logs = "".join(path.read_text() for path in (cluster.folder / "logs").glob("worker-*"))
-        assert "bytes; it is started anew" in logs
+        assert "bytes; it is restarted" in logs
 
 
-def test_a_scheduler_that_cannot_start_is_said_with_its_reason(tmp_path: Path) -> None:
+def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=r"none has \(its last words: .*address"),
         alongside(tmp_path, threads=1, host="192.0.2.1", start_timeout=8.0),

@@ -14,8 +14,8 @@ import pytest
 from tests.cluster.dask_processes import DaskProcesses
 from tests.conftest import WriteCorpus
 from zindex import schema
-from zindex.building.dask_executor import DaskExecutor
-from zindex.building.executor import run_builds
+from zindex.execution.dask_executor import DaskExecutor
+from zindex.execution.executor import run_builds
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.shard_files import ShardResult, store_shard
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.cluster.test_by_hand import write_run
+from tests.cluster.test_manual import write_run
 from tests.conftest import WriteCorpus
 from zindex.cli import main
 from zindex.cluster.launch import open_cluster, split_host

@@ -1,4 +1,4 @@
-"""One rank of a run as a process of its own: builds blended splits and says what it got.
+"""One rank of a run as a separate process: builds blended splits and prints the result.
 
 ``python -m tests.datasets.rank_process SETTINGS``, where SETTINGS is JSON: rank, num_ranks, the
 init_method of the process group, the builder's configuration, and what goes wrong where. Without
@@ -16,12 +16,12 @@ from typing import Any
 import torch.distributed as dist
 
 from tests.conftest import FakeTokenizer
-from zindex.building import on_demand
-from zindex.building.thread_executor import ThreadExecutor
 from zindex.datasets import ranks
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.errors import SourceError
+from zindex.execution.executor import ThreadExecutor
+from zindex.indexing import ensure
 
 COLLECTIVES = (
     "barrier",
@@ -45,7 +45,7 @@ def refuse(*args: Any, **settings: Any) -> None:
 
 
 def stop_midway(num_tasks: int) -> None:
-    """Let this process stand still, for ever, before a task."""
+    """Stop this process forever before a task."""
     run = ThreadExecutor.run
     left = iter(range(num_tasks))
 
@@ -109,7 +109,7 @@ def main(settings: dict[str, Any]) -> None:
     for name in COLLECTIVES:
         setattr(dist, name, refuse)
     ranks._GRACE = settings.get("grace", ranks._GRACE)
-    on_demand._LISTEN = 0.1
+    ensure._LISTEN = 0.1
     if settings.get("stop_on") == rank:
         stop_midway(settings["stop_after"])
     cls = (

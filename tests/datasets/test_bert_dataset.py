@@ -9,16 +9,16 @@ import pytest
 import torch
 
 import zindex
-from tests.datasets.masking.corpora import PieceTokenizer, write_sentences
 from tests.datasets.test_masked_dataset import MASKING, assert_same
-from zindex.building.convert import convert
-from zindex.building.executor import SerialExecutor
+from tests.samples.masking.corpora import PieceTokenizer, write_sentences
 from zindex.datasets.bert_dataset import (
     BERTMaskedWordPieceDataset,
     BERTMaskedWordPieceDatasetConfig,
 )
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.convert import convert
 from zindex.loading.collate import collate
 
 
@@ -72,7 +72,7 @@ def test_blends_of_splits(paths: list[str], tmp_path: Path) -> None:
         assert tensor.dtype == collated[name].dtype
 
 
-def test_a_second_build_finds_what_is_there(paths: list[str], tmp_path: Path) -> None:
+def test_a_second_build_reuses_the_index(paths: list[str], tmp_path: Path) -> None:
     first = build(paths, tmp_path)[0]
     stores = sorted((tmp_path / "cache").iterdir())
     second = build(paths, tmp_path)[0]
@@ -115,7 +115,7 @@ def test_loader_workers_give_the_same(paths: list[str], tmp_path: Path, num_work
         assert torch.equal(torch.cat([batch[name] for batch in batches]), tensor), name
 
 
-def test_a_loader_goes_on_where_it_was(paths: list[str], tmp_path: Path) -> None:
+def test_a_loader_resumes_from_its_state(paths: list[str], tmp_path: Path) -> None:
     (train, _, _) = build(paths, tmp_path)
 
     def open_loader(state: Any = None) -> Any:

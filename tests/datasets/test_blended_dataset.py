@@ -1,4 +1,4 @@
-"""Blends: whose sample stands where, where the index lies, processes, and errors."""
+"""Blends: the order of samples, the place of the index, processes, and errors."""
 
 import os
 import pickle
@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from zindex.building import on_demand
 from zindex.datasets import blended_dataset
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError
+from zindex.indexing import ensure
 from zindex.store.layout import ChunkGrid
 
 
@@ -138,10 +138,10 @@ def test_many_datasets_have_wider_ids() -> None:
     assert make_blend([1] * 32_767, 5).dataset_index.dtype == np.int16
 
 
-def test_an_index_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What decides is the weights: not the datasets, their place or how arrays are cut."""
     first = make_blend([1, 3], 50, path_to_cache=str(tmp_path))
-    monkeypatch.setattr(on_demand, "_BuildLoop", None)
+    monkeypatch.setattr(ensure, "_BuildLoop", None)
     grid = ChunkGrid(2, 8)
     again = make_blend([2, 6], 50, lengths=[40, 60], path_to_cache=str(tmp_path), grid=grid)
     assert len(os.listdir(tmp_path)) == 1
@@ -185,7 +185,7 @@ def test_loader_workers(method: str, tmp_path: Path) -> None:
     assert ids.tolist() == np.asarray(blend.dataset_index).tolist()
 
 
-def test_without_a_cache_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_cache_it_logs(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "zindex"):
         make_blend([1, 3], 50)
     assert "the train blend of 50 samples is computed in each process, because" in caplog.text
@@ -230,7 +230,7 @@ def test_weight_0_leaves_a_dataset_out(size: int | None, caplog: pytest.LogCaptu
         ),
     ],
 )
-def test_weights_must_be_such(weights: Any, size: int | None, message: str) -> None:
+def test_invalid_weights(weights: Any, size: int | None, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         make_blend(weights, size)
 
@@ -252,7 +252,7 @@ def test_weights_must_be_such(weights: Any, size: int | None, message: str) -> N
         ),
     ],
 )
-def test_datasets_must_fit(datasets: Any, num_weights: int, message: str) -> None:
+def test_datasets_must_match(datasets: Any, num_weights: int, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         BlendedDataset(datasets, [1] * num_weights, 5, make_config())
 
@@ -274,7 +274,7 @@ def test_a_dataset_that_is_too_short(settings: Any, cached: bool, tmp_path: Path
         make_blend([3, 3], None, lengths=[2, 3], **settings)
 
 
-def test_the_surplus_that_would_do() -> None:
+def test_the_error_names_a_sufficient_surplus() -> None:
     datasets: Any = [Numbers("a", 500), Numbers("b", 1300)]
     for dataset, asked in zip(datasets, (500, 1250), strict=True):
         dataset.num_samples = asked

@@ -13,8 +13,6 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building import on_demand
-from zindex.building.executor import SerialExecutor
 from zindex.datasets import blended_megatron_dataset_builder, ranks
 from zindex.datasets.blend_requests import request_splits
 from zindex.datasets.blended_dataset import BlendedDataset
@@ -26,6 +24,8 @@ from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDat
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, SourceError, StoreError, ZindexError
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing import ensure
 from zindex.plan.blend_sizes import resolve_blend
 from zindex.store.layout import ChunkGrid
 
@@ -170,7 +170,7 @@ def test_a_member_without_samples_is_left_out(paths: list[str]) -> None:
     assert datasets[2].datasets[0].dataset_path == paths[2]
 
 
-# Splits with data of their own.
+# Splits with separate data.
 
 
 def test_blend_per_split(paths: list[str]) -> None:
@@ -209,7 +209,7 @@ def test_mock() -> None:
     assert len(datasets[0]) >= 10
 
 
-def test_a_class_that_makes_nothing_up() -> None:
+def test_a_class_without_mock_data() -> None:
     message = (
         "without blend and blend_per_split data are made up, which GPTDataset cannot do: "
         "TypeError: .*; give it data, or take a class such as MockGPTDataset"
@@ -225,21 +225,21 @@ def test_not_on_this_rank(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     blends: Any = [(paths, None), (paths, None), (paths[:1], None)]
     config = make_config(blend_per_split=blends, multiple_validation_sets=True)
     builder = BlendedMegatronDatasetBuilder(GPTDataset, [None] * 3, lambda: False, config)
-    assert None not in builder.build()  # without torch.distributed nobody else would
+    assert None not in builder.build()  # without torch.distributed no other process would
     asked: list[Any] = []
     make = BlendedMegatronDatasetBuilder.build_generic_dataset
     assert make(dict, lambda: False, True, [("a", 1)]) == {"a": 1}
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 8)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
-    monkeypatch.setattr(ranks.Meeting, "_wait_for_all", lambda self: asked.append(self._store))
+    monkeypatch.setattr(ranks.RankStep, "_wait_for_all", lambda self: asked.append(self._store))
     assert builder.build() == [None, [None] * 3, None]
     assert asked == [None]
     assert make(dict, lambda: False, True, [("a", 1)]) is None
     assert make(dict, lambda: True, False, [("a", 1)]) == {"a": 1}
 
 
-def test_files_that_may_not_be_written(paths: list[str], tmp_path: Path) -> None:
+def test_read_only_files(paths: list[str], tmp_path: Path) -> None:
     def refuse(config: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/cache/x")
 
@@ -262,7 +262,7 @@ def test_files_that_may_not_be_written(paths: list[str], tmp_path: Path) -> None
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
-def test_all_indices_are_built_in_one_go(
+def test_all_indices_are_built_together(
     paths: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,9 +272,9 @@ def test_all_indices_are_built_in_one_go(
 ) -> None:
     """Members, splits and blends; the second time nothing is built."""
     loops = []
-    start = on_demand._BuildLoop.__init__
+    start = ensure._BuildLoop.__init__
     monkeypatch.setattr(
-        on_demand._BuildLoop,
+        ensure._BuildLoop,
         "__init__",
         lambda self, *arguments: loops.append(self) or start(self, *arguments),
     )
@@ -310,16 +310,14 @@ def test_large_builds_share_one_executor(
         opened.append(0)
         return real(SerialExecutor())
 
-    real = on_demand.open_executor
-    monkeypatch.setattr(on_demand, "open_executor", open_executor)
-    monkeypatch.setattr(on_demand, "_SERIAL_ROWS", 100)
+    real = ensure.open_executor
+    monkeypatch.setattr(ensure, "open_executor", open_executor)
+    monkeypatch.setattr(ensure, "_SERIAL_ROWS", 100)
     build([100, 0, 0], blend=(paths, [1, 2, 3]), split="1", path_to_cache=str(tmp_path / "cache"))
     assert opened == [0]
 
 
-def test_scalable_blends_are_begun_before_any_dataset_is_opened(
-    paths: list[str], tmp_path: Path
-) -> None:
+def test_scalable_blends_start_before_datasets_are_opened(paths: list[str], tmp_path: Path) -> None:
     begun = threading.Event()
     seen = []
 
@@ -330,9 +328,9 @@ def test_scalable_blends_are_begun_before_any_dataset_is_opened(
             seen.append(dataset_path)
             return GPTDataset.build_low_level_dataset(dataset_path, config)
 
-    real = blended_megatron_dataset_builder.needed_blend
+    real = blended_megatron_dataset_builder.request_build
 
-    def needed_blend(*args: Any) -> Any:
+    def request_build(*args: Any) -> Any:
         needed = real(*args)
 
         async def build_it(executor: Any) -> Any:
@@ -341,10 +339,10 @@ def test_scalable_blends_are_begun_before_any_dataset_is_opened(
             begun.set()
             return result
 
-        return on_demand.Needed(needed.plan, needed.num_rows, build_it)
+        return ensure.BuildRequest(needed.plan, needed.num_rows, build_it)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blended_megatron_dataset_builder, "needed_blend", needed_blend)
+        patch.setattr(blended_megatron_dataset_builder, "request_build", request_build)
         settings: dict[str, Any] = {"order": "scalable", "path_to_cache": str(tmp_path / "cache")}
         datasets = build([50, 0, 0], Late, blend=(paths, [1, 1, 1]), split="1", **settings)
     assert seen == paths
@@ -353,7 +351,7 @@ def test_scalable_blends_are_begun_before_any_dataset_is_opened(
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 @pytest.mark.parametrize("by", ["weights", "lengths", "everything"])
-def test_finds_what_was_built_ahead(
+def test_finds_indices_built_ahead(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, by: str
 ) -> None:
     """``zindex.build`` and the builder make the same plans."""
@@ -375,7 +373,7 @@ def test_finds_what_was_built_ahead(
     zindex.build(run, client=SerialExecutor())
     before = sorted(os.listdir(tmp_path / "cache"))
     assert len(before) == 4
-    monkeypatch.setattr(on_demand, "_BuildLoop", None)
+    monkeypatch.setattr(ensure, "_BuildLoop", None)
     blends: list[Any] = [(paths, weights), None, None]
     config = make_config(order=order, path_to_cache=run["index"], blend=blends[0], split="90,10,0")
     # Only the training split was built.
@@ -463,7 +461,7 @@ class OwnGPT(GPTDataset):
         super().__init__(
             indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
         )
-        # Whoever cannot wait has it built at once.
+        # A single dataset is built immediately.
         self.first = int(self.shuffle_index[0]) if index_split is Split.valid else None
 
     def __getitem__(self, idx: Any) -> Any:
@@ -480,7 +478,7 @@ def test_a_class_over_gpt_datasets(paths: list[str], tmp_path: Path) -> None:
 
 
 class Lines(MegatronDataset):
-    """A dataset that has nothing of GPT: the numbers of a range, once."""
+    """A dataset unrelated to GPT: the numbers of a range, once."""
 
     opened = 0
 
@@ -504,7 +502,7 @@ class Lines(MegatronDataset):
         return {"line": self.dataset[self.indices[idx]]}
 
 
-def test_a_class_of_its_own() -> None:
+def test_a_custom_class() -> None:
     Lines.opened = 0
     blend = (["100", "300"], [0.25, 0.75])
     train, valid, _ = build([100, 4, 0], Lines, blend=blend, split="90,10,0")
@@ -623,7 +621,7 @@ def test_empty_splits(paths: list[str], write_corpus: WriteCorpus, num_threads: 
 @pytest.mark.parametrize("cached", [False, True])
 def test_oversampling(write_corpus: WriteCorpus, tmp_path: Path, cached: bool) -> None:
     """Megatron's order may draw a sample more than planned, the scalable order never."""
-    # Members of exactly the size that is asked for: 8 tokens and one more per document.
+    # Members of exactly the requested size: 8 tokens and one more per document.
     paths = [write_corpus([8] * n + [1], name=f"c{n}") for n in (7, 1, 2)]
     settings: dict[str, Any] = {
         "blend": (paths, [0.7, 0.1, 0.2]),

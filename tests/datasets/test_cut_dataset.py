@@ -1,4 +1,4 @@
-"""Samples cut anew: of one span of the corpus, or of several."""
+"""Samples of a new length: of one span of the corpus, or of several."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.edits.walks import edit_here, weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.maintenance.edits.walks import edit_here, weighted_run, write_corpora
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.run_datasets import open_run
 
@@ -19,7 +19,9 @@ def open_cut(config: Any, **settings: Any) -> CutDataset:
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
-def test_spans_tile_what_was_left(tmp_path: Path, write_corpus: WriteCorpus, order: str) -> None:
+def test_spans_tile_the_unused_samples(
+    tmp_path: Path, write_corpus: WriteCorpus, order: str
+) -> None:
     paths = write_corpora(write_corpus, [[5, 7, 3, 9, 6] * 12])
     config = weighted_run(tmp_path, paths, samples={"train": 80}, order=order)
     edit_here(config, 30, sequence_length=10)
@@ -60,7 +62,7 @@ def test_single_items_are_rows_of_batches(tmp_path: Path, write_corpus: WriteCor
         cut[len(cut)]
 
 
-def test_ends_of_documents_count_nothing_at_joints_too(
+def test_ends_of_documents_have_no_weight_at_joints(
     tmp_path: Path, write_corpus: WriteCorpus
 ) -> None:
     # Every token is the end of a document, or padding follows it.

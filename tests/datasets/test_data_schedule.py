@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from tests.datasets import schedule_process
-from tests.datasets.conversations.speakers import make_config
+from tests.samples.conversations.speakers import make_config
 from zindex.datasets import data_schedule
-from zindex.datasets.balanced_context import BalancedCPScheduler
 from zindex.datasets.data_schedule import HybridCPDataLoaderWrapper
 from zindex.datasets.utils import Split
 from zindex.datasets.varlen_dataset import VarlenDataset
 from zindex.errors import ConfigError, SourceError
+from zindex.samples.balanced_context import BalancedCPScheduler
 
 CONFIG = SimpleNamespace(max_seqlen_per_dp_cp_rank=8)
 
@@ -61,7 +61,7 @@ def run(
 @pytest.mark.parametrize(
     ("num_ranks", "context_size"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)]
 )
-def test_every_rank_gets_what_the_scheduler_says(
+def test_every_rank_gets_its_scheduled_samples(
     tmp_path: Path, num_ranks: int, context_size: int
 ) -> None:
     said = run(tmp_path / "ours", num_ranks=num_ranks, context_size=context_size)
@@ -86,9 +86,7 @@ def test_every_rank_gets_what_the_scheduler_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_ranks", "context_size"), [(4, 2), (2, 1), (2, 2)])
-def test_ranks_get_what_megatron_core_gives(
-    tmp_path: Path, num_ranks: int, context_size: int
-) -> None:
+def test_results_equal_megatron_cores(tmp_path: Path, num_ranks: int, context_size: int) -> None:
     pytest.importorskip("megatron.core.datasets.data_schedule")
     # Megatron Core's sends tensors of one dimension alone.
     settings: Any = {
@@ -160,7 +158,7 @@ def test_ranks_without_data_get_none(groups: Any) -> None:
     assert next(HybridCPDataLoaderWrapper(None, CONFIG, groups)) == (None, None)
 
 
-def test_what_megatron_core_has_comes_first(groups: Any, installed: dict[str, Any]) -> None:
+def test_megatron_cores_scheduler_takes_precedence(groups: Any, installed: dict[str, Any]) -> None:
     class Scheduler(BalancedCPScheduler):
         pass
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.building.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.maintenance.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
 from zindex.config import RunConfig
-from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import PlanError, StateMismatchError
 from zindex.loading.loader import loader
 from zindex.loading.state import LoaderState
+from zindex.samples.batch import SampleBatch
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_items_are_those_of_the_datasets(
 
 
 @pytest.mark.parametrize("length", [None, 6])
-def test_batches_may_lie_on_both_sides_of_an_edit(
+def test_batches_across_an_edit(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, length: int | None
 ) -> None:
     config = weighted_run(tmp_path, paths[:2], order="scalable")
@@ -87,7 +87,7 @@ def test_batches_may_lie_on_both_sides_of_an_edit(
     ],
     ids=["positions", "masks", "provenance"],
 )
-def test_batches_of_many_sources_are_their_items(
+def test_batches_of_many_sources_equal_their_items(
     tmp_path: Path, paths: list[str], settings: dict[str, Any]
 ) -> None:
     config = weighted_run(tmp_path, paths[:2], order="scalable")
@@ -104,7 +104,7 @@ def test_batches_of_many_sources_are_their_items(
         assert len(tensor) == len(positions), name
 
 
-def test_padding_is_as_long_as_its_batch(
+def test_padding_has_the_length_of_its_batch(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
 ) -> None:
     config = weighted_run(tmp_path, paths[:2])
@@ -118,7 +118,7 @@ def test_padding_is_as_long_as_its_batch(
 
 
 @pytest.mark.parametrize("tail", ["exact", "pad"])
-def test_a_rank_without_samples_has_batches_as_long_as_the_others(
+def test_empty_batches_have_the_length_of_other_ranks(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, tail: Any
 ) -> None:
     """At the end of the run all samples have the length of the last edit."""
@@ -139,9 +139,7 @@ def test_a_rank_without_samples_has_batches_as_long_as_the_others(
         assert float(batch["loss_mask"].sum()) == 6 * size
 
 
-def test_datasets_travel_to_other_processes(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
-) -> None:
+def test_datasets_are_pickled(tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer) -> None:
     config = weighted_run(tmp_path, paths[:2], order="scalable")
     edit_here(config, 20, add={paths[2]: 0.5})
     edit_here(config, 40, sequence_length=6)
@@ -152,7 +150,7 @@ def test_datasets_travel_to_other_processes(
         assert_same(copy[position], dataset[position])
 
 
-def test_fingerprints_tell_edits_apart(
+def test_each_edit_has_a_fingerprint(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
 ) -> None:
     config = weighted_run(tmp_path, paths[:2])
@@ -165,7 +163,7 @@ def test_fingerprints_tell_edits_apart(
     assert dataset.previous_fingerprints == ((base, 20), (first, 40))
 
 
-def test_training_goes_on_across_an_edit(
+def test_training_resumes_across_an_edit(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
 ) -> None:
     config = weighted_run(tmp_path, paths[:2])
@@ -180,7 +178,7 @@ def test_training_goes_on_across_an_edit(
     assert len(torch.cat(seen)) == 100
     whole = [batch["tokens"] for batch in loader(config, tokenizer, micro_batch_size=5)]
     assert torch.equal(torch.cat(seen), torch.cat(whole))
-    # Whoever trained on beyond the edit without it has to go back.
+    # A run that trained beyond the edit without it has to return to it.
     with pytest.raises(StateMismatchError, match="at position 30, got 35"):
         loader(config, tokenizer, micro_batch_size=5, state=state | {"consumed_samples": 35})
 
@@ -245,7 +243,7 @@ def test_no_token_is_repeated_or_lost_when_lengths_change(
 
 
 def check_labels(item: dict[str, Any], length: int, *, extra: bool) -> None:
-    """Check that labels are the next tokens of the corpus, or count nothing."""
+    """Check that labels are the next tokens of the corpus, or have no weight."""
     tokens, labels = item["tokens"].tolist(), item["labels"].tolist()
     weights = item["loss_mask"].tolist()
     assert len(tokens) == len(labels) == length
@@ -262,7 +260,7 @@ def check_labels(item: dict[str, Any], length: int, *, extra: bool) -> None:
             assert label == token + 1 or token + 1 in bounds
 
 
-def test_documents_are_told_apart_in_samples_cut_anew(tmp_path: Path, paths: list[str]) -> None:
+def test_boundaries_in_samples_of_a_new_length(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2], order="scalable")
     edit_here(config, 30, sequence_length=16)
     settings = {"inter_document_masking": True, "with_provenance": True}
@@ -292,6 +290,6 @@ def test_an_edited_run_is_built_before_it_is_opened(
     names = sorted(path.name for path in (tmp_path / "index").iterdir())
     dataset = open_train(config, tokenizer)
     made = {path.name for path in (tmp_path / "index").iterdir()} - set(names)
-    # What the edit needed is there; the indices of the run itself are built when it is opened.
+    # The edit's indices exist; those of the run are built when it is opened.
     assert all(name.startswith("gpt-train") for name in made)
     assert len(dataset) == entry.state.num_samples

@@ -10,14 +10,14 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
-from zindex.building.executor import SerialExecutor
-from zindex.datasets.batching.fim_batches import Draws
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError
+from zindex.execution.executor import SerialExecutor
 from zindex.plan.keys import fill_key
+from zindex.samples.fim import RandomStream
 
 SPECIAL = {"prefix": "<P>", "middle": "<M>", "suffix": "<S>", "pad": "<F>", "eod": "<E>"}
 P, M, S, F, E, SPLIT = range(100, 106)
@@ -100,11 +100,11 @@ def fill_plainly(
     tokens: list[int], config: GPTFIMDatasetConfig, split: str, sample: int
 ) -> list[int]:
     """Return a filled sample, step by step as the rules say."""
-    draws = Draws(fill_key(config.random_seed, split, sample))
+    draws = RandomStream(fill_key(config.random_seed, split, sample))
     letters = Letters()
 
     def permute(piece: list[int], rate: Any) -> list[int]:
-        if not draws.is_chosen(rate):
+        if not draws.draw(rate):
             return piece
         text = letters.ids_to_text(piece, remove_special_tokens=True)
         if config.fim_no_prefix is not None and text.startswith(config.fim_no_prefix):
@@ -112,14 +112,14 @@ def fill_plainly(
         cuts = sorted([draws.below(len(text) + 1), draws.below(len(text) + 1)])
         parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
         prefix, middle, suffix = [letters.text_to_ids(part) for part in parts]
-        if draws.is_chosen(config.fim_spm_rate or 0):
+        if draws.draw(config.fim_spm_rate or 0):
             return [P, S, *suffix, M, *prefix, *middle]
         return [P, *prefix, S, *suffix, M, *middle]
 
     def fill(text: list[int]) -> list[int]:
         if not config.fim_split_sample or SPLIT not in text:
             return permute(text, config.fim_rate)
-        if not draws.is_chosen(config.fim_rate or 0):
+        if not draws.draw(config.fim_rate or 0):
             return text
         return pieces(text, SPLIT, lambda piece: permute(piece, config.fim_fragment_rate))
 
@@ -247,7 +247,7 @@ def test_a_blend_by_the_builder(write_corpus: Any) -> None:
     assert train.datasets[0].eod_tok_id == E
 
 
-def test_a_subclass_has_its_own_way(write_corpus: Any) -> None:
+def test_methods_of_a_subclass_are_called(write_corpus: Any) -> None:
     class Own(GPTFIMDataset):
         def __getitem__(self, idx: Any) -> dict[str, torch.Tensor]:
             return super().__getitem__(idx) | {"own": torch.tensor(1)}
@@ -283,7 +283,7 @@ def test_unknown_tokens_are_refused(write_corpus: Any, tokenizer: Any) -> None:
         open_dataset(path, tokenizer=tokenizer, fim_extra_tokens=special)
 
 
-def test_tokens_must_be_told_apart(write_corpus: Any) -> None:
+def test_tokens_must_be_distinct(write_corpus: Any) -> None:
     """Libraries give one id for all tokens that they do not know."""
     tokenizer = Tokenizer()
     tokenizer._tokenizer.tokens_to_ids = lambda tokens: [0 for _ in tokens]  # type: ignore[method-assign]

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.building.runs import LENGTHS, make_config
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building import background
-from zindex.building import blend as blend_module
-from zindex.building.background import FollowedBuilds
-from zindex.building.executor import SerialExecutor
-from zindex.building.run import build
+from tests.indexing.runs import LENGTHS, make_config
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
@@ -22,8 +17,13 @@ from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError, StoreError
-from zindex.store.follow import FollowedStore
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing import blend as blend_module
+from zindex.indexing import ensure
+from zindex.indexing.ensure import Builds
+from zindex.indexing.run import build
 from zindex.store.layout import ChunkGrid
+from zindex.store.open import FollowedStore
 
 NUM_SAMPLES = 60
 ORDERS: dict[str, dict[str, Any]] = {
@@ -36,15 +36,16 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Every set of builds that goes on behind the datasets of a test; they end with it."""
-    made: list[FollowedBuilds] = []
-    init = FollowedBuilds.__init__
+    """All background builds of a test; they end with it."""
+    made: list[Builds] = []
+    init = Builds.__init__
 
-    def remember(self: FollowedBuilds, *args: Any) -> None:
-        made.append(self)
+    def remember(self: Builds, *args: Any) -> None:
         init(self, *args)
+        if self.patience is not None:
+            made.append(self)
 
-    monkeypatch.setattr(FollowedBuilds, "__init__", remember)
+    monkeypatch.setattr(Builds, "__init__", remember)
     yield made
     for each in made:
         each.stop()
@@ -94,7 +95,7 @@ def test_items_are_those_of_the_finished_run(
     tmp_path: Path,
     paths: list[str],
     tokenizer: FakeTokenizer,
-    builds: list[FollowedBuilds],
+    builds: list[Builds],
     gate: threading.Event,
     name: str,
 ) -> None:
@@ -136,7 +137,7 @@ def test_the_first_samples_do_not_wait_for_the_last(
     late.join()
 
 
-def test_what_its_order_computes_is_not_waited_for(
+def test_computed_arrays_are_not_waited_for(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
 ) -> None:
     config = run_config(tmp_path, paths, order="scalable")
@@ -146,8 +147,8 @@ def test_what_its_order_computes_is_not_waited_for(
     assert isinstance(dataset._store, FollowedStore)
 
 
-def test_datasets_that_stay_apart_are_followed_too(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[FollowedBuilds]
+def test_datasets_without_a_blend_are_followed(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
     config = make_config(tmp_path, *paths, split="60,40,0", samples={"train": 30})
     followed = open_run(config, tokenizer, follow=30)
@@ -196,8 +197,8 @@ def test_the_builder_of_datasets_follows(
     assert_equal_items(train, expected, range(NUM_SAMPLES))
 
 
-def test_a_dataset_by_itself_follows(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[FollowedBuilds]
+def test_a_single_dataset_follows(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
     config = gpt_config(tmp_path, paths, tokenizer, follow=30)
     tokens = GPTDataset.build_low_level_dataset(paths[0], config)
@@ -213,7 +214,7 @@ def test_a_failed_build_is_raised_by_the_next_sample(
     paths: list[str],
     tokenizer: FakeTokenizer,
     monkeypatch: pytest.MonkeyPatch,
-    builds: list[FollowedBuilds],
+    builds: list[Builds],
 ) -> None:
     def fail(*args: Any) -> None:
         raise StoreError("the disk is full")
@@ -225,8 +226,8 @@ def test_a_failed_build_is_raised_by_the_next_sample(
             dataset[0]
 
 
-def test_a_blend_that_draws_too_much_is_told_when_it_is_built(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[FollowedBuilds]
+def test_a_short_dataset_is_an_error_when_the_blend_is_built(
+    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
     """How much the greedy order draws of each dataset is known at its end only."""
     config = gpt_config(tmp_path, paths, tokenizer, follow=30)
@@ -243,17 +244,17 @@ def test_a_blend_that_draws_too_much_is_told_when_it_is_built(
         blend[0]
 
 
-def test_a_finished_run_is_opened_as_ever(
+def test_a_finished_run_is_opened_immediately(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = run_config(tmp_path, paths)
     build(config, SerialExecutor())
-    monkeypatch.setattr(background, "follow_plan", None)
-    monkeypatch.setattr(FollowedBuilds, "_run", None)
+    monkeypatch.setattr(ensure, "follow_plan", None)
+    monkeypatch.setattr(Builds, "_run", None)
     dataset = open_run(config, tokenizer, follow=30)["train"]
     assert dataset[0]["tokens"].shape == (4,)
 
 
-def test_patience_is_checked(tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer) -> None:
+def test_follow_is_checked(tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer) -> None:
     with pytest.raises(ConfigError, match="follow must be 0 seconds or more, got -1"):
         open_run(run_config(tmp_path, paths), tokenizer, follow=-1)

@@ -1,4 +1,4 @@
-"""GPT datasets: laws of their samples, where the index lies, processes, and errors."""
+"""GPT datasets: laws of their samples, the place of the index, processes, and errors."""
 
 import dataclasses
 import os
@@ -16,13 +16,13 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
-from zindex.building import source
-from zindex.building.executor import SerialExecutor
-from zindex.datasets import gpt_index, text_dataset
+from zindex.datasets import text_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError
+from zindex.execution.executor import SerialExecutor
 from zindex.formats import bin_idx
+from zindex.ingest import length_source as source
 from zindex.plan.split import split_range
 from zindex.store.layout import ChunkGrid
 
@@ -98,7 +98,7 @@ def test_samples_tile_the_stream_of_documents(
         assert item["position_ids"].tolist() == [0, 1, 2, 3]
 
 
-def test_items_own_what_they_hold(prefix: str) -> None:
+def test_items_own_their_memory(prefix: str) -> None:
     # The first item read has a pad, which must not blind the others.
     dataset = open_dataset(prefix, tokenizer=FakeTokenizer(pad=17))
     with_pad = next(i for i in range(len(dataset)) if (dataset[i]["loss_mask"] == 0).any())
@@ -111,7 +111,8 @@ def test_items_own_what_they_hold(prefix: str) -> None:
         item[key].fill_(-5)
     again = fresh[with_pad]
     assert all(torch.equal(again[key], value) for key, value in expected.items())
-    assert fresh[0]["attention_mask"] is fresh[1]["attention_mask"]
+    masks = [fresh[i]["attention_mask"] for i in range(2)]
+    assert masks[0].data_ptr() == masks[1].data_ptr()
 
 
 def test_positions(path: str) -> None:
@@ -137,13 +138,13 @@ def test_no_attention_mask(prefix: str) -> None:
     assert list(dataset[0]) == ["tokens", "labels", "loss_mask", "position_ids"]
 
 
-def test_an_eod_is_asked_for_only_where_it_counts(prefix: str) -> None:
+def test_eod_is_read_only_if_it_matters(prefix: str) -> None:
     tokenizer = FakeTokenizer()
     del tokenizer.eod
     assert open_dataset(prefix, tokenizer=tokenizer)[0]["loss_mask"].all()
 
 
-def test_index_lies_beside_the_data(path: str) -> None:
+def test_the_index_is_next_to_the_data(path: str) -> None:
     dataset = open_dataset(path, 5)
     beside = Path(path.removesuffix(".zarr")) / "cache" / "GPTDataset_indices"
     (store,) = beside.iterdir()
@@ -153,7 +154,7 @@ def test_index_lies_beside_the_data(path: str) -> None:
     assert os.stat(store / "zarr.json").st_mtime_ns == modified
 
 
-def test_subclasses_have_folders_of_their_own(prefix: str) -> None:
+def test_subclasses_have_separate_folders(prefix: str) -> None:
     class OtherDataset(GPTDataset):
         pass
 
@@ -214,7 +215,7 @@ def test_validated_and_digested_once_for_all_splits(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for module, name in ((bin_idx, "_check_sequences"), (source, "digest_block")):
+    for module, name in ((bin_idx, "_check_sequences"), (source, "digest_rows")):
         real = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *args, real=real, name=name: calls.append(name) or real(*args)
@@ -224,7 +225,7 @@ def test_validated_and_digested_once_for_all_splits(
     for split in Split:
         start = 4 * split.value
         GPTDataset(low_level, prefix, range(start, start + 4), None, split, config)
-    assert calls == ["_check_sequences", "digest_block"]
+    assert calls == ["_check_sequences", "digest_rows"]
 
 
 def test_only_rank_0_builds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,15 +365,16 @@ def test_low_level_errors(prefix: str) -> None:
 
 def test_count_of_a_partial_sample_is_exact() -> None:
     # Megatron counts in float32 here and misses the last sample.
-    epochs = gpt_index.plan_samples(
-        _Lengths([195_400_008]),
-        range(1),
-        None,
-        drop_last=False,
-        config=make_config(sequence_length=13),
-        where="valid of h",
+    config = make_config(
+        sequence_length=13,
+        drop_last_partial_validation_sequence=False,
+        defer_npy_index_mmap=True,
+        path_to_cache="unused",
     )
-    assert epochs.num_samples == -(-195_400_007 // 13)
+    lengths = _Lengths([195_400_008])
+    assert len(GPTDataset(lengths, "h", range(1), None, Split.valid, config)) == -(
+        -195_400_007 // 13
+    )
 
 
 class _Lengths:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import zindex
-from zindex.building.executor import SerialExecutor
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
+from zindex.execution.executor import SerialExecutor
 
 LENGTHS = [3, 5, 2, 7, 4, 6]
 ONE_EPOCH = [2, 1, 5, 0, 4, 3]

@@ -28,7 +28,7 @@ def test_mappings_that_megatron_core_gave():
     assert rows.tolist() == [[4, 8, 10], [0, 3, 10]]
 
 
-def test_no_sample_in_an_epoch_is_none_in_any():
+def test_an_epoch_without_samples_is_not_repeated():
     rows = build_mapping(BOUNDS, LENGTHS, 2**31 - 2, 100, 10, 0.1, 42, False, 5)
     assert rows.shape == (0, 3)
 
@@ -61,7 +61,7 @@ def test_a_blend_fills_the_arrays_it_is_given():
     ("weights", "expected"),
     [([2.0, 1.0], [0] * 8), ([0.0, 0.0], [0, 1] * 4), ([0.5, 0.25, 0.0, 0.25], [0, 1, 3, 0] * 2)],
 )
-def test_weights_that_are_no_shares(weights, expected):
+def test_weights_outside_the_unit_interval(weights, expected):
     """As Megatron Core's helpers gave them."""
     datasets, numbers = np.empty(8, np.int16), np.empty(8, np.int64)
     build_blending_indices(datasets, numbers, np.array(weights), len(weights), 8, False)
@@ -72,12 +72,12 @@ def test_weights_that_are_no_shares(weights, expected):
         build_blending_indices(datasets, numbers, np.array([np.nan, 1.0]), 2, 8, False)
 
 
-def test_large_corpora_get_int64():
+def test_large_corpora_need_int64():
     assert build_sample_idx(LENGTHS, BOUNDS[:3], 4, 1, 18).dtype == np.int32
     assert build_sample_idx_int64(LENGTHS, BOUNDS[:3], 4, 1, 18).dtype == np.int64
 
 
-def test_verbose_tells_of_the_result(caplog):
+def test_verbose_logs_the_result(caplog):
     datasets, numbers = np.empty(6, np.int16), np.empty(6, np.int64)
     with caplog.at_level(logging.INFO):
         build_mapping(BOUNDS, LENGTHS, 1, 100, 10, 0, 42, True, 2)

@@ -115,7 +115,7 @@ class TestItems:
         with pytest.raises(ValueError, match=rf"the step of slice\(.*\) is {step}"):
             dataset[::step]
 
-    def test_parts(self, prefix: str, mmap: bool) -> None:
+    def test_spans_of_a_sequence(self, prefix: str, mmap: bool) -> None:
         dataset = IndexedDataset(prefix, mmap=mmap)
         for i, sequence in enumerate(SEQUENCES):
             for offset in range(len(sequence) + 1):
@@ -126,7 +126,7 @@ class TestItems:
         assert dataset.get(-1, 1, 2).tolist() == [8, 9]
 
     @pytest.mark.parametrize(("offset", "length"), [(0, 4), (4, None), (-1, 2), (1, 3), (0, -1)])
-    def test_parts_stay_within_their_sequence(
+    def test_spans_must_be_within_their_sequence(
         self, prefix: str, mmap: bool, offset: int, length: int | None
     ) -> None:
         dataset = IndexedDataset(prefix, mmap=mmap)
@@ -162,7 +162,7 @@ class TestItems:
         assert again.sequence_modes.tolist() == [3, 2, 1, 0, 4]
 
     @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-    def test_children_of_a_parent_that_used_it(self, prefix: str, mmap: bool, method: str) -> None:
+    def test_children_after_reads_of_the_parent(self, prefix: str, mmap: bool, method: str) -> None:
         dataset = IndexedDataset(prefix, mmap=mmap)
         assert dataset[0].tolist() == [1, 2, 3]
         context = multiprocessing.get_context(method)
@@ -232,7 +232,7 @@ class TestOpening:
         assert dataset.index.dtype is np.uint16
         assert dataset[0].tolist() == [1, 2, 3]
 
-    def test_object_storage_and_its_settings_come_together(self, prefix: str) -> None:
+    def test_object_storage_needs_its_settings(self, prefix: str) -> None:
         for path in ("s3://bucket/a", "msc://profile/a"):
             with pytest.raises(ConfigError, match=rf"got None for {path}; pass ObjectStorageCon"):
                 IndexedDataset(path)
@@ -261,14 +261,14 @@ class TestOpening:
 
 
 class TestFileBinReader:
-    def test_cut_under_a_reader_is_an_error(self, prefix: str) -> None:
+    def test_truncation_during_reads_is_an_error(self, prefix: str) -> None:
         dataset = IndexedDataset(prefix, mmap=False)
         assert dataset[0].tolist() == [1, 2, 3]
         os.truncate(prefix + ".bin", 14)
         with pytest.raises(VerificationError, match=r"hold 8 bytes from byte 12 but ended after 2"):
             dataset[4]
 
-    def test_failed_reads_are_tried_again(
+    def test_failed_reads_are_retried(
         self,
         prefix: str,
         monkeypatch: pytest.MonkeyPatch,
@@ -384,7 +384,7 @@ class TestBuilder:
         builder.finalize(str(tmp_path / "b.idx"))
         assert len(IndexedDataset(str(tmp_path / "b"), multimodal=True)) == 0
 
-    def test_a_builder_that_dies_leaves_no_index(self, tmp_path: Path) -> None:
+    def test_a_failed_builder_leaves_no_index(self, tmp_path: Path) -> None:
         script = (
             "import os, sys, numpy as np\n"
             "from zindex.datasets.indexed_dataset import IndexedDatasetBuilder\n"

@@ -1,6 +1,6 @@
 """Many ranks build and open the same blend: no collective, no rank that others cannot do without.
 
-Each rank is a process of its own.
+Each rank is a separate process.
 """
 
 import itertools
@@ -28,7 +28,7 @@ SIZES = [60, 20, None]
 
 @pytest.fixture
 def run_config(write_corpus: WriteCorpus, tmp_path: Path) -> dict[str, Any]:
-    """Give the settings of a blend of three datasets of which nothing is built."""
+    """Give the settings of a blend of three datasets without indices."""
     lengths = [[3, 5, 2, 7, 9, 4, 6, 30], [20, 1, 8, 14] * 4, [6] * 30]
     paths = [write_corpus(values, name=f"c{i}") for i, values in enumerate(lengths)]
     weights = [0.5, 0.2, 0.3]
@@ -56,7 +56,7 @@ def expected(run_config: dict[str, Any], tmp_path: Path) -> list[Any]:
 
 
 class Ranks:
-    """Processes that are killed at the end of a test, whatever happens."""
+    """Processes that are always killed at the end of a test."""
 
     def __init__(self, compiled: Path) -> None:
         self.environment = {"OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(compiled)}
@@ -151,7 +151,7 @@ def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, num_
 @pytest.mark.parametrize(
     ("kind", "stop_after"), some([("file", 0), ("tcp", 9)], ["file", "tcp"], [0, 3, 9])
 )
-def test_another_rank_takes_over_from_one_that_is_killed(
+def test_a_rank_takes_over_from_a_killed_one(
     run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, kind: str, stop_after: int
 ) -> None:
     config = run_config | {"index_takeover": 1.0}

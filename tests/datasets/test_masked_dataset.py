@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import WriteCorpus
-from tests.datasets.masking.corpora import PieceTokenizer, write_sentences
+from tests.samples.masking.corpora import PieceTokenizer, write_sentences
 from zindex.datasets.bert_dataset import (
     BERTMaskedWordPieceDataset,
     BERTMaskedWordPieceDatasetConfig,
@@ -91,7 +91,7 @@ def test_settings_are_refused(make_config: MakeConfig, settings: Any, match: str
         make_config(**settings)
 
 
-def test_a_setting_without_effect_is_told(
+def test_a_setting_without_effect_is_logged(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_config(masking_use_longer_ngrams=True, masking_use_geometric_distribution=True)
@@ -122,7 +122,7 @@ def test_positions(make_config: MakeConfig, prefix: str) -> None:
     assert batch.tensors["truncated"].tolist() == [item["truncated"] for item in batch]
 
 
-def test_how_many_samples(make_config: MakeConfig, prefix: str) -> None:
+def test_numbers_of_samples(make_config: MakeConfig, prefix: str) -> None:
     source = IndexedDataset(prefix)
     epoch = open_dataset(source, make_config(), None)
     assert len(open_dataset(source, make_config(), 1)) == len(epoch)
@@ -147,7 +147,7 @@ def test_items_are_keyed(make_config: MakeConfig, prefix: str, order: str) -> No
     assert dataset.fingerprint == again.fingerprint != other.fingerprint
 
 
-def test_the_index_may_come_late(make_config: MakeConfig, prefix: str, tmp_path: Path) -> None:
+def test_the_index_may_be_deferred(make_config: MakeConfig, prefix: str, tmp_path: Path) -> None:
     dataset = open_dataset(IndexedDataset(prefix), make_config(defer_npy_index_mmap=True))
     assert not (tmp_path / "cache").exists()
     assert_same(dataset[2], open_dataset(IndexedDataset(prefix), make_config())[2])
@@ -193,7 +193,7 @@ def test_samples_are_not_followed(make_config: MakeConfig, prefix: str) -> None:
         open_dataset(IndexedDataset(prefix), make_config(follow=3.0))
 
 
-def test_unknown_tokens_are_told(make_config: MakeConfig, prefix: str) -> None:
+def test_unknown_tokens_are_refused(make_config: MakeConfig, prefix: str) -> None:
     tokenizer = PieceTokenizer(np.random.default_rng(0), size=30)
     dataset = open_dataset(IndexedDataset(prefix), make_config(tokenizer=tokenizer))
     match = r"know every token of sample \d+ of train of c, its inv_vocab has no id [345]\d;"
@@ -201,7 +201,7 @@ def test_unknown_tokens_are_told(make_config: MakeConfig, prefix: str) -> None:
         dataset.__getitems__(list(range(20)))
 
 
-def test_an_index_of_other_data_is_told(make_config: MakeConfig, prefix: str) -> None:
+def test_an_index_of_other_data_is_refused(make_config: MakeConfig, prefix: str) -> None:
     source = IndexedDataset(prefix)
     dataset = open_dataset(source, make_config())
     for row, match in (
@@ -257,13 +257,13 @@ class Silent(InMegatronsManner):
         MaskedWordPieceDataset.__init__(self, *args)
 
 
-def test_a_subclass_says_how_much_samples_hold(make_config: MakeConfig, prefix: str) -> None:
+def test_a_subclass_defines_the_size_of_samples(make_config: MakeConfig, prefix: str) -> None:
     dataset = open_dataset(IndexedDataset(prefix), make_config(), cls=Silent)
     with pytest.raises(ConfigError, match="Silent must say how much its samples hold, it says not"):
         len(dataset)
 
 
-def test_unknown_tokens_are_told_in_subclasses(make_config: MakeConfig, prefix: str) -> None:
+def test_unknown_tokens_are_refused_in_subclasses(make_config: MakeConfig, prefix: str) -> None:
     tokenizer = PieceTokenizer(np.random.default_rng(0), size=30)
     config = make_config(tokenizer=tokenizer)
     dataset = open_dataset(IndexedDataset(prefix), config, cls=InMegatronsManner)

@@ -91,7 +91,7 @@ class Bare:
         ({"pad": 7, "eod": 7, "special_tokens_dict": {"eos_token": 8}}, False, 7),
     ],
 )
-def test_pad_of_its_own(special: dict[str, Any], allow: bool, pad: int) -> None:
+def test_unambiguous_pad(special: dict[str, Any], allow: bool, pad: int) -> None:
     tokenizer = SimpleNamespace(unique_identifiers={}, **special)
     assert make(tokenizer, allow_ambiguous_pad_tokens=allow)._pad_token_id == pad
 
@@ -126,7 +126,7 @@ def test_ranges_keep_their_step() -> None:
 
 
 @pytest.mark.parametrize("indices", [range(1, 3), np.array([1, 2], np.int32)])
-def test_consecutive_indices_are_not_held(indices: Any) -> None:
+def test_consecutive_indices_become_a_range(indices: Any) -> None:
     dataset = make(indices=indices)
     assert dataset.indices.tolist() == [1, 2]
     assert dataset.indices.dtype == np.int32
@@ -151,7 +151,7 @@ def test_a_pair_is_opened_where_it_is_read(write_corpus: Any, tmp_path: Any) -> 
     assert arrived[1]["tokens"].tolist() == again[1]["tokens"].tolist() == [3, 4]
 
 
-def test_low_level_methods_are_the_subclasses() -> None:
+def test_low_level_methods_of_subclasses() -> None:
     with pytest.raises(NotImplementedError):
         MegatronDataset.numel_low_level_dataset([])
     with pytest.raises(NotImplementedError):

@@ -11,7 +11,6 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
-from zindex.building.executor import SerialExecutor
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.indexed_dataset import IndexedDataset
@@ -20,6 +19,7 @@ from zindex.datasets.multimodal_dataset import MockMultimodalDataset, Multimodal
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
+from zindex.execution.executor import SerialExecutor
 
 # As in Megatron Core's own test of its multimodal dataset, but for smaller images.
 SETTINGS: dict[str, Any] = {
@@ -118,7 +118,7 @@ class Pictures(MegatronDataset):
 
 
 @pytest.mark.parametrize("kind", ["prefix", "store"])
-def test_modes_below_a_dataset_of_ones_own(write_corpus: Any, kind: str, tmp_path: Path) -> None:
+def test_modes_in_a_custom_dataset(write_corpus: Any, kind: str, tmp_path: Path) -> None:
     lengths, modes = [3, 1, 4, 2, 5, 3, 2, 6, 1, 2], [0, 1] * 5
     path = write_corpus(lengths, modes=modes)
     if kind == "store":

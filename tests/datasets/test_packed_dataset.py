@@ -13,19 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zindex
-from tests.building.runs import make_config as make_run
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building.executor import SerialExecutor
+from tests.indexing.runs import make_config as make_run
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.run_datasets import open_run
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, VerificationError
+from zindex.execution.executor import SerialExecutor
 from zindex.plan.packing import PackingRules
+from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13, 1, 25, 3, 1, 2]
 ITEM = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
@@ -118,7 +118,7 @@ def assert_item(item: dict[str, Any], expected: dict[str, Any]) -> None:
     eod_mask_loss=st.booleans(),
     num_samples=st.none() | st.integers(1, 30),
 )
-def test_items_are_what_plain_python_makes(
+def test_items_equal_plain_python(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[int],
     extra: bool,
@@ -221,7 +221,7 @@ class OwnItems(PackedGPTDataset):
         return {"tokens": super().__getitem__(idx)["tokens"] + 1}
 
 
-def test_what_a_subclass_does_is_never_bypassed(prefix: str) -> None:
+def test_methods_of_subclasses_are_called(prefix: str) -> None:
     plain = open_packed(prefix)
     own = OwnItems(plain.dataset, prefix, plain.indices, None, Split.train, plain.config)
     expected = plain.__getitems__([3, 4]).tensors["tokens"] + 1
@@ -229,7 +229,7 @@ def test_what_a_subclass_does_is_never_bypassed(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("store", ["all", "minimal"])
-def test_what_was_built_ahead_is_found(path: str, tmp_path: Path, store: Any) -> None:
+def test_indices_built_ahead_are_found(path: str, tmp_path: Path, store: Any) -> None:
     config = make_run(
         tmp_path,
         path,
@@ -261,7 +261,7 @@ def test_minimal_gives_the_same_samples(path: str, tmp_path: Path) -> None:
     assert stored.fingerprint == computed.fingerprint
 
 
-def test_index_lies_beside_the_data_and_is_found_again(path: str) -> None:
+def test_the_index_is_next_to_the_data_and_reused(path: str) -> None:
     first = open_packed(path)
     beside = Path(path.removesuffix(".zarr")) / "cache" / "PackedGPTDataset_indices"
     [store] = beside.iterdir()
@@ -304,7 +304,7 @@ def test_made_up_documents_are_refused(tokenizer: FakeTokenizer) -> None:
         PackedGPTDataset(low_level, None, range(10), 5, Split.train, make_config())
 
 
-def test_what_is_being_packed_cannot_be_followed(prefix: str) -> None:
+def test_packing_cannot_be_followed(prefix: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot be followed while it is packed, got follow=3.0"):
         open_packed(prefix, follow=3.0)
 
@@ -314,7 +314,7 @@ def test_no_tokens_are_refused(write_corpus: WriteCorpus) -> None:
         open_packed(write_corpus([0, 0, 3]), indices=range(2))
 
 
-def test_an_index_of_other_data_is_noticed(write_corpus: WriteCorpus) -> None:
+def test_an_index_of_other_data_is_an_error(write_corpus: WriteCorpus) -> None:
     dataset = open_packed(write_corpus(LENGTHS))
     shorter = PackedGPTDataset.build_low_level_dataset(
         write_corpus([1] * len(LENGTHS), name="other"), dataset.config

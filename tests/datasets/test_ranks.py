@@ -1,4 +1,4 @@
-"""What ranks tell each other, and that nobody waits for those who say nothing."""
+"""Errors of ranks reach the others, and silent ranks delay no other."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from zindex.datasets import ranks
-from zindex.datasets.ranks import Meeting, open_meeting
+from zindex.datasets.ranks import RankStep, open_step
 from zindex.errors import NotReadyError, PlanError, SourceError, ZindexError
 
 
@@ -20,14 +20,14 @@ def store() -> Any:
     return dist.HashStore()
 
 
-def run_ranks(steps: list[Callable[[Meeting], Any]], store: Any) -> list[Any]:
+def run_ranks(steps: list[Callable[[RankStep], Any]], store: Any) -> list[Any]:
     """Return what each rank's step gives, or its error; each rank is a thread."""
     outcomes: list[Any] = [None] * len(steps)
 
     def run(rank: int) -> None:
         try:
-            with Meeting("0", rank, len(steps), store) as meeting:
-                outcomes[rank] = steps[rank](meeting)
+            with RankStep("0", rank, len(steps), store) as step:
+                outcomes[rank] = steps[rank](step)
         except Exception as error:
             outcomes[rank] = error
 
@@ -40,16 +40,16 @@ def run_ranks(steps: list[Callable[[Meeting], Any]], store: Any) -> list[Any]:
     return outcomes
 
 
-def fail(error: Exception) -> Callable[[Meeting], None]:
-    def step(meeting: Meeting) -> None:
+def fail(error: Exception) -> Callable[[RankStep], None]:
+    def run(step: RankStep) -> None:
         raise error
 
-    return step
+    return run
 
 
 def test_all_done(store: Any) -> None:
     start = time.monotonic()
-    assert run_ranks([lambda meeting: meeting.rank] * 4, store) == [0, 1, 2, 3]
+    assert run_ranks([lambda step: step.rank] * 4, store) == [0, 1, 2, 3]
     assert time.monotonic() - start < ranks._GRACE / 2
 
 
@@ -67,17 +67,17 @@ def test_all_done(store: Any) -> None:
         ),
     ],
 )
-def test_one_failure_is_everybodys(
+def test_an_error_reaches_all_ranks(
     store: Any, error: Exception, kind: type[Exception], text: str
 ) -> None:
-    """Those who wait at the end hear of it, and those who look while they wait for an index."""
+    """Ranks raise it at the end of the step, and while they wait for an index."""
 
-    def wait_for_index(meeting: Meeting) -> None:
+    def wait_for_index(step: RankStep) -> None:
         while True:
-            meeting.listen()
+            step.listen()
             time.sleep(0.01)
 
-    steps = [lambda meeting: "done", fail(error), wait_for_index, lambda meeting: "done"]
+    steps = [lambda step: "done", fail(error), wait_for_index, lambda step: "done"]
     start = time.monotonic()
     outcomes = run_ranks(steps, store)
     assert time.monotonic() - start < 4
@@ -87,42 +87,42 @@ def test_one_failure_is_everybodys(
         assert str(outcomes[rank]) == text
 
 
-def test_everybody_fails_at_once(store: Any) -> None:
+def test_all_ranks_fail_at_once(store: Any) -> None:
     start = time.monotonic()
     errors = [PlanError(f"{rank}") for rank in range(3)]
     assert run_ranks([fail(error) for error in errors], store) == errors
     assert time.monotonic() - start < ranks._LINGER / 2
 
 
-def test_ranks_that_take_no_part_are_not_waited_for(store: Any) -> None:
+def test_ranks_that_skip_the_step(store: Any) -> None:
     start = time.monotonic()
-    steps = [lambda meeting: "done", Meeting.leave, Meeting.leave]
+    steps = [lambda step: "done", RankStep.leave, RankStep.leave]
     assert run_ranks(steps, store) == ["done", None, None]
     assert time.monotonic() - start < ranks._GRACE / 2
 
 
-def test_a_silent_rank_holds_up_nobody(
+def test_a_silent_rank_delays_no_other(
     store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ranks, "_GRACE", 0.3)
     start = time.monotonic()
-    with Meeting("0", 0, 3, store):
+    with RankStep("0", 0, 3, store):
         pass
     assert 0.3 <= time.monotonic() - start < 5
-    assert "rank 0 goes on without 2 of 3 ranks: nothing was heard of them for 0 s" in caplog.text
+    assert "rank 0 continues without 2 of 3 ranks, which made no progress for 0 s" in caplog.text
 
 
-def test_failing_alone_does_not_take_long(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_failure_ends_soon(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_LINGER", 0.3)
     start = time.monotonic()
-    with pytest.raises(PlanError, match="alone"), Meeting("0", 0, 3, store):
+    with pytest.raises(PlanError, match="alone"), RankStep("0", 0, 3, store):
         raise PlanError("alone")
     assert 0.3 <= time.monotonic() - start < 5
 
 
-def test_an_interrupt_is_told_nobody(store: Any) -> None:
+def test_an_interrupt_is_not_broadcast(store: Any) -> None:
     def interrupt() -> None:
-        with Meeting("0", 0, 2, store):
+        with RankStep("0", 0, 2, store):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -146,34 +146,34 @@ class DeadStore:
 
 
 @pytest.mark.parametrize("seconds", [0, 20])
-def test_a_dead_store_is_no_news(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def test_a_dead_store_is_ignored(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(ranks, "_ANSWER", 0.2)
     store = DeadStore(seconds)
     start = time.monotonic()
-    with Meeting("0", 0, 2, store) as meeting:
-        meeting.listen()
-        meeting.listen()
-    with pytest.raises(PlanError, match="here"), Meeting("1", 0, 2, store):
+    with RankStep("0", 0, 2, store) as step:
+        step.listen()
+        step.listen()
+    with pytest.raises(PlanError, match="here"), RankStep("1", 0, 2, store):
         raise PlanError("here")
     assert time.monotonic() - start < 5
     assert store.num_asked == 2
 
 
-def test_steps_have_names_of_their_own(store: Any) -> None:
+def test_steps_have_unique_names(store: Any) -> None:
     store.set("zindex/0/failed", json.dumps({"rank": 1, "kind": "PlanError", "message": "no"}))
-    Meeting("1", 0, 2, store).listen()
+    RankStep("1", 0, 2, store).listen()
     with pytest.raises(PlanError, match="rank 1: no"):
-        Meeting("0", 0, 2, store).listen()
+        RankStep("0", 0, 2, store).listen()
 
 
-def test_nobody_to_talk_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = open_meeting(), open_meeting()
+def test_a_rank_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = open_step(), open_step()
     assert int(second.name) == int(first.name) + 1
     with first:
         first.listen()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
-    with open_meeting() as meeting:  # its process group has no store
-        assert (meeting.rank, meeting.num_ranks) == (1, 2)
-        meeting.listen()
+    with open_step() as step:  # its process group has no store
+        assert (step.rank, step.num_ranks) == (1, 2)
+        step.listen()

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.building.records.sources import ListFiles, draw_files
-from zindex.building.executor import SerialExecutor
-from zindex.building.records.import_records import import_records
+from tests.ingest.records.sources import ListFiles, draw_files
 from zindex.datasets.record_dataset import RecordDataset
 from zindex.errors import ConfigError, NotReadyError, StoreError, StoreNotFoundError
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.records.import_records import import_records
 from zindex.store.layout import ChunkGrid
 
 SMALL = ChunkGrid(chunk_length=32, shard_length=128)
@@ -52,7 +52,7 @@ def test_items_are_the_records(path: Path, source: ListFiles) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 1000])
-def test_items_outside_are_index_errors(path: Path, offset: int) -> None:
+def test_positions_out_of_range(path: Path, offset: int) -> None:
     dataset = RecordDataset(path)
     length = len(dataset)
     for index in (length + offset, -length - 1 - offset):
@@ -65,7 +65,7 @@ def test_items_outside_are_index_errors(path: Path, offset: int) -> None:
         dataset[1.0]  # type: ignore[index]
 
 
-def test_fields_and_what_is_made_of_records(path: Path, source: ListFiles) -> None:
+def test_fields_and_process_functions(path: Path, source: ListFiles) -> None:
     name = RecordDataset(path).fields[0]
     dataset = RecordDataset(path, fields=[name], process_fn=count_fields)
     expected = [2 + (name in record) for record in source.records()]
@@ -88,7 +88,7 @@ def test_a_process_function_must_make_one_item_of_each(path: Path) -> None:
         dataset.__getitems__([place - 2, place - 1, place])
 
 
-def test_it_travels_to_other_processes(path: Path, source: ListFiles) -> None:
+def test_it_pickles_for_other_processes(path: Path, source: ListFiles) -> None:
     dataset = RecordDataset(path)
     dataset[0]
     again = pickle.loads(pickle.dumps(dataset))
@@ -124,7 +124,7 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_what_is_no_store_of_records_is_refused(path: Path, tmp_path: Path) -> None:
+def test_other_stores_are_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="no zindex store at"):
         RecordDataset(tmp_path / "nothing")
     root = path / "zarr.json"

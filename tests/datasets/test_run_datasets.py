@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import zindex
-from tests.building.runs import LENGTHS, make_config
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building.executor import SerialExecutor
+from tests.indexing.runs import LENGTHS, make_config
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError
+from zindex.execution.executor import SerialExecutor
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "weights": ("weight", {"samples": {"train": 40, "valid": 3}}),
@@ -41,7 +41,7 @@ def run_config(tmp_path: Path, paths: list[str], name: str, **settings: Any) -> 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 @pytest.mark.parametrize("name", RUNS)
-def test_what_was_built_ahead_is_opened(
+def test_indices_built_ahead_are_opened(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, name: str, order: str
 ) -> None:
     config = run_config(tmp_path, paths, name, order=order)
@@ -60,7 +60,7 @@ def test_what_was_built_ahead_is_opened(
         assert [member.dataset_path for member in dataset.datasets] == paths
 
 
-def test_what_is_missing_is_built(
+def test_missing_indices_are_built(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
 ) -> None:
     config = run_config(tmp_path, paths, "weights")
@@ -70,7 +70,7 @@ def test_what_is_missing_is_built(
     assert datasets["train"][0]["dataset_id"] == 0
 
 
-def test_without_blends_the_datasets_stay_apart(
+def test_without_blends_datasets_are_separate(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
 ) -> None:
     config = make_config(tmp_path, *paths, split="60,40,0", samples={"train": 30})

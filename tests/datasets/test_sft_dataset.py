@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.datasets.conversations.speakers import (
+from tests.conftest import FakeTokenizer
+from tests.samples.conversations.speakers import (
     EOD,
     PAD,
     Speaker,
@@ -20,10 +22,12 @@ from tests.datasets.conversations.speakers import (
     write_records,
 )
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
 from zindex.datasets.sft_dataset import (
     IGNORE_INDEX,
     MockSFTDataset,
     MockSFTLowLevelDataset,
+    PretrainValidAsSFTDataset,
     SFTDataset,
     SFTLowLevelDataset,
     load_json_arg,
@@ -115,7 +119,7 @@ def test_samples_are_those_of_the_rules(
     assert dtypes == list(kinds)
 
 
-def test_records_come_again(tmp_path: Path) -> None:
+def test_records_repeat(tmp_path: Path) -> None:
     low_level = SFTLowLevelDataset(write_records(tmp_path / "r.jsonl", draw_records(1, 5)))
     dataset = SFTDataset(low_level, "p", np.array([3, 1, 4]), 7, Split.train, make_config())
     assert len(dataset) == 7
@@ -191,7 +195,7 @@ def test_splits_and_blends_by_the_builder(tmp_path: Path) -> None:
     assert reads == [[0, 0, 0]]
 
 
-def test_a_split_that_nothing_is_wanted_of_may_be_empty(tmp_path: Path) -> None:
+def test_a_split_without_samples_may_be_empty(tmp_path: Path) -> None:
     path = write_records(tmp_path / "r.jsonl", draw_records(1, 3))
     config = make_config(blend=([path], None), split="969,30,1")
     datasets = BlendedMegatronDatasetBuilder(SFTDataset, [4, 0, 0], lambda: True, config).build()
@@ -199,13 +203,13 @@ def test_a_split_that_nothing_is_wanted_of_may_be_empty(tmp_path: Path) -> None:
     assert len(datasets[2].__getitems__([])) == 0
 
 
-def test_records_may_be_every_other_one() -> None:
+def test_indices_may_have_gaps() -> None:
     low_level = [[{"role": "assistant", "content": letter}] for letter in "abcdef"]
     dataset = SFTDataset(low_level, "p", range(1, 6, 2), 4, Split.train, make_config())
     assert [int(dataset[i]["tokens"][0]) for i in range(4)] == [1, 3, 5, 1]
 
 
-def test_a_subclass_has_its_own_way() -> None:
+def test_a_subclass_may_override_items() -> None:
     class Own(SFTDataset):
         def __getitem__(self, idx: Any) -> dict[str, Any]:
             return super().__getitem__(idx) | {"own": torch.tensor(1)}
@@ -214,7 +218,7 @@ def test_a_subclass_has_its_own_way() -> None:
     assert "own" in dataset.__getitems__([0])[0]
 
 
-def test_tensors_and_lists_of_ids_will_do() -> None:
+def test_ids_may_be_tensors_or_lists() -> None:
     class Lists(Speaker):
         def tokenize_conversation(self, *args: Any, **settings: Any) -> Any:
             tokens, targets = super().tokenize_conversation(*args, **settings)
@@ -233,7 +237,7 @@ def test_masks_are_refused(name: str) -> None:
         open_dataset([[]], **{name: True})
 
 
-def test_errors_tell_the_record(tmp_path: Path) -> None:
+def test_errors_name_the_record(tmp_path: Path) -> None:
     path = write_records(tmp_path / "r.jsonl", [{"messages": "x"}, {"text": "a"}])
     low_level = SFTLowLevelDataset(path)
     for number in range(2):
@@ -326,3 +330,69 @@ def test_specs_may_be_files(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(ConfigError, match=r"got the file .*spec\.json"):
         load_json_arg(str(file))
+
+
+TEXT_NAMES = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
+
+
+class Texts:
+    """What a dataset of GPT samples has."""
+
+    index_split = Split.valid
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, idx: int | None) -> dict[str, torch.Tensor]:
+        assert idx is None or 0 <= idx < 5
+        plane = torch.full((4,), -1 if idx is None else idx)
+        return dict.fromkeys(("tokens", "labels", "loss_mask", "position_ids", "more"), plane)
+
+
+def test_texts_validate_a_fine_tuning() -> None:
+    packed = PretrainValidAsSFTDataset(Texts(), 3)
+    assert (len(packed), packed.index_split) == (3, Split.valid)
+    item = packed[-1]
+    assert list(item) == TEXT_NAMES
+    assert item["tokens"].tolist() == [2] * 4
+    assert item["cu_seqlens"].tolist() == [0, 4, 4, 4, 4]
+    assert item["cu_seqlens"].dtype == item["max_seqlen"].dtype == torch.int32
+    assert int(item["max_seqlen"]) == 4
+    batch = packed.__getitems__([2, None, -3])
+    assert [row["tokens"].tolist() for row in batch] == [[2] * 4, [-1] * 4, [0] * 4]
+    assert batch.tensors["cu_seqlens"].shape == (3, 5)
+    assert len(packed.__getitems__([])) == 0
+    assert packed[None]["tokens"].tolist() == [-1] * 4
+    with pytest.raises(IndexError, match="3"):
+        packed[3]
+    plain = PretrainValidAsSFTDataset(Texts(), 9, packed=False)
+    assert len(plain) == len(PretrainValidAsSFTDataset(Texts())) == 5
+    assert list(plain[4]) == TEXT_NAMES[:4]
+
+
+def test_batches_are_read_together() -> None:
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=8,
+        split="1,0,0",
+        tokenizer=FakeTokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    low_level = MockGPTDataset.build_low_level_dataset(None, config)
+    reads: list[Any] = []
+
+    class Counted(MockGPTDataset):
+        def __getitems__(self, positions: Sequence[int | None]) -> Any:
+            reads.append(positions)
+            return super().__getitems__(positions)
+
+    texts = Counted(low_level, None, range(len(low_level)), 20, Split.valid, config)
+    dataset = PretrainValidAsSFTDataset(texts, 5)
+    batch = dataset.__getitems__([4, None, -5])
+    assert reads == [[4, None, 0]]
+    for item, position in zip(batch, (4, None, 0), strict=True):
+        expected = dataset[position]
+        assert all(torch.equal(item[name], expected[name]) for name in TEXT_NAMES)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.datasets.masking.corpora import PieceTokenizer, with_own_masks, write_sentences
 from tests.datasets.test_masked_dataset import MASKING, assert_same, open_dataset
+from tests.samples.masking.corpora import PieceTokenizer, with_own_masks, write_sentences
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
 from zindex.errors import ConfigError

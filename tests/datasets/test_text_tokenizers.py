@@ -17,7 +17,7 @@ from zindex.datasets.text_tokenizers import (
 from zindex.errors import ConfigError
 
 
-def test_wordpiece_as_bert_and_t5_want_it(tmp_path: Path) -> None:
+def test_wordpiece_for_bert_and_t5(tmp_path: Path) -> None:
     tokenizer = WordPieceTokenizer(str(save_pieces(tmp_path)), vocab_extra_ids=3)
     size = len(PIECES)
     assert isinstance(tokenizer, MegatronTokenizer)
@@ -79,7 +79,7 @@ def test_from_pretrained_by_metadata(tmp_path: Path) -> None:
         str(tmp_path), use_fast=True, additional_special_tokens=["<new>"]
     )
     assert tokenizer.chat_template == "T"
-    assert tokenizer.model_type == "gpt"  # type: ignore[attr-defined]
+    assert tokenizer.model_type == "gpt"
     assert tokenizer.additional_special_tokens_ids == [260]
     assert tokenizer.unique_identifiers["use_fast"] == "True"
     again = pickle.loads(pickle.dumps(tokenizer))
@@ -94,7 +94,7 @@ def test_from_pretrained_by_metadata(tmp_path: Path) -> None:
     assert by_type.eos == len(PIECES) + 2
 
 
-def test_metadata_that_do_not_fit(tmp_path: Path) -> None:
+def test_invalid_metadata(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
     take, write = MegatronTokenizerText.from_pretrained, MegatronTokenizerText.write_metadata
     file = tmp_path / "tokenizer_metadata.json"
@@ -124,7 +124,7 @@ def test_metadata_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer_metadata.json exists; pass overwrite=True"):
         write(tmp_path, "huggingface")
     write(tmp_path, "huggingface", tokenizer_class=WordPieceTokenizer, overwrite=True)
-    with pytest.raises(ConfigError, match=r"got 'zindex.datasets.text_tokenizers': no code"):
+    with pytest.raises(ConfigError, match=r"got 'zindex.text.tokenizers.rust_tokenizers': no"):
         take(tmp_path)
     with pytest.raises(ConfigError, match="tokenizer_path must be a tokenizer, there is none at"):
         write(tmp_path / "none", "huggingface")

@@ -25,7 +25,7 @@ def test_splits_are_numbered() -> None:
     ]
 
 
-def test_nothing_is_compiled() -> None:
+def test_compile_helpers_does_nothing() -> None:
     compile_helpers()
 
 

@@ -1,15 +1,15 @@
 """Samples of the lengths of their conversations and texts."""
 
 import pickle
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.datasets.conversations.speakers import (
+from tests.samples.conversations.speakers import (
     EOD,
     PAD,
     Speaker,
@@ -17,7 +17,6 @@ from tests.datasets.conversations.speakers import (
     make_config,
     write_records,
 )
-from zindex.datasets import varlen_dataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.utils import Split
 from zindex.datasets.varlen_dataset import (
@@ -106,7 +105,7 @@ def test_without_a_pad_only_padding_is_left_out() -> None:
         assert dataset[0]["loss_mask"].tolist() == [1, 1, 1, 0]
 
 
-def test_samples_of_one_length_to_compare_with() -> None:
+def test_samples_of_one_length_for_comparisons() -> None:
     dataset = open_dataset(["abc"], varlen_sbhd_validation=True)
     item = dataset[0]
     assert list(item) == NAMES
@@ -140,7 +139,7 @@ def test_batches_are_lists_of_items(tmp_path: Path) -> None:
     assert open_dataset(["a"], cls=Own).__getitems__([0])[0] == {"own": 0}
 
 
-def test_a_record_without_a_layout_of_its_own_has_the_first_ones(tmp_path: Path) -> None:
+def test_the_first_layout_is_the_default(tmp_path: Path) -> None:
     rows = [{"instruction": "a", "output": "b"}, {"instruction": "c", "output": None}]
     low_level = VarlenLowLevelDataset(write_records(tmp_path / "r.jsonl", rows))
     assert low_level.schema_name == "alpaca"
@@ -172,10 +171,7 @@ def test_parquet_must_be_there_and_whole(tmp_path: Path) -> None:
 
 
 def test_parquet_needs_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr(varlen_dataset, "importlib", SimpleNamespace(import_module=fail))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "a.parquet"
     path.touch()
     with pytest.raises(ConfigError, match=r"pyarrow must be installed to read .*a\.parquet"):

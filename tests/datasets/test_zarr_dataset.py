@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import zindex
-from zindex.building.executor import SerialExecutor
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, StoreError, StoreNotFoundError
+from zindex.execution.executor import SerialExecutor
 from zindex.store.layout import ChunkGrid
 
 LENGTHS = [3, 0, 5, 1, 0, 7]
@@ -77,7 +77,7 @@ def test_refused(
 
 
 @pytest.mark.parametrize(("offset", "length"), [(-1, None), (4, None), (0, 4), (2, 2), (0, -1)])
-def test_parts_lie_within(
+def test_spans_must_be_within_their_sequence(
     pair: tuple[IndexedDataset, ZarrIndexedDataset], offset: int, length: int | None
 ) -> None:
     for dataset in pair:

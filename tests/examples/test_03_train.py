@@ -17,7 +17,7 @@ def test_a_killed_job_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
     # Killed after step 8, with a checkpoint of step 5: steps 6 to 8 were trained on twice.
     assert "SIGKILL" in (folder / "broken" / "errors.txt").read_text()
     assert '"consumed_samples": 80' in done.stdout
-    assert "rank 0 of 1 goes on from {'version': 1" in done.stdout
+    assert "rank 0 of 1 resumes from {'version': 1" in done.stdout
     samples = {
         file.name: [int(line.split()[0]) for line in file.read_text().splitlines()]
         for file in (folder / "broken").glob("samples-*.txt")

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from zindex.errors import SourceError, VerificationError
-from zindex.formats import bin_reader, file_access
+from zindex.formats import bin_reader
 from zindex.formats.bin_reader import BinFile, MappedBinFile
+from zindex.io import local as file_access
 from zindex.store.reader import forget_all_files
 
 READERS = [BinFile, MappedBinFile]

@@ -194,7 +194,7 @@ def mutate_bin(pair: Pair, pairs: list[Pair], rng: np.random.Generator) -> bytes
 
 
 def judge(pair: Pair, idx: bytes, multimodal: bool | None) -> str:
-    """Read a pair from its files; say what came of it; fail on anything wrong."""
+    """Read a pair from its files and return the outcome; fail on anything wrong."""
     try:
         index = read_index(pair.prefix, multimodal=multimodal)
     except SourceError as error:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from zindex.errors import SourceError
 from zindex.formats import json_lines
-from zindex.formats.damage import Damage
 from zindex.formats.json_lines import cut_lines, decode_with_json, parse_object
+from zindex.io.decompression import DamageError
 
 
 @pytest.fixture(params=["orjson", "json"])
@@ -109,7 +109,7 @@ def test_a_line_belongs_to_where_it_begins(content: bytes, size: int, stop: int)
 
 def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "MAX_LINE_NBYTES", 100)
-    with pytest.raises(Damage, match="a line begins that has more than 100 bytes") as caught:
+    with pytest.raises(DamageError, match="a line begins that has more than 100 bytes") as caught:
         list(cut_lines([b"{}\n", *[b" " * 30] * 9]))
     assert caught.value.offset == 3
 

@@ -80,7 +80,7 @@ def test_every_size_to_2048_is_a_bijection():
 
 
 @pytest.mark.parametrize("power", range(1, 12))
-def test_sizes_beside_powers_of_four_are_bijections(power):
+def test_sizes_next_to_powers_of_four_are_bijections(power):
     assert all(is_bijection(4**power + step, make_keys(power)) for step in (-1, 0, 1))
 
 
@@ -137,7 +137,7 @@ def test_the_python_originals_equal_the_kernels(monkeypatch):
 
 
 def chi_square_is_plausible(counts, expected):
-    """Whether a chi-square lies within five standard deviations of its mean."""
+    """Whether a chi-square is within five standard deviations of its mean."""
     degrees = counts.size - 1
     chi_square = ((counts - expected) ** 2 / expected).sum()
     return abs(chi_square - degrees) < 5 * math.sqrt(2 * degrees)

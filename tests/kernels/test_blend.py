@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
-from zindex.kernels import _blend_state, _greedy
+from zindex.kernels import _greedy
 from zindex.kernels.blend import (
     MAX_POSITION,
     advance_blend,
@@ -302,7 +302,7 @@ def test_the_python_originals_equal_the_kernels(monkeypatch):
         monkeypatch.setattr(_greedy, name, getattr(_greedy, name).py_func)
     for name, function in LANES.items():
         monkeypatch.setattr(_greedy, name, function)
-    monkeypatch.setattr(_blend_state, "run_blend", _greedy.run_blend.py_func)
+    monkeypatch.setattr(_greedy, "run_blend", _greedy.run_blend.py_func)
     for weights, counts, start, sizes in cases:
         weights = weights if sizes is None else sizes / float(sizes.sum())
         assert_as_defined(weights, counts, start, 60, sizes)

@@ -20,7 +20,7 @@ GAP, BASE = 4, 6
 
 
 class Files:
-    """An array cut into files as the kernel knows it: chunks with a gap behind each."""
+    """An array in files as the kernel reads it: chunks with a gap after each."""
 
     def __init__(self, folder: Path, values: Any, chunk_length: int, chunks_per_shard: int) -> None:
         self.values = values
@@ -166,7 +166,7 @@ def test_spans_without_places_that_outgrow_the_target_are_left(files: Files) -> 
 def test_files_that_are_not_open_and_chunks_that_are_not_verified_are_left(files: Files) -> None:
     files.verified[3] = 0
     assert read(files, [(0, 9, 0), (9, 12, 9)])[:2] == (False, (0, 1, 9))
-    files.record[9] = 0  # nobody asks
+    files.record[9] = 0  # no verification
     assert read(files, [(0, 9, 0), (9, 12, 9)])[0]
     assert files.used.tolist() == [1, 1, 0, 0]
     number, files.descriptors[1] = int(files.descriptors[1]), 0

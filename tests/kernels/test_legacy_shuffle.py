@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels.words import next_words
 from zindex.kernels import legacy_shuffle as module
 from zindex.kernels.legacy_shuffle import (
     draw_only,
     draw_targets,
     legacy_shuffle,
 )
-from zindex.kernels.mersenne import next_words, seed_state, temper_words
+from zindex.kernels.mersenne import seed_state, temper_words
 
 DTYPES = [np.int32, np.uint32, np.int64, np.uint64]
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels.words import next_words
 from zindex.errors import ConfigError
 from zindex.kernels.mersenne import (
     KEY_LENGTH,
     STATE_LENGTH,
-    next_words,
     seed_state,
     temper_words,
     twist,
@@ -51,16 +51,12 @@ def test_words_and_state_equal_numpy_however_they_are_drawn(seed, counts):
 def test_the_python_originals_equal_the_kernels():
     state = seed_state(7)
     python_state = state.copy()
-    out, python_out = np.empty(700, np.uint32), np.empty(700, np.uint32)
-    next_words(state, out)
+    out, python_out = np.empty(600, np.uint32), np.empty(600, np.uint32)
     with np.errstate(over="ignore"):
-        next_words.py_func(python_state, python_out)
-        assert np.array_equal(out, python_out)
-        assert np.array_equal(state, python_state)
         twist(state)
         twist.py_func(python_state)
-        temper_words(state, 24, out[:600])
-        temper_words.py_func(python_state, 24, python_out[:600])
+        temper_words(state, 24, out)
+        temper_words.py_func(python_state, 24, python_out)
     assert np.array_equal(out, python_out)
     assert np.array_equal(state, python_state)
 

@@ -90,7 +90,7 @@ def check_scatter(start, size, num_buckets, key, dtype=np.uint64):
 
 
 def chi_square_is_plausible(counts, expected):
-    """Whether a larger chi-square comes less often than once in a million (Wilson, Hilferty)."""
+    """Whether a larger chi-square has a probability below one in a million (Wilson, Hilferty)."""
     degrees = counts.size - 1
     chi_square = ((counts - expected) ** 2 / expected).sum()
     spread = math.sqrt(2 / (9 * degrees))

@@ -1,4 +1,4 @@
-"""Samples of whole sentences equal a plain loop over documents, whatever the runs of documents."""
+"""Samples of whole sentences equal a plain loop over documents, for any document ranges."""
 
 import numpy as np
 import pytest

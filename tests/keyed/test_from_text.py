@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.building.records.sources import write_jsonl
+from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import read_ids, save_tokenizer
-from zindex.building.executor import SerialExecutor
-from zindex.building.keyed.export_keyed import export_keyed
-from zindex.building.keyed.tokenize import tokenize
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.keyed.export_keyed import export_keyed
+from zindex.ingest.keyed.tokenize import tokenize
 from zindex.keyed import DatasetFactory
 from zindex.text.chat_template import CHATML
 
@@ -60,7 +60,7 @@ def test_fault_25_a_document_that_is_trained_wholly_shifts_no_mask(tmp_path: Pat
     root = make(tmp_path, rows, "sft")
     dataset = DatasetFactory.load("sft", root, 64, documents="respect", tail="pad")
     found = [read_ids(sample["target_ids"][sample["loss_mask"]]) for sample in dataset]
-    # The first token of a text is nobody's target.
+    # The first token of a text is no target.
     assert found == ["bc<eod>", "de<|im_end|>", "<eod>"]
     assert len(dataset.opened) == dataset.opened.column("loss_mask").length
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.keyed.upstream_files import write_bin, write_h5
-from zindex.building.keyed.convert_keyed import convert_keyed
 from zindex.errors import ConfigError, SourceError
+from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.keyed import DatasetFactory, dpo_collate_fn, grpo_collate_fn, save_bin, save_h5
 from zindex.keyed.record_split import RecordSplit
 

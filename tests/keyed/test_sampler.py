@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from tests.loading.datasets import Numbers
 from zindex.errors import ConfigError, PlanError, StateMismatchError
-from zindex.keyed.sampler import ResumableDistributedSampler, Tail
-from zindex.keyed.sampler_orders import Order
+from zindex.keyed.sampler import ResumableDistributedSampler
 from zindex.loading.loader import loader
+from zindex.loading.order import Order
 from zindex.loading.sampler import ElasticSampler
+from zindex.plan.tail import Tail
 
 WORLD_SIZES = (1, 2, 3, 4, 6, 8)
-TAILS: tuple[Tail, ...] = ("pad", "drop_last", "exact")
+TAILS = (Tail.WRAP, Tail.DROP_LAST, Tail.EXACT)
 
 
 def make_samplers(size: int, num_ranks: int, **settings: Any) -> list[ResumableDistributedSampler]:
@@ -73,7 +74,7 @@ def test_all_ranks_together_have_each_pass_in_its_order(size: int, tail: Tail) -
 
 
 def check_resume(size: int, before: int, after: int, **settings: Any) -> None:
-    """Go on with another number of ranks after every step of two passes."""
+    """Resume on another number of ranks after every step of two passes."""
     tail = settings["tail"]
     num_steps = size // before if tail == "drop_last" else -(-size // before)
     for epoch in range(2):
@@ -97,10 +98,10 @@ def check_resume(size: int, before: int, after: int, **settings: Any) -> None:
             num_left = size - start
             if tail == "drop_last":
                 num_left -= num_left % after
-            elif tail == "pad":
+            elif tail == "wrap":
                 num_left += -num_left % after
             left = join([list(sampler) for sampler in rest])
-            # Padding begins the pass once more.
+            # A wrapped tail repeats the start of the pass.
             assert left == ((next_order if is_finished else order) * 9)[start : start + num_left]
             assert {sampler.epoch for sampler in rest} == {epoch + is_finished + 1}
 
@@ -169,7 +170,7 @@ def test_an_iteration_begins_the_pass_again_until_deliveries_are_counted() -> No
     assert sampler.epoch == 1
     assert len(sampler) == 10
     assert list(islice(sampler, 4)) == first
-    assert next(iterator) not in first  # goes on, but does not count any more
+    assert next(iterator) not in first  # continues, but is no longer counted
     assert sampler.state_dict()["consumed_samples"] == 14
     sampler.count_delivered(3)
     assert sampler.state_dict()["consumed_samples"] == 13
@@ -243,7 +244,7 @@ def test_a_state_is_there_as_soon_as_it_is_loaded() -> None:
     assert sampler.state_dict() == state
 
 
-def test_set_epoch_goes_to_a_pass_but_keeps_the_place_in_it() -> None:
+def test_set_epoch_selects_a_pass_but_keeps_the_position_in_it() -> None:
     (sampler,) = make_samplers(10, 1)
     orders = [find_order(10, epoch) for epoch in range(5)]
     sampler.set_epoch(3)
@@ -324,7 +325,7 @@ def test_ranks_are_those_of_the_process_group(monkeypatch: pytest.MonkeyPatch) -
     ("settings", "message"),
     [
         ({"order": "random"}, "order must be one of keyed, astrai_randperm, got 'random'"),
-        ({"tail": "cut"}, "tail must be one of pad, drop_last, exact, got 'cut'"),
+        ({"tail": "cut"}, "tail must be one of wrap, drop_last, exact, got 'cut'"),
         ({"tail": "pad", "drop_last": True}, "drop_last=True and tail='pad' must not be given"),
         ({"rank": 1}, "rank and num_ranks must be given together, got 1 and None"),
         ({"rank": 2, "num_ranks": 2}, "rank must be less than num_ranks, got 2 of 2; ranks count"),
@@ -349,7 +350,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_a_pass_must_have_samples() -> None:
     with pytest.raises(PlanError, match="a dataset of at least one sample, got an empty one"):
         ResumableDistributedSampler([])
-    with pytest.raises(PlanError, match="drop_last needs at least one sample for each of 8 ranks"):
+    with pytest.raises(PlanError, match=r"full step of 8 samples \(1 for each of 8 ranks\), got 3"):
         ResumableDistributedSampler(range(3), drop_last=True, rank=0, num_ranks=8)
 
 

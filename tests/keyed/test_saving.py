@@ -119,7 +119,7 @@ def test_record_keys_are_keys(tmp_path: Path) -> None:
         save_bin(tmp_path, {"k": [torch.arange(2)]}, record_keys=["k", "other"])
 
 
-def test_records_are_kept_unless_nobody_wants_them(tmp_path: Path) -> None:
+def test_record_bounds_are_stored_unless_excluded(tmp_path: Path) -> None:
     group = {"chosen": [torch.ones(2), torch.ones(1)], "rejected": [torch.ones(1), torch.ones(3)]}
     save_bin(tmp_path / "all", group)
     assert StoreFactory.create("bin").load(tmp_path / "all").num_records == 2

@@ -11,10 +11,10 @@ import torch
 
 from tests.keyed.upstream import UpstreamStore, load_h5
 from tests.keyed.upstream_files import documents, masks, positions, write_bin, write_h5
-from zindex.building.keyed.convert_keyed import convert_keyed
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
+from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.keyed import DatasetFactory, StoreFactory, detect_format
-from zindex.keyed.store import Store
+from zindex.keyed.store import KeyedStore
 
 #: Lengths of the documents of each shard: with empty ones, and more than ten.
 SHARDS = [[3, 4, 2], [0], [1, 5, 0, 2, 1, 1, 1, 2, 3, 1, 1, 4], [6]]
@@ -168,25 +168,25 @@ def test_d10_errors(work: Callable[[], object], error: type[Exception], message:
 
 
 @pytest.fixture
-def fifty(tmp_path: Path) -> Store:
+def fifty(tmp_path: Path) -> KeyedStore:
     write_bin(tmp_path, {"sequence": documents([20, 30])})
     return StoreFactory.create("bin").load(tmp_path)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 10), (0, 51), (51, 51), (8, 7), (60, 70)])
-def test_d10_out_of_bounds(fifty: Store, begin: int, end: int) -> None:
+def test_d10_out_of_bounds(fifty: KeyedStore, begin: int, end: int) -> None:
     message = f"Index out of bounds: begin={begin}, end={end}, length=50"
     with pytest.raises(ConfigError, match=re.escape(message)):
         fifty.fetch(begin, end, "sequence")
 
 
-def test_d10_empty_spans(fifty: Store) -> None:
+def test_d10_empty_spans(fifty: KeyedStore) -> None:
     # Upstream refuses the one at the end of the store; here it is empty, as of a list.
     for place in (0, 10, 20, 50):
         assert fifty.fetch(place, place, "sequence").tolist() == []
 
 
-def test_d10_missing_keys(fifty: Store) -> None:
+def test_d10_missing_keys(fifty: KeyedStore) -> None:
     with pytest.raises(KeyError, match="'sequence'], got 'loss_mask'"):
         fifty.fetch(0, 1, ["sequence", "loss_mask"])
     with pytest.raises(MissingKeyError, match="needs the keys sequence, loss_mask, got sequence"):

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from zindex.errors import ConfigError
-from zindex.keyed.mapped_stores import H5Store, MmapStore
-from zindex.keyed.store import Store
+from zindex.keyed.store import KeyedStore
 from zindex.keyed.store_factory import StoreFactory
-from zindex.keyed.zarr_store import ZarrStore
+from zindex.keyed.stores import H5Store, MmapStore, ZarrStore
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +19,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "store_type"), [("h5", H5Store), ("bin", MmapStore), ("zarr", ZarrStore)]
 )
-def test_builtin(name: str, store_type: type[Store]) -> None:
+def test_builtin(name: str, store_type: type[KeyedStore]) -> None:
     store = StoreFactory.create(name)
     assert type(store) is store_type
     assert store.format == name
@@ -39,7 +38,7 @@ def test_lines_are_converted_first() -> None:
 
 def test_register() -> None:
     @StoreFactory.register("mine", category="test", priority=2)
-    class Mine(Store):
+    class Mine(KeyedStore):
         format = "mine"
 
     assert type(StoreFactory.create("mine")) is Mine

@@ -15,8 +15,8 @@ import torch
 from tests.keyed import upstream
 from tests.keyed.upstream import UpstreamStore, UpstreamWindows
 from tests.keyed.upstream_files import documents, masks, positions, write_bin, write_h5
-from zindex.building.keyed.convert_keyed import convert_keyed
 from zindex.errors import ConfigError, SourceError
+from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.kernels import mapped
 from zindex.keyed import DatasetFactory, StoreFactory, detect_format, load_h5, save_bin, save_h5
 
@@ -99,7 +99,7 @@ def test_fault_05_indices_that_are_not_checked(tmp_path: Path) -> None:
     theirs = UpstreamWindows(store, ["sequence"], 4, 4)
     assert len(theirs) == 4
     assert theirs[99]["sequence"].tolist() == [15, 16, 17, 18]
-    # Python iterates until IndexError, which never comes.
+    # Python iterates until IndexError, which is never raised.
     assert len(list(islice(iter(theirs), 1000))) == 1000
     with pytest.raises(ValueError, match="Index out of bounds"):
         theirs[-1]
@@ -143,7 +143,7 @@ def test_fault_08_data_copied_to_shared_memory(tmp_path: Path, name: str) -> Non
         write_h5(tmp_path / "a.h5", content)
     else:
         write_bin(tmp_path, content)
-    # What a spawned process is given goes through this pickler, which shares tensors.
+    # Arguments of spawned processes use this pickler, which shares tensors.
     tensor = (upstream.load_h5 if name == "h5" else upstream.load_bin)(tmp_path)["sequence"][0]
     assert not tensor.is_shared()
     ForkingPickler.dumps(tensor)

@@ -290,13 +290,13 @@ def test_packed_samples_are_no_windows(folder: Path) -> None:
     ("options", "message"),
     [
         ({"documents": "both"}, "documents must be one of ignore, respect, mark, pack, got 'both'"),
-        ({"tail": "keep"}, "tail must be one of drop, pad, short, got 'keep'"),
+        ({"tail": "keep"}, "tail must be one of drop_last, pad, exact, got 'keep'"),
         (
             {"documents": "pack", "stride": 2},
-            "left out and tail not be 'short', got stride=2",
+            "left out and tail not be 'exact', got stride=2",
         ),
-        ({"documents": "pack", "tail": "short"}, "got stride=None and tail='short'"),
-        ({"stride": 0}, "stride must be a whole number of values from 1 on, got 0"),
+        ({"documents": "pack", "tail": "short"}, "got stride=None and tail='exact'"),
+        ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
     ],
 )
 def test_settings_are_checked(folder: Path, options: dict[str, Any], message: str) -> None:
@@ -369,7 +369,7 @@ def test_keys_whose_records_drift_apart_are_refused(
         SourceError, match="sequence and loss_mask of a record must be of one length, got 3 and 2"
     ):
         load(tmp_path, 2, documents=documents)
-    # By AstrAI's rule they are read nevertheless, and no window lies outside of a key.
+    # By AstrAI's rule they are still read, and no window exceeds a key.
     assert len(list(load(tmp_path, 2, documents=documents, strict=False))) > 0
 
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.keyed.upstream_files import write_bin, write_h5
-from zindex.building.executor import SerialExecutor
-from zindex.building.keyed.convert_keyed import convert_keyed
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.keyed import DatasetFactory
 from zindex.keyed.base_dataset import BaseDataset
 
@@ -110,7 +110,7 @@ def test_d11_of_other_formats(folders: dict[str, Path], name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bin", "h5", "zarr"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_d11_started_anew(folders: dict[str, Path], name: str, method: str) -> None:
+def test_d11_restarted(folders: dict[str, Path], name: str, method: str) -> None:
     check(DatasetFactory.load("sft", folders[name], WINDOW), 1, method)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.building.records.sources import ListFiles
+from tests.ingest.records.sources import ListFiles
 from tests.keyed.small_stores import write_grpo, write_sft
 from tests.keyed.upstream_files import write_bin
-from zindex.building.executor import SerialExecutor
-from zindex.building.keyed.convert_keyed import convert_keyed
-from zindex.building.records.import_records import import_records
 from zindex.errors import NotReadyError, SourceError, StoreNotFoundError, VerificationError
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.keyed.convert_keyed import convert_keyed
+from zindex.ingest.records.import_records import import_records
 from zindex.keyed import DatasetFactory, MmapStore, ZarrStore
 from zindex.keyed.window_dataset import WindowDataset
 

@@ -1,4 +1,4 @@
-"""Load a run by worker processes of every start method, as the test of that name asks for it.
+"""Load a run by worker processes of every start method; run by test_start_methods.py.
 
     python start_methods.py run.yaml num_workers
 
@@ -35,7 +35,7 @@ def main(run_file: str, num_workers: int) -> None:
                 print(method, parent, digest(workers), flush=True)
 
     load("untouched")
-    # Now with reads, kernels and threads of this process, some of which still go on.
+    # After reads, kernels and threads of this process, some of which are still running.
     print("threads", digest(threads), flush=True)
     next(iter(threads))
     load("touched")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.datasets.test_gpt_dataset import open_dataset
-from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch, pin_tensor
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.loading.collate import collate, pin, to_device
+from zindex.samples.batch import BatchTensors, SampleBatch, pin_tensor
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]
 

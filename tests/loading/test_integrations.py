@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def run_script(name: str, folder: Path) -> list[Any]:
-    """Return what a script beside this file prints, one JSON value a line."""
+    """Run a script of this folder, and return its output as one JSON value per line."""
     done = subprocess.run(
         [sys.executable, "-Wignore", str(HERE / name), str(folder)],
         cwd=HERE.parents[1],
@@ -45,7 +45,7 @@ def test_torch_checkpoints_are_saved_on_two_ranks_and_loaded_on_others(tmp_path:
 def test_lightning_resumes_at_the_right_batch(tmp_path: Path) -> None:
     (found,) = run_script("lightning_process.py", tmp_path)
     epoch = count_up(0, 24, 4)
-    # The sanity check takes two batches of the validation, which then begins anew.
+    # The sanity check takes two batches of the validation, which then restarts.
     assert found["whole"]["seen"] == epoch
     assert found["whole"]["evaluated"] == [[0, 1], [2, 3], *count_up(0, 5, 2)]
     for num_workers in (0, 2):

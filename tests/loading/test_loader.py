@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import zindex
-from tests.building.runs import LENGTHS, make_config
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.indexing.runs import LENGTHS, make_config
 from tests.loading.datasets import Deadly, Failing, Numbers
-from zindex.building.executor import SerialExecutor
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, PlanError, StateMismatchError
+from zindex.execution.executor import SerialExecutor
 from zindex.loading.loader import Loader, loader
 
 # torch warns of more workers than cores; nothing is timed here.
@@ -72,7 +72,7 @@ def test_threads_read_what_one_thread_reads(
     config = make_config(tmp_path, *members, split="1,0,0", samples={"train": 200})
 
     def read(prefetch: int) -> list[torch.Tensor]:
-        # Opened anew, so that threads meet what has not been read yet.
+        # Opened again, so that threads read unread chunks.
         batches = loader(config, tokenizer, micro_batch_size=2, prefetch=prefetch)
         return [batch["tokens"] for batch in batches]
 
@@ -131,7 +131,7 @@ def test_what_is_read_ahead_is_not_counted(num_workers: int, prefetch: int | Non
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_run_goes_on_where_the_trainer_stands(
+def test_a_run_continues_at_the_trainers_position(
     num_workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with loader(Numbers(12), micro_batch_size=2, num_workers=num_workers) as batches:

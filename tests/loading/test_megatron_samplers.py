@@ -144,7 +144,7 @@ def test_steps_have_the_same_samples_with_any_number_of_ranks() -> None:
         assert take_steps(size, 7 * global_batch_size, 13) == expected[7:]
 
 
-def test_step_at_the_end_of_an_epoch_goes_on_in_the_next() -> None:
+def test_step_at_the_end_of_an_epoch_continues_in_the_next() -> None:
     dataset = RandomSeedDataset(range(10), seed=5)
     sampler = MegatronPretrainingRandomSampler(dataset, 10, 0, 2, 0, 1, False, global_batch_size=6)
     seeds = [dataset.curr_seed for _ in sampler]
@@ -181,9 +181,9 @@ def test_wrong_numbers_are_refused() -> None:
         MegatronPretrainingSampler(0, 0, 1, 0, 1)
     with pytest.raises(PlanError, match="less than total_samples, got 5 of 5; no samples are left"):
         MegatronPretrainingSampler(5, 5, 1, 0, 1)
-    with pytest.raises(ConfigError, match="micro_batch_size must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match=r"micro_batch_size must be .* at least 1, got 0"):
         MegatronPretrainingSampler(5, 0, 0, 0, 1)
-    with pytest.raises(ConfigError, match="data_parallel_size must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match=r"data_parallel_size must be .* at least 1, got 0"):
         MegatronFullValidationSampler(5, 0, 0)
     with pytest.raises(ConfigError, match="got 2 of 2; ranks count from 0"):
         MegatronFullValidationSampler(5, 2, 2)

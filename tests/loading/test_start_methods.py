@@ -1,4 +1,4 @@
-"""Loader workers of every start method end, whether the parent has read the data before or not."""
+"""Loader workers of every start method terminate, also if the parent has read the data."""
 
 import os
 import subprocess
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 import zindex
-from tests.building.runs import LENGTHS
 from tests.conftest import WriteCorpus
-from zindex.building.executor import SerialExecutor
+from tests.indexing.runs import LENGTHS
+from zindex.execution.executor import SerialExecutor
 
 SCRIPT = Path(__file__).with_name("start_methods.py")
 ROOT = SCRIPT.parents[2]
 
 
 def load(tmp_path: Path, write_corpus: WriteCorpus, num_workers: int) -> None:
-    """Load a run by every start method in a process of its own, and kill that if it hangs."""
+    """Load a run with every start method in a subprocess, with a timeout."""
     pairs = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
     (store,) = zindex.convert(pairs[1:], tmp_path, client=SerialExecutor())
     members = "".join(f"  - {{path: {path}, weight: 1}}\n" for path in (pairs[0], store.root))

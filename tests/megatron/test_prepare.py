@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.building import on_demand
 from zindex.cli import main
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError
+from zindex.indexing import ensure
 from zindex.megatron.arguments import as_config, parse_arguments
 from zindex.megatron.prepare import prepare
 
@@ -64,7 +64,7 @@ def test_training_builds_nothing_more(
     def fail(*_: Any) -> None:
         raise AssertionError("the training builds something")
 
-    monkeypatch.setattr(on_demand.Builds, "_build", fail)
+    monkeypatch.setattr(ensure.Builds, "_build", fail)
     builder = BlendedMegatronDatasetBuilder(GPTDataset, arguments.sizes[0], lambda: True, config)
     datasets = builder.build()
     assert sorted((tmp_path / "cache").iterdir()) == before

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import numbers
-from zindex.building.blend import build_blend
-from zindex.building.blend_arrays import open_blend_arrays
-from zindex.building.executor import DaskExecutor, run_builds
+from zindex.execution.executor import DaskExecutor, run_builds
+from zindex.indexing.blend_arrays import open_blend_arrays
+from zindex.indexing.ensure import build_store
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.layout import ChunkGrid
 
@@ -51,7 +51,7 @@ def test_any_grid_and_any_workers_give_megatrons_blend(
 ) -> None:
     plan = draw_plan(np.random.default_rng(case))
     executor = DaskExecutor(cluster_client)
-    store = run_builds(build_blend(plan, tmp_path, executor)).store
+    store = run_builds(build_store(plan, None, tmp_path, executor)).store
     arrays = open_blend_arrays(store)
     datasets, samples = draw_with_helpers(helpers, plan)
     np.testing.assert_array_equal(arrays.dataset_index[:], datasets)

@@ -9,8 +9,8 @@ import pytest
 
 import zindex
 from tests.oracle.conftest import OracleTokenizer, assert_same_array, assert_same_item
-from zindex.building.executor import SerialExecutor
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
+from zindex.execution.executor import SerialExecutor
 from zindex.plan.split import SPLIT_NAMES, split_range
 
 SERIAL = SerialExecutor()

@@ -11,12 +11,12 @@ import torch
 
 import zindex
 from tests.oracle.conftest import OracleTokenizer, assert_same_array, assert_same_item
-from zindex.building.arrays import open_index_arrays
-from zindex.building.executor import SerialExecutor
 from zindex.datasets import blended_megatron_dataset_config as our_config
 from zindex.datasets import gpt_dataset as our_gpt
 from zindex.datasets import utils as our_utils
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing.index import open_index_arrays
 from zindex.plan.split import split_range
 from zindex.store.layout import ChunkGrid
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from tests.conftest import numbers
-from tests.datasets.masking.corpora import (
+from tests.samples.masking.corpora import (
     PieceTokenizer,
     draw_settings,
     with_own_masks,
     write_sentences,
 )
-from zindex.building.convert import convert
-from zindex.building.executor import SerialExecutor
 from zindex.datasets import bert_dataset, t5_dataset
 from zindex.datasets.utils import Split
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.convert import convert
 
 OURS: dict[str, Any] = {
     "bert": (

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import numbers
-from zindex.building.count import count_sequences
-from zindex.building.executor import SerialExecutor
-from zindex.building.merge import merge
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.count import count_sequences
+from zindex.ingest.merge import merge
 
 megatron: Any = pytest.importorskip("megatron.core.datasets.indexed_dataset")
 

@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from zindex.building.executor import SerialExecutor, run_builds
-from zindex.building.mapping_arrays import open_mapping_arrays, plan_mapping
-from zindex.building.mapping_tasks import SentenceSource
-from zindex.building.sentence_mapping import build_mapping
-from zindex.building.source import open_source
 from zindex.datasets import helpers
+from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.formats.idx_writer import write_index
+from zindex.indexing.ensure import build_store
+from zindex.indexing.mapping_tasks import SentenceSource
+from zindex.indexing.sentence_mapping import open_mapping_arrays, plan_mapping
+from zindex.ingest.length_source import open_source
 from zindex.store.layout import ChunkGrid
 
 
@@ -142,7 +142,7 @@ def compare_stored(theirs, folder, seed):
         expected = build(*given, *rest)
         used = source if kind == "blocks" else SentenceSource(source.sentences)
         plan = plan_mapping(used, range(start, stop), **common, **own)
-        store = run_builds(build_mapping(plan, used, folder / kind, SerialExecutor())).store
+        store = run_builds(build_store(plan, used, folder / kind, SerialExecutor())).store
         assert_same(np.asarray(open_mapping_arrays(store).sample_index), expected, (seed, kind))
 
 

@@ -27,7 +27,7 @@ def test_the_houses_example() -> None:
         "max_epochs to 6 or lower its weight to 0.20"
     )
     with pytest.raises(PlanError) as caught:
-        # 0.8 M of 4 M are a share of 0.2, and so is a weight of 0.2 beside 0.8.
+        # 0.8 M of 4 M are a share of 0.2, and so is a weight of 0.2 next to 0.8.
         check([short], [0.8, 0.3428571], 4_000_000)
     assert str(caught.value) == message
 
@@ -35,7 +35,7 @@ def test_the_houses_example() -> None:
 @pytest.mark.parametrize(
     ("limits", "shares", "size", "by_weight", "message"),
     [
-        # A share that nobody gave cannot be lowered; 10 samples are 0.5 of 20.
+        # A share that is not configured cannot be lowered; 10 samples are 0.5 of 20.
         (
             [limit(0, 10, tokens=41)],
             [5, 5],

@@ -166,7 +166,7 @@ def test_weights_within_the_epochs() -> None:
 
 def test_weights_beyond_the_epochs() -> None:
     asked = request("weight", (3, 1), samples={"train": 84}, max_epochs=(None, 2))
-    assert resolve(asked, tokens=None).num_samples == 84  # only tokens can tell
+    assert resolve(asked, tokens=None).num_samples == 84  # only known from tokens
     message = (
         "blend needs 21 samples of train from 'b' but 2 epochs give 20; raise max_epochs to 2.08 "
         "or lower its weight to 0.93"  # 85 tokens of 41; 20 / 64 * 3
@@ -223,7 +223,7 @@ def test_tokens_are_capped() -> None:
     assert sizes.epochs == (200 / 81, 8 / 41)
 
 
-def test_tokens_beside_a_size_are_weights() -> None:
+def test_tokens_with_a_size_are_weights() -> None:
     asked = request("tokens", (300, 100), samples={"train": 10})
     weighted = request("weight", (75, 25), samples={"train": 10})
     assert resolve_blend(asked, "train") == resolve_blend(weighted, "train")
@@ -268,7 +268,7 @@ def test_epochs_are_capped() -> None:
     assert sizes.capped == (True, False)  # b asks for what it may
 
 
-def test_epochs_beside_a_size_are_weights() -> None:
+def test_epochs_with_a_size_are_weights() -> None:
     asked = request("epochs", (2, 4), samples={"train": 8})  # 40 and 40 samples
     assert resolve_blend(asked, "train") is None
     assert resolve(asked).weights == (0.5, 0.5)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import ConfigError, PlanError, ZindexError
+from zindex.plan.build_plan import SourceFacts
 from zindex.plan.epochs import EpochPlan, plan_epochs
-from zindex.plan.index_plan import ALGORITHM_VERSIONS, IndexPlan, SourceFacts
+from zindex.plan.index_plan import ALGORITHM_VERSIONS, IndexPlan
 from zindex.store.layout import ChunkGrid
 
 SOURCE = SourceFacts("ab" * 32, num_sequences=6, num_tokens=27)
@@ -162,7 +163,7 @@ def plans(draw: st.DrawFn) -> IndexPlan:
 
 
 @given(plans())
-def test_a_plan_comes_back_from_its_description(plan: IndexPlan) -> None:
+def test_a_plan_round_trips_through_its_spec(plan: IndexPlan) -> None:
     read = IndexPlan.from_spec(plan.spec, stored=plan.stored)
     assert read.spec == plan.spec
     assert read.epochs == plan.epochs
@@ -192,10 +193,9 @@ def test_epochs_share_the_samples_that_start_in_them(plan: IndexPlan) -> None:
 
 
 def fingerprint(plan: IndexPlan, folder: str = "/index") -> str:
-    """Return the fingerprint of the store that an index goes to."""
-    from zindex.building.index import index_store_plan
+    """Return the fingerprint of the store of an index."""
 
-    return index_store_plan(plan, folder).fingerprint
+    return plan.store_plan(folder).fingerprint
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -228,7 +228,7 @@ def test_places_do_not_change_the_fingerprint() -> None:
 
 @pytest.mark.parametrize("grid", [ChunkGrid(8, 8), ChunkGrid(4, 8), ChunkGrid(8, 8, "zstd")])
 def test_how_arrays_are_cut_does_not_change_the_fingerprint(grid: ChunkGrid) -> None:
-    """It changes no value, so a built index serves whoever asks with another grid."""
+    """The grid changes no value, so an index serves requests with any grid."""
     assert fingerprint(make_plan(grid=grid)) == fingerprint(make_plan())
 
 

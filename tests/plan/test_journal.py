@@ -11,22 +11,22 @@ from zindex.errors import ConfigError, PlanError
 from zindex.plan.journal import (
     BlendFacts,
     Change,
+    ConsumedFacts,
     RunState,
     Segment,
     Source,
-    UsedFacts,
     check_change,
+    consumed_ranges,
     cut_at,
     cut_windows,
     leave_out,
     plan_next,
-    used_ranges,
 )
 
 
 def make_state(**settings: Any) -> RunState:
     sources = tuple(Source(d, 70, 80, sequence_length=4, seed=1) for d in range(2))
-    used = tuple(UsedFacts(d, 0, 0, 0) for d in range(2))
+    used = tuple(ConsumedFacts(d, 0, 0, 0) for d in range(2))
     values: dict[str, Any] = {
         "datasets": ("web", "code"),
         "weights": (7.0, 3.0),
@@ -75,16 +75,16 @@ def test_segments_are_cut_at_a_position() -> None:
     assert cut_at(segments, 9) == segments
 
 
-def test_used_ranges_are_those_of_one_blend() -> None:
+def test_consumed_ranges_are_those_of_one_blend() -> None:
     segments = (Segment(0, 5, 0, 0), Segment(5, 9, 1, 0), Segment(9, 30, 1, 6))
     state = make_state(segments=segments, skipped=((0, 5, 8), (1, 4, 6), (1, 40, 50)))
-    assert used_ranges(state, 0, 30) == ([(0, 5)], [(5, 8)])
-    assert used_ranges(state, 1, 11) == ([(0, 4), (6, 8)], [(4, 6), (40, 50)])
+    assert consumed_ranges(state, 0, 30) == ([(0, 5)], [(5, 8)])
+    assert consumed_ranges(state, 1, 11) == ([(0, 4), (6, 8)], [(4, 6), (40, 50)])
 
 
-def test_a_state_comes_back_through_json() -> None:
+def test_a_state_round_trips_through_json() -> None:
     cut = Source(1, None, 9, sequence_length=8, seed=2, parent=0, blend=1, windows=(4, 9))
-    added = BlendFacts((0,), None, (5,), 5, 3, (), (UsedFacts(0, 1, 2, 1),), "edit-train-ab")
+    added = BlendFacts((0,), None, (5,), 5, 3, (), (ConsumedFacts(0, 1, 2, 1),), "edit-train-ab")
     base = make_state()
     state = make_state(
         datasets=("web", "code", "/added"),
@@ -143,7 +143,7 @@ def test_weights_stay_in_the_scale_of_the_run() -> None:
     assert state.consumed_tokens == (0, 0, 0)
 
 
-def test_a_dropped_dataset_comes_back_under_its_number() -> None:
+def test_a_dropped_dataset_returns_under_its_number() -> None:
     state, coming = plan_next(make_state(), make_change(drop=(0,)), 40, [40, 20])
     assert (state.weights, coming.datasets, coming.weights) == ((None, 3.0), (1,), (3.0,))
     dropped = make_state(weights=(None, 3.0))

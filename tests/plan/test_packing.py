@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import ConfigError, PlanError
-from zindex.plan.index_plan import SourceFacts
-from zindex.plan.packing import PackingPlan, PackingRules, count_epochs
-from zindex.store.identity import canonical_json, parse_json
+from zindex.plan.build_plan import SourceFacts, count_epochs
+from zindex.plan.packing import PackingPlan, PackingRules
+from zindex.store.commit import canonical_json, parse_json
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -19,11 +19,11 @@ DIGEST = "0123456789abcdef" * 4
 def make_plan(num_documents: int = 100, num_tokens: int = 1000, **values: Any) -> PackingPlan:
     settings: dict[str, Any] = {"sequence_length": 9, "extra_token": 1, "seed": 1}
     return PackingPlan(
-        SourceFacts(DIGEST, num_documents, num_tokens),
-        "train",
-        0,
-        num_documents,
-        num_tokens,
+        source=SourceFacts(DIGEST, num_documents, num_tokens),
+        split=values.pop("split", "train"),
+        start=0,
+        stop=num_documents,
+        tokens_per_epoch=num_tokens,
         **(settings | values),
     )
 
@@ -76,7 +76,7 @@ def test_epochs(starts: list[int], wanted: int | None, epochs: int | None) -> No
     assert count_epochs(np.array(starts), wanted) == epochs
 
 
-def test_a_plan_comes_back_from_its_spec() -> None:
+def test_a_plan_round_trips_through_its_spec() -> None:
     plan = make_plan(num_requested=200, rules=PackingRules(7, "truncate"), partition_length=30)
     spec = parse_json(canonical_json(plan.spec).encode(), "spec")
     again = PackingPlan.from_spec(spec, stored="all")
@@ -85,26 +85,24 @@ def test_a_plan_comes_back_from_its_spec() -> None:
 
 
 def test_layouts_are_cut_by_their_sizes() -> None:
-    layouts = make_plan().layouts(3, 50, 120)
-    assert [(layout.name, layout.shape, layout.dtype) for layout in layouts.stored] == [
+    layouts = make_plan().layouts_of(3, 50, 120)
+    assert [(layout.name, layout.shape, layout.dtype) for layout in layouts] == [
         ("partition_offset", (4, 3), "int64"),
         ("part_index", (120, 2), "int32"),
         ("sample_offset", (51,), "int32"),
         ("shuffle_index", (50,), "uint32"),
     ]
-    minimal = make_plan(stored="minimal").layouts(3, 50, 2**31)
-    assert minimal.shuffle is None
-    assert [layout.name for layout in minimal.stored][-1] == "sample_offset"
-    assert minimal.sample.dtype == "int64"
-    many = make_plan(2**31 + 1).layouts(3, 2**32, 120)
-    assert many.part.dtype == "int64"
-    assert many.stored[-1].dtype == "int64"
+    minimal = make_plan(stored="minimal").layouts_of(3, 50, 2**31)
+    assert [layout.name for layout in minimal][-1] == "sample_offset"
+    assert minimal[2].dtype == "int64"
+    many = make_plan(2**31 + 1).layouts_of(3, 2**32, 120)
+    assert many[1].dtype == "int64"
+    assert many[-1].dtype == "int64"
 
 
 def test_estimates_suppose_no_padding() -> None:
-    layouts = make_plan(num_requested=250).estimated_layouts
-    assert (layouts.sample.length, layouts.part.length) == (301, 300)
-    assert layouts.partition.length == 4
+    layouts = make_plan(num_requested=250).layouts
+    assert [layout.length for layout in layouts] == [4, 300, 301, 300]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +110,7 @@ def test_estimates_suppose_no_padding() -> None:
     [
         ({"stored": "some"}, ConfigError, "store must be 'all' or 'minimal', got 'some'"),
         ({"sequence_length": 0}, PlanError, "sequence_length must be at least 1, got 0"),
-        ({"seed": -1}, ConfigError, r"seed must be in \[0, 2\*\*63\), got -1"),
+        ({"seed": -1}, ConfigError, r"seed must be in \[0, 9223372036854775808\), got -1"),
         ({"num_tokens": 0}, PlanError, r"must hold tokens to be packed, documents \[0, 100\) hold"),
         ({"num_documents": 0}, PlanError, r"must hold documents of \[0, 0\), got \[0, 0\)"),
     ],

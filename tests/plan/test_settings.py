@@ -17,7 +17,7 @@ class Box:
     depth: int = 0
 
 
-def test_known_keys_come_back() -> None:
+def test_known_keys_are_returned() -> None:
     assert check_keys({"depth": 3}, Box, "the box") == {"depth": 3}
 
 

@@ -17,7 +17,7 @@ from zindex.plan.split import (
 
 THIRD = 1 / 3
 
-# Megatron Core 0.16 skips what is no digit and no point, and goes on with other shares than meant.
+# Megatron Core 0.16 ignores other characters, and continues with unintended shares.
 STRAY = (".", "1..2", "-5,5", "1e-1,1", "90,abc5,5", "1,,1", "1,1,", ",1", "nan,1", "-inf,1")
 
 
@@ -94,12 +94,12 @@ def test_matrix_of_two_vectors_is_their_overlap() -> None:
     [
         (10, (0, 0.99), (0, 10)),  # 9.9 is ten
         (10, (0.99, 1.0), (10, 10)),  # so that valid is empty
-        (10, (0, 0.25), (0, 2)),  # 2.5 goes to the even 2
-        (10, (0.25, 0.35), (2, 4)),  # 3.5 goes to the even 4
+        (10, (0, 0.25), (0, 2)),  # 2.5 rounds to the even 2
+        (10, (0.25, 0.35), (2, 4)),  # 3.5 rounds to the even 4
         (5, (0, 0.5), (0, 2)),  # 2.5 again
         (7, (0, 0.5), (0, 4)),  # 3.5 again
-        (1, (0, 0.5), (0, 0)),  # 0.5 goes to the even 0
-        (3, (0, 0.5), (0, 2)),  # 1.5 goes to the even 2
+        (1, (0, 0.5), (0, 0)),  # 0.5 rounds to the even 0
+        (3, (0, 0.5), (0, 2)),  # 1.5 rounds to the even 2
         (10, None, (0, 0)),  # a split without a share
         (0, (0, 1.0), (0, 0)),
         (2**53 + 2, (0, 1.0), (0, 2**53 + 2)),  # floats still hold it
@@ -141,7 +141,7 @@ def test_parse_is_that_of_megatron_core(split: str) -> None:
         expected = None if {"e", "-"} & set(split) else theirs.parse_and_normalize_split(split)
     except AssertionError:
         expected = None
-    except RuntimeWarning:  # a sum of 0: Megatron Core goes on with NaN
+    except RuntimeWarning:  # a sum of 0: Megatron Core continues with NaN
         expected = None
     if expected is None:
         with pytest.raises(ConfigError, match="split must hold"):

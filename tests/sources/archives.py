@@ -58,7 +58,7 @@ def pax(fields: Mapping[str, str | bytes], kind: bytes = b"x") -> bytes:
 
 
 def write_members(path: Path, *members: bytes, end: bytes = END) -> Path:
-    """Write an archive of given pieces."""
+    """Write an archive of given blocks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(members) + end)
     return path

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.damage import Damage
+from zindex.io.decompression import DamageError
 from zindex.sources.damage_log import DamageLog, OnDamage
 
 
@@ -16,7 +16,7 @@ def test_an_error_by_default() -> None:
         match=r"^a.tar must be whole, but at byte 1,536 it ends; restore the file, or leave out "
         "the rest with on_damage='skip' \\(--on-damage skip\\)$",
     ):
-        log.report("a.tar", Damage("it ends", 1536), "the rest")
+        log.report("a.tar", DamageError("it ends", 1536), "the rest")
     assert log.num_skipped == 0
 
 
@@ -24,7 +24,7 @@ def test_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     log = DamageLog("whole", "skip")
     with caplog.at_level(logging.WARNING, "zindex"):
         for url in ("a.tar", "b.tar", "a.tar"):
-            log.report(url, Damage("it ends", 1536), "the rest", what="good")
+            log.report(url, DamageError("it ends", 1536), "the rest", what="good")
     assert log.num_skipped == 3
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "a.tar must be good, but at byte 1,536 it ends",

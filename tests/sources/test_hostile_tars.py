@@ -196,7 +196,7 @@ def change(content: bytearray, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_random_damage(untouched: Path, form: int) -> None:
-    """Whatever is in a file: an error of ours, or the same samples by any way of reading."""
+    """Any content: one of our errors, or the same samples for any way of reading."""
     names = [f"{'d' * 20}/{i}{'n' * 75}.{field}" for i in range(4) for field in ("a", "b")]
     write_tar(untouched, [(name, name.encode() * 9) for name in names], form=form)
     whole, rng = untouched.read_bytes(), random.Random(form)
@@ -215,6 +215,6 @@ def test_random_damage(untouched: Path, form: int) -> None:
         samples = read_all(files)
         assert (found is None) == (files.num_skipped > 0)
         assert found is None or found == samples
-        anew = TarFiles(untouched, part_nbytes=part_nbytes, on_damage="skip")
-        backwards = [list(anew.read_part(part)) for part in reversed(range(anew.num_parts))]
+        again = TarFiles(untouched, part_nbytes=part_nbytes, on_damage="skip")
+        backwards = [list(again.read_part(part)) for part in reversed(range(again.num_parts))]
         assert [sample for part in reversed(backwards) for sample in part] == samples

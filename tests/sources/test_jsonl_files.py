@@ -1,4 +1,4 @@
-"""Lines of jsonl files as samples, whatever the parts, the compression and the damage."""
+"""Lines of jsonl files as samples, for any parts, compression and damage."""
 
 import json
 import math
@@ -31,8 +31,8 @@ def test_parts_give_each_line_once(tmp_path: Path, part_nbytes: int) -> None:
     assert files.num_parts == -(-path.stat().st_size // part_nbytes)
     assert plain(read_all(files)) == keyed(OBJECTS)
     # The number of a line is the same whichever parts were read before.
-    anew = JsonlFiles(path, part_nbytes=part_nbytes)
-    backwards = [list(anew.read_part(part)) for part in reversed(range(anew.num_parts))]
+    again = JsonlFiles(path, part_nbytes=part_nbytes)
+    backwards = [list(again.read_part(part)) for part in reversed(range(again.num_parts))]
     assert [sample for part in reversed(backwards) for sample in part] == read_all(files)
     assert sum(files.part_nbytes(part) or 0 for part in range(files.num_parts)) == (
         path.stat().st_size
@@ -56,7 +56,7 @@ def test_lines_of_any_length(
 
 
 def test_long_lines_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zindex.sources.chunks.LOCAL_NBYTES", 16)
+    monkeypatch.setattr("zindex.io.file_chunks.LOCAL_NBYTES", 16)
     monkeypatch.setattr(jsonl_files, "LOCAL_NBYTES", 16)
     objects = [{"a": "x" * size} for size in (5, 300, 1, 0, 77)]
     path = write_lines(tmp_path / "a.jsonl", objects)
@@ -158,7 +158,7 @@ def test_a_cut_last_line_is_damage(tmp_path: Path) -> None:
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zindex.formats.json_lines.MAX_LINE_NBYTES", 1000)
-    monkeypatch.setattr("zindex.sources.chunks.LOCAL_NBYTES", 64)
+    monkeypatch.setattr("zindex.io.file_chunks.LOCAL_NBYTES", 64)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"{}\n" * 30 + b" " * 5000)
     with pytest.raises(SourceError, match="at byte 90 a line begins that has more than 1,000 byte"):

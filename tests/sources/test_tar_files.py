@@ -28,7 +28,7 @@ from zindex.sources.tar_files import TarFiles
 
 
 def expected(count: int, size: int = 100) -> list[dict[str, Any]]:
-    """Return the samples that `numbered` stands for."""
+    """Return the samples of `numbered`."""
     samples: dict[str, dict[str, Any]] = {}
     for name, content in numbered(count, size=size):
         key, _, field = name.partition(".")
@@ -45,8 +45,8 @@ def test_parts_give_each_sample_once(tmp_path: Path, form: int, part_nbytes: int
     found = read_all(files)
     assert plain(found) == expected(12)
     assert {sample["__url__"] for sample in found} == {str(path)}
-    anew = TarFiles(path, part_nbytes=part_nbytes)
-    backwards = [list(anew.read_part(part)) for part in reversed(range(anew.num_parts))]
+    again = TarFiles(path, part_nbytes=part_nbytes)
+    backwards = [list(again.read_part(part)) for part in reversed(range(again.num_parts))]
     assert [sample for part in reversed(backwards) for sample in part] == found
     other = TarFiles(path, part_nbytes=part_nbytes)
     middle = other.num_parts // 2
@@ -209,7 +209,7 @@ def test_every_cut_of_an_archive_is_damage(tmp_path: Path) -> None:
                 read_all(TarFiles(path, part_nbytes=part_nbytes))
         files = TarFiles(path, on_damage="skip")
         found = plain(read_all(files))
-        # The last sample may lack members, so it goes too.
+        # The last sample may lack members, so it is dropped, too.
         assert found == samples[: len(found)]
         assert len(found) < 3
         assert files.num_skipped == 1

@@ -1,4 +1,4 @@
-"""Wrapped files are cut as the files below, and count what either has left out."""
+"""Wrapped files have the parts of their files, and count what either has skipped."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.building.records.sources import ListFiles, write_jsonl
-from zindex.building.executor import SerialExecutor
-from zindex.building.records import import_records as module
-from zindex.building.records.import_records import import_records
-from zindex.building.records.record_files import open_files, own_copy
+from tests.ingest.records.sources import ListFiles, write_jsonl
 from zindex.errors import FingerprintMismatchError
-from zindex.sources.wrapped_files import WrappedFiles
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.records import partitions
+from zindex.ingest.records.import_records import import_records
+from zindex.ingest.records.open_files import open_files
+from zindex.ingest.records.read_partitions import own_copy
+from zindex.sources.sample_files import WrappedFiles
 from zindex.store.layout import ChunkGrid
 from zindex.store.record_reader import RecordReader
 
@@ -61,14 +62,16 @@ def test_a_copy_counts_for_itself(tmp_path: Path) -> None:
 def test_an_import_is_the_same_however_files_are_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PORTION_NBYTES", 40)
+    monkeypatch.setattr(partitions, "PARTITION_NBYTES", 40)
     rows = [{"n": number} if number % 7 else {} for number in range(60)]
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     fingerprints = set()
     for part_nbytes in (1 << 20, 50, 7):
         files, identity = open_files(path, "jsonl", part_nbytes=part_nbytes)
-        # Lines are counted once for all parts, not again in front of each of them.
-        monkeypatch.setattr(type(files), "_count_breaks", None)
+        # Tasks count the lines once for all parts; no part counts those before it again.
+        monkeypatch.setattr(
+            type(files), "_count_breaks", lambda self, number, inner: self._breaks[number][inner]
+        )
         store = import_records(
             Doubled(files, identity["source"]),
             tmp_path / str(part_nbytes),
@@ -92,9 +95,9 @@ def test_an_import_is_the_same_however_files_are_cut(
 def test_an_import_that_died_goes_on_with_other_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PORTION_NBYTES", 40)
+    monkeypatch.setattr(partitions, "PARTITION_NBYTES", 40)
     path = write_jsonl(tmp_path / "a.jsonl", [{"n": number} for number in range(60)])
-    right, calls = module.read_portion, list[int]()
+    right, calls = partitions.read_partition, list[int]()
 
     def die(*arguments: Any) -> Any:
         calls.append(1)
@@ -107,9 +110,9 @@ def test_an_import_that_died_goes_on_with_other_parts(
         source = Doubled(files, identity["source"])
         return import_records(source, tmp_path / "s", client=SerialExecutor(), grid=SMALL)
 
-    monkeypatch.setattr(module, "read_portion", die)
+    monkeypatch.setattr(partitions, "read_partition", die)
     with pytest.raises(OSError, match="the machine died"):
         run(50)
-    monkeypatch.setattr(module, "read_portion", right)
+    monkeypatch.setattr(partitions, "read_partition", right)
     reader = RecordReader(run(90))
     assert [reader.read(i)["n"] for i in range(len(reader))] == [2 * i for i in range(60)]

@@ -35,15 +35,16 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.store import commit, local
+from zindex.io import local
+from zindex.store import commit
 from zindex.store.commit import (
     StorePlan,
     begin_store,
     commit_store,
+    fingerprint,
     read_root,
     read_status,
 )
-from zindex.store.identity import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.shard import Receipt, encode_shard

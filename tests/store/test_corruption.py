@@ -17,7 +17,6 @@ import zarr.codecs
 
 from tests.store.stores import ONE, TWO, Values, all_files, build_arrays, count_up
 from zindex.errors import StoreError, VerificationError
-from zindex.store import round_reader
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.reader import RowReader, Spans, forget_all_files, read_many
@@ -149,7 +148,7 @@ def victims(tmp_path_factory: pytest.TempPathFactory) -> list[Victim]:
 
 @pytest.fixture(autouse=True)
 def _kernel_from_the_first_span(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(round_reader, "SPANS_BEFORE_KERNEL", 0)
+    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0)
     yield
     forget_all_files()
 

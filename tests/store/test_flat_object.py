@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zindex.errors import VerificationError
-from zindex.store import chunk_fetch, flat_object, object_client
+from zindex.io import object_client
+from zindex.io.objects import ObjectPath
+from zindex.store import chunk_fetch, tokens
 from zindex.store.chunk_cache import reader_statistics
-from zindex.store.flat_object import FlatObject
-from zindex.store.objects import ObjectPath
 from zindex.store.rows import Spans, read_many
+from zindex.store.tokens import FlatObject
 
 _numbers = count()
 
@@ -31,8 +32,8 @@ def put(root: ObjectPath, values: Any, block_nbytes: int | None = None) -> FlatO
 def test_spans_are_those_of_the_object(
     objects: ObjectPath, data: st.DataObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flat_object, "REQUEST_NBYTES", data.draw(st.sampled_from([8, 40, 1 << 20])))
-    monkeypatch.setattr(flat_object, "_ROUND_NBYTES", data.draw(st.sampled_from([10, 1 << 20])))
+    monkeypatch.setattr(tokens, "REQUEST_NBYTES", data.draw(st.sampled_from([8, 40, 1 << 20])))
+    monkeypatch.setattr(tokens, "_ROUND_NBYTES", data.draw(st.sampled_from([10, 1 << 20])))
     wanted, expected = [], []
     for _ in range(data.draw(st.integers(1, 3), "objects")):
         dtype = data.draw(st.sampled_from(["uint16", "int32"]))

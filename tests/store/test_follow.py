@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,11 @@ from zindex.errors import (
     StoreError,
     VerificationError,
 )
-from zindex.store import follow
+from zindex.io.backoff import Backoff
+from zindex.store import heartbeat
 from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.follow import FollowedStore, follow_plan, follow_store
 from zindex.store.layout import ChunkGrid
-from zindex.store.open import open_store
+from zindex.store.open import FollowedStore, follow_plan, follow_store, open_store
 from zindex.store.reader import Spans, read_many
 from zindex.store.shard_files import store_shard
 from zindex.store.tokens import LINK, open_tokens
@@ -88,7 +89,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(follow, "time", made)
+    injected = partial(Backoff, clock=made.monotonic, sleep=made.sleep)
+    monkeypatch.setattr(heartbeat, "Backoff", injected)
     return made
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import StoreError
-from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
+from zindex.store.commit import FORMAT_VERSION, canonical_json, fingerprint, parse_json
 
 json_values = st.recursive(
     st.none()

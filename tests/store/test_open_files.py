@@ -17,13 +17,13 @@ import pytest
 from tests.store.stores import GRID, ONE, build_arrays, count_up
 from tests.store.test_reader import exit_code, num_descriptors, read_in_child
 from zindex.errors import VerificationError
-from zindex.store import open_files, reader, round_reader
-from zindex.store.flat_file import FlatFile
+from zindex.store import chunk_reader, open_files
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.open_files import table
 from zindex.store.reader import Spans, forget_all_files, read_many
 from zindex.store.shard import encode_shard
+from zindex.store.tokens import FlatFile
 
 # Newer Pythons warn of any fork beside threads; that readers bear it is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarn
 @pytest.fixture(autouse=True)
 def _kernel_from_the_first_span(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_all_files()
-    monkeypatch.setattr(round_reader, "SPANS_BEFORE_KERNEL", 0)
-    monkeypatch.setattr(round_reader, "FEW_SPANS", 0)
+    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0)
+    monkeypatch.setattr("zindex.store.reader.FEW_SPANS", 0)
 
 
 def write_flat(folder: Path, count: int) -> list[FlatFile]:
@@ -178,7 +178,7 @@ def test_a_file_that_is_opened_again_need_not_be_verified_again(
     array = open_store(tmp_path)["one"]
     monkeypatch.setattr(table, "budget", 1)
     np.testing.assert_array_equal(array, count_up(60))
-    monkeypatch.setattr(reader, "checksum", None)
+    monkeypatch.setattr(chunk_reader, "checksum", None)
     monkeypatch.setattr("zindex.store.shard.checksum", None)
     for start in (1, 30, 7, 54):
         assert array.read(start, start + 1).tolist() == [start]

@@ -439,8 +439,8 @@ def test_many_spans_that_the_system_refuses(
     """Whatever way they are read: one by one, or by a kernel."""
     build_arrays(tmp_path, {ONE: count_up(12)}, GRID)
     starts = np.arange(12)
-    for spans in (0, reader.round_reader.SPANS_BEFORE_KERNEL):
-        monkeypatch.setattr(reader.round_reader, "_num_spans", spans)
+    for spans in (0, reader.SPANS_BEFORE_KERNEL):
+        monkeypatch.setattr("zindex.store.reader._num_spans", spans)
         # Loading and compiling the kernel opens files of its own.
         open_store(tmp_path)["one"].read_spans(starts, starts + 1)
         reader.forget_all_files()

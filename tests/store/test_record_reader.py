@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building.records.sources import ListFiles, draw_files
-from zindex.building.executor import SerialExecutor
-from zindex.building.records.import_records import import_records
+from tests.ingest.records.sources import ListFiles, draw_files
 from zindex.errors import ConfigError, VerificationError
-from zindex.store import record_reader, round_reader
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.records.import_records import import_records
+from zindex.store import record_reader
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
 from zindex.store.reader import Spans, forget_all_files
@@ -38,7 +38,7 @@ def test_many_records_are_what_each_of_them_is(
     reader = pickle.loads(pickle.dumps(RecordReader(store)))
     rows = np.random.default_rng(1).integers(0, len(expected), 50)
     for spans in (1024, 0):  # by single reads, and by the kernel
-        monkeypatch.setattr(round_reader, "SPANS_BEFORE_KERNEL", spans)
+        monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", spans)
         assert reader.read_many(rows) == [expected[row] for row in rows]
         assert reader.read_many(rows.tolist()) == [expected[row] for row in rows]
     assert [reader.read(i) for i in range(len(reader))] == expected

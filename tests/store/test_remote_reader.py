@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
-from zindex.store import chunk_fetch, files, object_client, remote_reader
+from zindex.io import files, object_client
+from zindex.io.objects import ObjectPath
+from zindex.store import chunk_fetch, remote_reader
 from zindex.store.chunk_cache import cache, reader_statistics, set_chunk_cache
 from zindex.store.layout import ChunkGrid
-from zindex.store.objects import ObjectPath
 from zindex.store.open import open_store
 from zindex.store.remote_reader import RemoteReader
 from zindex.store.rows import RowReader, Spans, read_many

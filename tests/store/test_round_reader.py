@@ -8,11 +8,10 @@ import pytest
 
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
-from zindex.store import round_reader
-from zindex.store.flat_file import FlatFile
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.reader import RowReader, Spans, forget_all_files, read_many
+from zindex.store.tokens import FlatFile
 
 VALUES = count_up(50, dtype="uint16")
 
@@ -21,8 +20,8 @@ VALUES = count_up(50, dtype="uint16")
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_all_files()
     kernel = request.param == "kernel"
-    monkeypatch.setattr(round_reader, "FEW_SPANS", 0)
-    monkeypatch.setattr(round_reader, "SPANS_BEFORE_KERNEL", 0 if kernel else 10**9)
+    monkeypatch.setattr("zindex.store.reader.FEW_SPANS", 0)
+    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0 if kernel else 10**9)
 
 
 @pytest.fixture

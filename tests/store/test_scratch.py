@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from zindex.errors import FingerprintMismatchError, StoreNotFoundError, VerificationError
+from zindex.io.objects import ObjectPath
 from zindex.store import scratch
-from zindex.store.objects import ObjectPath
 from zindex.store.scratch import (
     SCRATCH_KEY,
     begin_import,

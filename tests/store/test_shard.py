@@ -15,12 +15,12 @@ from tests.store.stores import DTYPES, ONE, TWO, count_up
 from zindex.errors import VerificationError
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.shard import (
+    ArrayFiles,
     Receipt,
     checksum,
     decode_chunk,
     decode_index,
     encode_shard,
-    index_nbytes,
 )
 
 LAYOUT = ArrayLayout.plan(ONE, 10, np.int32, ChunkGrid(3, 6))
@@ -80,12 +80,13 @@ def test_every_chunk_decodes_to_its_values(
         buffers, receipt = encode_shard(layout, shard, values[start:stop])
         content = b"".join(buffers)
         assert receipt.nbytes == len(content)
-        index = decode_index(layout, shard, content[-index_nbytes(layout) :], len(content))
+        form = ArrayFiles.of(layout)
+        index = decode_index(form, shard, content[-form.index_nbytes :], len(content))
         parts = []
         for chunk in range(-(-(stop - start) // chunk_length)):
             first = int(index.offsets[chunk])
             stored = content[first : first + int(index.lengths[chunk])]
-            parts.append(decode_chunk(layout, shard, chunk, stored))
+            parts.append(decode_chunk(ArrayFiles.of(layout), shard, chunk, stored))
             assert parts[-1].shape == (chunk_length, *values.shape[1:])
         padded = np.concatenate(parts)
         np.testing.assert_array_equal(padded[: stop - start], values[start:stop])
@@ -134,18 +135,18 @@ def test_strided_values_are_stored_in_order() -> None:
 )
 def test_impossible_indices_are_refused(footer: bytes, shard_nbytes: int, message: str) -> None:
     with pytest.raises(VerificationError, match=re.escape(message)):
-        decode_index(LAYOUT, 0, footer, shard_nbytes)
+        decode_index(ArrayFiles.of(LAYOUT), 0, footer, shard_nbytes)
 
 
 def test_a_chunk_with_a_wrong_checksum_is_refused() -> None:
     with pytest.raises(VerificationError, match=r"chunk 1 of shard one/c/0 fails its checksum"):
-        decode_chunk(LAYOUT, 0, 1, bytes(12) + b"\1\2\3\4")
+        decode_chunk(ArrayFiles.of(LAYOUT), 0, 1, bytes(12) + b"\1\2\3\4")
 
 
 def test_a_chunk_of_another_size_is_refused() -> None:
     short = bytes(8)
     with pytest.raises(VerificationError, match=r"chunk 1 of .* must hold 12 bytes, got 8"):
-        decode_chunk(LAYOUT, 0, 1, short + crc(short))
+        decode_chunk(ArrayFiles.of(LAYOUT), 0, 1, short + crc(short))
 
 
 @pytest.mark.parametrize("nbytes", [8, 16, 1 << 20])
@@ -153,10 +154,10 @@ def test_a_compressed_chunk_of_another_size_is_refused(nbytes: int) -> None:
     layout = ArrayLayout.plan(ONE, 10, np.int32, ChunkGrid(3, 6, "zstd"))
     body = Zstd().encode(bytes(nbytes))
     with pytest.raises(VerificationError, match=r"chunk 1 of shard one/c/0 must hold 12 bytes"):
-        decode_chunk(layout, 0, 1, body + crc(body))
+        decode_chunk(ArrayFiles.of(layout), 0, 1, body + crc(body))
 
 
 def test_a_compressed_chunk_that_is_no_zstd_frame_is_refused() -> None:
     layout = ArrayLayout.plan(ONE, 10, np.int32, ChunkGrid(3, 6, "zstd"))
     with pytest.raises(VerificationError, match="its header says nothing of its size"):
-        decode_chunk(layout, 0, 1, b"no frame" + crc(b"no frame"))
+        decode_chunk(ArrayFiles.of(layout), 0, 1, b"no frame" + crc(b"no frame"))

@@ -11,10 +11,9 @@ from tests.store.stores import DTYPES, GRID, ONE, build_arrays, count_up
 from zindex import schema
 from zindex.errors import SourceError, StoreError, VerificationError
 from zindex.store.commit import StorePlan, begin_store, commit_store
-from zindex.store.flat_file import FlatFile
 from zindex.store.open import Store, open_store
 from zindex.store.reader import ArrayReader
-from zindex.store.tokens import LINK, open_tokens
+from zindex.store.tokens import LINK, FlatFile, open_tokens
 
 
 def link_tokens(root: Path, dtype: str, link: Any) -> Store:

@@ -15,7 +15,7 @@ from zindex.store import verify
 from zindex.store.commit import begin_store
 from zindex.store.layout import ChunkGrid
 from zindex.store.shard_files import store_shard
-from zindex.store.verify import Damage, StoreReport, verify_store
+from zindex.store.verify import DamagedFile, StoreReport, verify_store
 
 ARRAYS = {ONE: count_up(20), TWO: count_up(9, num_columns=2)}
 
@@ -214,7 +214,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 
 def test_a_later_format_is_no_damage(root: Path) -> None:
     build_arrays(root, ARRAYS)
-    from zindex.store.identity import canonical_json, fingerprint
+    from zindex.store.commit import canonical_json, fingerprint
 
     content = json.loads((root / "zarr.json").read_bytes())
     facts = content["attributes"]["zindex"]
@@ -237,4 +237,4 @@ def test_a_report_is_json(root: Path) -> None:
     report = verify_store(f"file://{root}")
     values = json.loads(json.dumps(report.to_json()))
     assert values["damaged"] == [{"key": "one/c/0", "problem": "is missing", "is_shard": True}]
-    assert report.damages == (Damage("one/c/0", "is missing", ("one", 0)),)
+    assert report.damages == (DamagedFile("one/c/0", "is missing", ("one", 0)),)

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from tests.store.test_reader import exit_code, read_in_child
 from zindex.errors import ConfigError, StoreError, StoreNotFoundError, VerificationError
-from zindex.store import round_reader
 from zindex.store.reader import LocalReader, RowReader, forget_all_files
-from zindex.store.zarr_array import open_array
-from zindex.store.zarr_rows import ZarrRows
+from zindex.store.zarr_array import ZarrRows, open_array
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "float32", "float64"]
@@ -132,8 +130,8 @@ def test_every_way_to_read_equals_zarr(array: Any, data: st.DataObject, verify: 
     values, options = array
     patch = pytest.MonkeyPatch()
     few, before = data.draw(st.sampled_from([(0, 0), (2, 10**9)]))
-    patch.setattr(round_reader, "FEW_SPANS", few)
-    patch.setattr(round_reader, "SPANS_BEFORE_KERNEL", before)
+    patch.setattr("zindex.store.reader.FEW_SPANS", few)
+    patch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", before)
     with tempfile.TemporaryDirectory() as folder, patch.context():
         path = Path(folder) / "array"
         expected = make_array(path, values, options)[...]

@@ -1,7 +1,7 @@
 """Ranks and loader workers in one process: what a DataLoader does, without its processes.
 
-Each lane holds an own copy of the dataset, as a worker process does, and reads ahead of what is
-delivered, so that only states that ride with samples can tell how far training is.
+Each worker slot has its own copy of the dataset, like a worker process, and prefetches, so only the
+states of samples know the progress of training.
 """
 
 import json
@@ -34,7 +34,7 @@ def acting_as(worker: int, num_workers: int, dataset: Any) -> Iterator[None]:
         torch_worker._worker_info = before
 
 
-class Lane:
+class WorkerSlot:
     """One loader worker of one rank, which makes batches ahead."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Lane:
 
 
 class Rank:
-    """One rank: its lanes in turn, its delivered samples and its state."""
+    """One rank: its worker slots in turn, its delivered samples and its state."""
 
     def __init__(
         self,
@@ -74,23 +74,23 @@ class Rank:
         batch_size: int = 1,
         ahead: int = 2,
     ) -> None:
-        self.lanes = deque(
-            Lane(dataset, worker, num_workers, batch_size, ahead)
+        self.worker_slots = deque(
+            WorkerSlot(dataset, worker, num_workers, batch_size, ahead)
             for worker in range(max(num_workers, 1))
         )
         self.delivered: list[Sample] = []
         self.states: dict[str, Any] = {}
 
     def step(self) -> int:
-        """Train on the next batch and return its size; 0 at the end of all lanes."""
-        while self.lanes:
-            batch = self.lanes[0].next_batch()
+        """Train on the next batch and return its size; 0 at the end of all worker slots."""
+        while self.worker_slots:
+            batch = self.worker_slots[0].next_batch()
             if batch is not None:
-                self.lanes.rotate(-1)
+                self.worker_slots.rotate(-1)
                 self.delivered += batch
                 self.states.update(to_state(batch))
                 return len(batch)
-            self.lanes.popleft()
+            self.worker_slots.popleft()
         return 0
 
 

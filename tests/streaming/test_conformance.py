@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.streaming import upstream
-from tests.streaming.simulated_ranks import Lane, Run
+from tests.streaming.simulated_ranks import Run, WorkerSlot
 from tests.streaming.tiny_sources import (
     Items,
     Parts,
@@ -163,7 +163,7 @@ def test_c03_ours_has_the_seed_of_rank_and_worker() -> None:
         shuffle_streaming_subsets="cogdata_urlbuffer",
     )
     dataset.set_data_parallel(2, 1)
-    [batch] = [Lane(dataset, 1, 2, 7, 0).next_batch()]
+    [batch] = [WorkerSlot(dataset, 1, 2, 7, 0).next_batch()]
     assert batch is not None
     assert [(sample["__url__"], sample["__seed__"]) for sample in batch] == [("s/03", 65)] * 7
     assert "".join(sample["__key__"] for sample in batch) == "3251640"
@@ -340,12 +340,12 @@ def test_c07_a_batch_has_the_state_of_its_samples() -> None:
 
 
 @pytest.mark.parametrize("sample", [{"a": 1}, 7, [{"a": 1}]])
-def test_c07_what_has_no_state_is_an_error(sample: Any) -> None:
+def test_c07_a_sample_without_a_state_is_an_error(sample: Any) -> None:
     with pytest.raises(ValueError, match=r"to_state|__state__"):
         to_state(sample)
 
 
-def test_c07_collate_fills_what_is_missing() -> None:
+def test_c07_collate_adds_missing_keys() -> None:
     samples = [{"a": 1}, {"b": 2}]
     assert mixed_collate(samples) == [{"a": 1}, {"b": 2}]
     filled = mixed_collate([{"a": 1}, {"b": 2}], possible_keys=["a", "b"])
@@ -358,7 +358,7 @@ def test_c07_collate_fills_what_is_missing() -> None:
 
 
 def theirs_resumed(make: Callable[[], upstream.Merged], cut: int, count: int) -> list[str]:
-    """Return the keys that a run delivers which is stopped after some samples and goes on."""
+    """Return the keys of a run that stops after some samples and resumes."""
     states: upstream.States = {}
     keys = []
     for sample in islice(make().read(), cut):
@@ -373,7 +373,7 @@ def key_of(sample: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
-def test_c08_theirs_goes_on_in_one_stream(cut: int) -> None:
+def test_c08_theirs_resumes_in_one_stream(cut: int) -> None:
     def make() -> upstream.Merged:
         return upstream.Merged([upstream.StreamSet("s", raw_files(7, 7, 7))])
 
@@ -381,7 +381,7 @@ def test_c08_theirs_goes_on_in_one_stream(cut: int) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_c08_theirs_goes_on_in_one_map(cut: int) -> None:
+def test_c08_theirs_resumes_in_one_map(cut: int) -> None:
     def make() -> upstream.Merged:
         return upstream.Merged([upstream.MapSet("m", list(range(10)))])
 
@@ -432,7 +432,7 @@ RESUMED = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", RESUMED)
-def test_c08_ours_goes_on_at_every_cut_and_over_epochs(kind: str, workers: int) -> None:
+def test_c08_ours_resumes_after_every_sample_and_across_epochs(kind: str, workers: int) -> None:
     whole = Run(RESUMED[kind], 1, workers)
     whole.advance(50)
     [order] = whole.orders()
@@ -463,7 +463,7 @@ def test_c09_ours_reads_the_file_again(mode: Any) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ours_reads_what_theirs_reads(rank: int, workers: int) -> None:
+def test_ours_reads_the_same_as_theirs(rank: int, workers: int) -> None:
     """Two epochs of a stream, in cogdata's order."""
     sizes = [7, 5, 6, 4]
     files = {
@@ -477,15 +477,15 @@ def test_ours_reads_what_theirs_reads(rank: int, workers: int) -> None:
         ours.set_data_parallel(2, rank)
         num_samples = 2 * sum(sizes[rank::2][worker::workers])
         expected = list(islice(theirs.read(worker=worker, num_workers=workers), num_samples))
-        lane = Lane(ours, worker, workers if workers > 1 else 0, num_samples, 0)
+        worker_slot = WorkerSlot(ours, worker, workers if workers > 1 else 0, num_samples, 0)
         names = ("__datasetname__", "__dprank__", "__workerid__", "__seed__", "__url__", "__key__")
-        assert [[sample[name] for name in names] for sample in lane.next_batch() or ()] == [
+        assert [[sample[name] for name in names] for sample in worker_slot.next_batch() or ()] == [
             [sample[name] for name in names] for sample in expected
         ]
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
-def test_ours_goes_on_from_their_states_with_the_file_that_was_begun(cut: int) -> None:
+def test_ours_resumes_from_their_states_with_the_partly_read_file(cut: int) -> None:
     files = {f"s/{part:02}": [{"__key__": str(key)} for key in range(7)] for part in range(3)}
     theirs = upstream.Merged([upstream.StreamSet("s", files)], seed=3)
     states = upstream.to_state(list(islice(theirs.read(), cut)))
@@ -502,7 +502,7 @@ def test_ours_goes_on_from_their_states_with_the_file_that_was_begun(cut: int) -
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_ours_goes_on_from_their_states_of_items(cut: int) -> None:
+def test_ours_resumes_from_their_states_of_items(cut: int) -> None:
     theirs = upstream.Merged([upstream.MapSet("m", list(range(10)))])
     samples = list(islice(theirs.read(), 9))
     ours = MergedDataset([numbers(10)], **THEIR_MODES)
@@ -588,7 +588,7 @@ def test_c10_a_cut_tar_is_an_error_or_counted(tar_of: TarOf) -> None:
 # C11: YAML
 
 
-class Leaf:
+class StreamSource:
     """What the files of these tests make."""
 
     def __init__(self, size: int = 0, folder: str = "", reader: Any = None) -> None:
@@ -598,7 +598,7 @@ class Leaf:
 def read_yaml(folder: Path, text: str, **settings: Any) -> Any:
     path = folder / "mix.yaml"
     path.write_text(text)
-    return instantiate_from_yaml(path, targets={"Leaf": Leaf}, **settings)
+    return instantiate_from_yaml(path, targets={"Leaf": StreamSource}, **settings)
 
 
 @pytest.mark.parametrize("params", ["null", "{}"])
@@ -606,18 +606,18 @@ def test_c11_a_target_with_params_is_called_and_given_the_other_keys(
     tmp_path: Path, params: str
 ) -> None:
     made = read_yaml(tmp_path, f"{{target: Leaf, params: {params}, name: one, percent: .5}}")
-    assert type(made) is Leaf
+    assert type(made) is StreamSource
     assert vars(made) == {"size": 0, "folder": "", "reader": None, "name": "one", "percent": 0.5}
 
 
 def test_c11_a_target_alone_is_itself_and_stays_as_it_is(tmp_path: Path) -> None:
-    assert read_yaml(tmp_path, "[{target: Leaf}]") == [Leaf]
+    assert read_yaml(tmp_path, "[{target: Leaf}]") == [StreamSource]
     with pytest.raises(ConfigError, match=r"line 2, column 1: .*'Leaf' comes with 'percent'"):
         read_yaml(tmp_path, "target: Leaf\npercent: 1")
-    assert not hasattr(Leaf, "percent")
+    assert not hasattr(StreamSource, "percent")
 
 
-def test_c11_variables_keep_their_type_and_may_stand_in_text(tmp_path: Path) -> None:
+def test_c11_variables_keep_their_type_and_may_be_inserted_in_text(tmp_path: Path) -> None:
     text = "a: ${variables:size}\nb: ['x${variables:size}y']\nc: ${variables:row}"
     made = read_yaml(tmp_path, text, variables={"size": 4, "row": [1, None, {"k": 2.5}]})
     assert made == {"a": 4, "b": ["x4y"], "c": [1, None, {"k": 2.5}]}
@@ -634,7 +634,7 @@ def test_c11_objects_are_no_variables(tmp_path: Path) -> None:
         read_yaml(tmp_path, "a: ${variables:x}", variables={"x": object()})
 
 
-def test_c11_dynamic_objects_stand_for_themselves_whole(tmp_path: Path) -> None:
+def test_c11_dynamic_objects_are_whole_values(tmp_path: Path) -> None:
     thing = object()
     text = "{target: Leaf, params: {reader: '${dynamic_objs:thing}'}}"
     assert read_yaml(tmp_path, text, dynamic_objs={"thing": thing}).reader is thing
@@ -661,9 +661,9 @@ def test_c11_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
         read_yaml(tmp_path, "[{include: other.yaml}]")
 
 
-def test_c11_lists_and_mappings_stay_what_they_are(tmp_path: Path) -> None:
+def test_c11_lists_and_mappings_are_unchanged(tmp_path: Path) -> None:
     made = read_yaml(tmp_path, "{rows: [{target: Leaf, params: {size: 1}}, {k: [2]}], n: null}")
-    assert isinstance(made["rows"][0], Leaf)
+    assert isinstance(made["rows"][0], StreamSource)
     assert made["rows"][1:] == [{"k": [2]}]
     assert made["n"] is None
 
@@ -695,7 +695,7 @@ def test_c12_every_count_is_within_one_of_its_share(
         assert np.abs(counts - drawn * shares).max() < 1 + 1e-6 * drawn
 
 
-def test_c12_every_lane_keeps_the_shares() -> None:
+def test_c12_every_worker_slot_keeps_the_shares() -> None:
     make = merged(Items("a", 5, 0.7), Items("b", 50, 0.2), Parts("c", [1, 2], 0.1))
     run = Run(make, 3, 2)
     run.advance(1200)

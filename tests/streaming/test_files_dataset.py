@@ -39,7 +39,7 @@ def test_a_state_holds_for_the_settings_of_the_process_function(texts: Path) -> 
     pack(texts, 16).set_dataloader_states(state, reload_from_url_level=True)
 
 
-def test_what_a_process_function_leaves_out_is_counted(texts: Path) -> None:
+def test_samples_skipped_by_a_process_function_are_counted(texts: Path) -> None:
     class Half:
         num_skipped = 0
 
@@ -56,5 +56,5 @@ def test_what_a_process_function_leaves_out_is_counted(texts: Path) -> None:
     for sample in MergedDataset([source], cyclic=False):
         state.update(to_state(sample))
     assert source.num_skipped == 15
-    # The last line comes after the last sample.
+    # The last line follows the last sample.
     assert state["leaf texts @0/1"][1][2] == 14

@@ -53,7 +53,7 @@ def test_a_function_of_each_record(folder: Path) -> None:
     assert list(map(dataset.__getitem__, range(2))) == [(2, 3), (4, 5)]
 
 
-def test_images_lie_beside_their_file_or_in_a_folder(folder: Path) -> None:
+def test_images_are_in_the_folder_of_their_file_or_in_another(folder: Path) -> None:
     write_lines(folder / "sub" / "b.jsonl", [{"imagepath": "a.png"}])
     with pytest.raises(SourceError, match=r"sub/a\.png must be an image, .* it cannot be read"):
         ImageJsonlDataset(folder / "sub")[0]
@@ -101,7 +101,7 @@ def test_bad_lines(folder: Path) -> None:
 
 def test_a_line_without_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zindex.formats.json_lines.MAX_LINE_NBYTES", 1000)
-    monkeypatch.setattr("zindex.sources.chunks.LOCAL_NBYTES", 64)
+    monkeypatch.setattr("zindex.io.file_chunks.LOCAL_NBYTES", 64)
     with open(folder / "a.jsonl", "a") as stream:
         stream.write(" " * 5000)
     dataset = ImageJsonlDataset(folder / "a.jsonl", on_damage="skip")

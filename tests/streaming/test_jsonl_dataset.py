@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 
 from tests.sources.archives import write_lines
 from zindex.errors import ConfigError
-from zindex.streaming.jsonl_dataset import JsonlIterableDataset
-from zindex.streaming.parted import PartedDataset, UrlDataset
+from zindex.streaming.files_dataset import JsonlIterableDataset
+from zindex.streaming.protocols import PartitionedDataset, UrlDataset
 
 Sample = dict[str, Any]
 
@@ -29,7 +29,7 @@ def only_even(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 def test_parts_and_files(folder: Path) -> None:
     dataset = JsonlIterableDataset(f"{folder}/a.jsonl,{folder}/{{b,c}}.jsonl", part_nbytes=30)
-    assert isinstance(dataset, PartedDataset)
+    assert isinstance(dataset, PartitionedDataset)
     assert isinstance(dataset, UrlDataset)
     everything = [f"{name}{i}" for name in "abc" for i in range(10)]
     found = [sample["id"] for p in range(dataset.num_parts) for sample in dataset.read_part(p)]

@@ -26,7 +26,7 @@ def named(dataset: Any, **attributes: Any) -> Any:
 
 
 class Endless(IterableDataset[Sample]):
-    """A stream that nobody can share."""
+    """A stream that workers cannot share."""
 
     name, percent = "endless", 1.0
 
@@ -84,7 +84,7 @@ def test_there_must_be_datasets() -> None:
 def test_a_stream_without_parts_is_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"'endless' \(Endless\) must be map-style or parted .* it lacks num_parts",
+        match=r"'endless' \(Endless\) must be map-style or partitioned .* it lacks num_parts",
     ):
         MergedDataset([Endless()])
     with pytest.raises(ConfigError, match="must have urls and read_url"):
@@ -126,7 +126,7 @@ def test_a_nested_dataset_needs_a_percent_too() -> None:
         MergedDataset([Items("a", 3), MergedDataset([Items("b", 3)])])
 
 
-def test_errors_of_sources_say_where_they_came_up() -> None:
+def test_errors_of_sources_name_the_part_or_items() -> None:
     def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
             yield sample | {"text": sample["txet"]}
@@ -199,7 +199,7 @@ def test_items_are_read_many_at_a_time_where_they_can_be() -> None:
     assert Batched.calls == 3
 
 
-def test_lengths_are_shares_of_what_is_required() -> None:
+def test_required_samples_are_shared_by_percent() -> None:
     long = named(Items("long", 100), percent=3, length_multiplier=10, length_divisor=4)
     parts = named(Parts("parts", [2, 2]), percent=1)
     inner = named(MergedDataset([named(Items("in", 5), length=50)]), percent=4)
@@ -230,7 +230,7 @@ def test_states_of_other_datasets_are_refused() -> None:
         MergedDataset([Items("a", 8)]).set_dataloader_states(state)
 
 
-def test_an_empty_state_begins_anew() -> None:
+def test_an_empty_state_starts_from_the_beginning() -> None:
     merged = MergedDataset([Items("a", 9)])
     merged.set_dataloader_states(to_state(list(islice(merged, 5))))
     merged.set_dataloader_states({})

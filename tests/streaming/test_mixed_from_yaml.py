@@ -18,8 +18,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import zindex
 from tests.conftest import WriteCorpus
 from tests.streaming.simulated_ranks import acting_as
-from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError, ZindexError
+from zindex.execution.executor import SerialExecutor
 from zindex.streaming import (
     PadCollate,
     instantiate_from_yaml,
@@ -128,7 +128,7 @@ def load(root: Path, *, cyclic: bool = False, **more: Any) -> Any:
 
 
 def name_of(sample: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what a sample is, whoever delivered it."""
+    """Return the identity of a sample, independent of its worker."""
     if "__index__" in sample:
         return sample["__datasetname__"], tuple(sample["tokens"].tolist())
     tokens = sample["txt" if "img" in sample else "tokens"]

@@ -1,4 +1,4 @@
-"""Yield functions: what they may do, and how a stream goes on inside their segments."""
+"""Yield functions, and resuming within their segments."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -84,7 +84,7 @@ def test_a_function_may_be_a_class_with_settings() -> None:
     assert len(list(merge(Repeat()))) == 2 * 37
 
 
-def test_parts_cannot_be_read_again_while_segments_of_other_lanes_are_left() -> None:
+def test_parts_cannot_be_read_again_while_segments_of_other_worker_slots_are_left() -> None:
     merged = merge(in_threes)
     state = merge_states([to_state(list(islice(merged, 4)))])
     state = reshard_states(state, merged, 2, 1)
@@ -106,7 +106,7 @@ def test_cogdatas_order_of_files_is_tied_to_the_ranks() -> None:
         StateMismatchError, match="cogdata's order of files, which ties its state to 1"
     ):
         next(iter(merged))
-    # Whole files are dealt anew: nothing is lost, and only files that were begun come twice.
+    # Files are dispatched again: none is lost, and only partly read files are repeated.
     merged.set_data_parallel(1, 0)
     resharded = reshard_states(state, merged, 2, 0)
     found = [sample["id"] for sample in seen]

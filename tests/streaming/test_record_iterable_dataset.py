@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.building.records.sources import write_jsonl, write_tar
-from zindex.building.executor import SerialExecutor
-from zindex.building.records.import_records import import_records
+from tests.ingest.records.sources import write_jsonl, write_tar
 from zindex.errors import ConfigError
+from zindex.execution.executor import SerialExecutor
+from zindex.ingest.records.import_records import import_records
 from zindex.streaming import (
     JsonlIterableDataset,
     MergedDataset,
     MetaDistributedWebDataset,
     to_state,
 )
-from zindex.streaming.record_iterable_dataset import RecordIterableDataset
+from zindex.streaming.files_dataset import RecordIterableDataset
 
 SERIAL = SerialExecutor()
 

@@ -1,4 +1,4 @@
-"""Whatever the ranks and loader workers: after every cut, what comes is one epoch exactly."""
+"""For any ranks and loader workers, a resumed run delivers each epoch exactly once."""
 
 import functools
 import json
@@ -79,7 +79,7 @@ def nested_yields() -> MergedDataset:
 
 
 def inner_yields() -> MergedDataset:
-    """Outputs of an inner mixture beside plain samples."""
+    """Outputs of an inner mixture, mixed with plain samples."""
     inner = nested(customized_yield_fn=pack_bins, yield_segment=5)
     inner.percent = 2
     return MergedDataset([Items("more", 7, 1), inner], cyclic=False)
@@ -119,7 +119,7 @@ def with_id(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 @pytest.mark.parametrize("size", FEW_SIZES)
-def test_files_go_on_at_every_cut(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_files_resume_after_every_sample(tmp_path: Path, size: tuple[int, int]) -> None:
     make = functools.partial(files, tmp_path)
     whole = Run(make, 1, 0).drain().ids()
     assert whole.total() == len(whole) == 2 * 5 + 2 * 7 + 4
@@ -132,7 +132,7 @@ def test_files_go_on_at_every_cut(tmp_path: Path, size: tuple[int, int]) -> None
 
 
 def few_parts() -> MergedDataset:
-    """One part for up to twelve lanes."""
+    """One part for up to twelve worker slots."""
     return MergedDataset([Parts("sole", [25], 1, shuffle_buffer=8)], cyclic=False)
 
 
@@ -206,14 +206,14 @@ def check_every_cut(kind: str, size: tuple[int, int], others: list[tuple[int, in
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_cut_goes_on_at_another_size(size: tuple[int, int]) -> None:
+def test_every_cut_resumes_at_another_size(size: tuple[int, int]) -> None:
     start = SIZES.index(size)
     check_every_cut("mixed", size, SIZES[start:] + SIZES[:start])
 
 
 @pytest.mark.parametrize("size", FEW_SIZES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixed"])
-def test_every_cut_of_other_mixtures_goes_on_at_another_size(
+def test_every_cut_of_other_mixtures_resumes_at_another_size(
     kind: str, size: tuple[int, int]
 ) -> None:
     check_every_cut(kind, size, [(2, 1), (3, 2), (1, 0), (4, 1)])
@@ -222,13 +222,13 @@ def test_every_cut_of_other_mixtures_goes_on_at_another_size(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_cut_goes_on_at_every_size(kind: str, size: tuple[int, int]) -> None:
+def test_every_cut_resumes_at_every_size(kind: str, size: tuple[int, int]) -> None:
     for other in SIZES:
         check_every_cut(kind, size, [other])
 
 
 def check_same_order(make: Make, size: tuple[int, int], batch_size: int) -> None:
-    """Stop a run after each round of batches: the same size goes on in the same order."""
+    """Stop a run after each round of batches: the same size resumes in the same order."""
     whole = Run(make, *size, batch_size=batch_size).drain().orders()
     run = Run(make, *size, batch_size=batch_size)
     for _ in range(200):
@@ -374,7 +374,7 @@ def test_drawn_mixtures_lose_nothing_from_url_level(case: int) -> None:
         again.advance(rng.randint(1, 8), lambda _, ranks: rng.randrange(ranks))
         rest = Run(make, *rng.choice(SIZES), again.merged_states()).drain()
         assert set(run.ids() + again.ids() + rest.ids()) == expected
-        # What comes after going on from there is as exact as ever.
+        # Resuming from there is exact as well.
         assert again.ids() + rest.ids() == again.drain().ids()
 
 
@@ -399,7 +399,7 @@ def test_drawn_mixtures_are_one_epoch_with_other_segments(case: int) -> None:
 
 
 def cycling(kind: str) -> Make:
-    """Return a maker of an endless mixture of map-style, parted and packed sources."""
+    """Return a maker of an endless mixture of map-style, partitioned and packed sources."""
 
     def make() -> MergedDataset:
         children = [
@@ -469,7 +469,7 @@ def test_epochs_stay_whole_over_resumes(kind: str, case: int) -> None:
         run.advance(rng.randint(0, 30))
         samples += run.samples()
         states = run.merged_states()
-    # Long enough that every lane is beyond the third epoch of each source.
+    # Long enough that every worker slot is beyond the third epoch of each source.
     last = Run(make, *rng.choice(SIZES), states)
     last.advance(500)
     check_epochs(samples + last.samples(), 3)
@@ -512,7 +512,7 @@ def test_states_of_many_resumes_do_not_grow() -> None:
     assert max(lengths[12:]) < 2 * max(lengths[:12])
 
 
-def test_what_was_read_and_dropped_is_not_read_again() -> None:
+def test_dropped_inputs_are_not_read_again() -> None:
     def only_a(samples: Iterator[Sample]) -> Iterator[Sample]:
         return ({"ids": ids_of(s)} for s in samples if s["__datasetname__"] == "a")
 
@@ -585,7 +585,7 @@ def test_a_rank_that_lost_its_state_is_refused() -> None:
     again.advance(1)
     with pytest.raises(StateMismatchError, match=r"must give the state that it loaded, got \{\}"):
         again.merged_states()
-    # After another number of ranks, what the others tell is all there is to know.
+    # After a change of ranks, only the states of the others are known.
     other = Run(mixed, 3, 0, run.merged_states())
     for rank in other.ranks:
         rank.states = {}
@@ -621,7 +621,7 @@ def test_from_url_level_nothing_is_missing(
         rest = Run(KINDS[kind], *other, run.merged_states(), reload_from_url_level=True).drain()
         again = run.ids() + rest.ids()
         assert set(again) == set(one_epoch(kind))
-        # Only what a lane was in the middle of comes again.
+        # Only partly read parts of worker slots are repeated.
         urls = Counter(
             (sample["__datasetname__"], sample.get("__url__"))
             for sample in rest.samples()
@@ -640,7 +640,7 @@ def test_from_url_level_the_text_may_be_cut_otherwise() -> None:
         states.update(to_state(sample))
         delivered.update(ids_of(sample))
     dataset = mixed()
-    dataset.leaves()[2].dataset.process_fn = functools.partial(cut_texts, length=3)
+    dataset.sources()[2].dataset.process_fn = functools.partial(cut_texts, length=3)
     for sample in dataset.__iter_from__(states, reload_from_url_level=True):
         delivered.update(ids_of(sample))
     assert {name for name in delivered if name.startswith("text")} == {
@@ -676,7 +676,7 @@ def loader_of(make: Make, ranks: int, rank: int, states: Any, **settings: Any) -
         pytest.param("spawn", mixed, 3, id="spawn"),
     ],
 )
-def test_loaders_go_on_at_another_size(start_method: str, make: Make, num_batches: int) -> None:
+def test_loaders_resume_at_another_size(start_method: str, make: Make, num_batches: int) -> None:
     settings: dict[str, Any] = {
         "num_workers": 2,
         "batch_size": 3,

@@ -9,8 +9,8 @@ import pytest
 
 import zindex
 from tests.conftest import WriteCorpus
-from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.execution.executor import SerialExecutor
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 from zindex.streaming.run_split import open_run_split
 

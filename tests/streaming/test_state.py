@@ -29,7 +29,7 @@ def test_states_are_flat_json() -> None:
     assert sorted(state) == kept
 
 
-def test_only_the_first_sample_tells_where_the_lane_began() -> None:
+def test_only_the_first_sample_has_the_origin() -> None:
     first, second = islice(merge(), 2)
     assert "origin" in to_state(first)
     assert "origin" not in to_state(second)
@@ -54,7 +54,7 @@ def test_a_state_that_was_not_kept_from_the_first_sample_is_refused() -> None:
         (lambda state: state | {"leaf a": state["mix / @0/1"]}, "it is damaged: ValueError"),
     ],
 )
-def test_what_is_no_state_is_refused(damage: Any, text: str) -> None:
+def test_invalid_states_are_refused(damage: Any, text: str) -> None:
     (state,) = states_of(1, 3)
     with pytest.raises(StateMismatchError, match=text):
         merge().set_dataloader_states(damage(state))
@@ -79,7 +79,7 @@ def test_the_state_of_one_rank_is_not_enough_for_other_ranks() -> None:
     next(iter(other))
 
 
-def test_a_rank_does_not_go_on_from_the_state_of_another() -> None:
+def test_a_rank_does_not_resume_from_the_state_of_another() -> None:
     one, _ = states_of(2, 5)
     other = merge(1, 2)
     other.set_dataloader_states(one)
@@ -101,7 +101,7 @@ def test_states_of_all_ranks_are_asked_for() -> None:
     assert merge_states([merged]) == merged
 
 
-def test_marks_survive_what_loaders_do_to_tuples() -> None:
+def test_states_survive_the_conversion_of_tuples_by_loaders() -> None:
     def pin(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: pin(item) for key, item in value.items()}
@@ -125,7 +125,7 @@ def test_states_of_two_runs_do_not_mix() -> None:
         )
 
 
-def test_what_a_rank_knows_of_others_is_not_taken_for_new() -> None:
+def test_loaded_entries_of_other_ranks_are_not_taken_for_new() -> None:
     before = merge_states(states_of(2, 4))
     states = []
     for rank in range(2):
@@ -146,7 +146,7 @@ def test_gathering_without_ranks_is_merging() -> None:
 
 
 @pytest.mark.parametrize("sample", [3, "text", [3], {"id": 1}])
-def test_what_brings_no_state_is_refused(sample: Any) -> None:
+def test_samples_without_states_are_refused(sample: Any) -> None:
     with pytest.raises(ValueError, match=r"to_state takes a sample|must have __state__"):
         to_state(sample)
 
@@ -164,7 +164,7 @@ def test_resharding_asks_for_real_numbers(ranks: int, workers: int, text: str) -
         reshard_states({}, merge(), ranks, workers)
 
 
-def test_resharded_states_go_on_as_merged_ones() -> None:
+def test_resharded_states_resume_like_merged_ones() -> None:
     states = states_of(2, 5)
     for given in (states, merge_states(states)):
         resharded = reshard_states(given, merge(), 3, 2)

@@ -64,7 +64,7 @@ def their_run(merged: upstream.Merged, count: int) -> tuple[list[Any], upstream.
 
 
 def until_their_end(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Yield what comes before the error by which a run without cycles ends."""
+    """Yield the samples before the error that ends a run without cycles."""
     try:
         yield from samples
     except RuntimeError as error:
@@ -86,11 +86,11 @@ def ids_in_order(*children: Any, **settings: Any) -> list[str]:
 
 
 def test_01_theirs_never_reads_position_0() -> None:
-    for num_lanes in (1, 2, 3):
+    for num_worker_slots in (1, 2, 3):
         read = [
             sample["__index__"]
-            for lane in range(num_lanes)
-            for sample in upstream.read_map(their_items(10), lane, num_lanes)
+            for worker_slot in range(num_worker_slots)
+            for sample in upstream.read_map(their_items(10), worker_slot, num_worker_slots)
         ]
         assert sorted(read) == list(range(1, 10))
 
@@ -203,7 +203,7 @@ def their_blocks(states: upstream.States | None = None) -> list[list[str]] | Non
         return None if "Error found in url skipping" in str(error) else ["another error"]
 
 
-def test_05_theirs_goes_on_with_other_blocks_of_packed_text() -> None:
+def test_05_theirs_resumes_with_other_blocks_of_packed_text() -> None:
     whole = list(until_their_end(their_texts().read()))
     blocks = [sample["block"] for sample in whole]
     outcomes: Counter[str] = Counter()
@@ -217,7 +217,7 @@ def test_05_theirs_goes_on_with_other_blocks_of_packed_text() -> None:
 
 
 @pytest.mark.parametrize("order", [True, False, "cogdata_urlbuffer"])
-def test_05_ours_goes_on_with_the_same_blocks_at_every_cut(order: Any) -> None:
+def test_05_ours_resumes_with_the_same_blocks_after_every_sample(order: Any) -> None:
     text = Parts("t", [28] * 4, process_fn=pack_tokens, tokens_per_sample=9)
     make = functools.partial(MergedDataset, [text], False, shuffle_streaming_subsets=order)
     whole = list(make())
@@ -243,7 +243,7 @@ def test_06_theirs_repeats_an_epoch_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("order", [True, "cogdata_block2m"])
-def test_06_ours_goes_on_counting_epochs(order: Any) -> None:
+def test_06_ours_continues_to_count_epochs(order: Any) -> None:
     make = functools.partial(MergedDataset, [Items("m", 10)], shuffle_unstreaming_subsets=order)
     samples = list(islice(make(), 50))
     resumed = list(islice(make().__iter_from__(to_state(samples[:21])), 29))
@@ -257,7 +257,7 @@ def test_06_ours_goes_on_counting_epochs(order: Any) -> None:
 # 7: outputs that come after the next samples were read
 
 
-def test_07_theirs_loses_what_was_read_ahead() -> None:
+def test_07_theirs_loses_prefetched_samples() -> None:
     def make() -> upstream.Merged:
         return upstream.Merged([their_items(100)], False, False, customized_yield_fn=late_pairs)
 
@@ -324,7 +324,7 @@ def test_09_theirs_looks_for_a_sample_for_ever() -> None:
         next(merged.read())
 
 
-def test_09_ours_refuses_what_never_gives_a_sample() -> None:
+def test_09_ours_refuses_a_source_without_samples() -> None:
     with pytest.raises(ConfigError, match="'a' must have samples, it is empty"):
         MergedDataset([Items("a", 0, items=()), Items("b", 3)])
     for order in (True, False, "cogdata_urlbuffer"):
@@ -419,7 +419,7 @@ def test_11_ours_skips_nothing_of_slow_ranks(order: Any) -> None:
     assert run.ids() + rest.ids() == Counter(f"s:{p}:{n}" for p in range(10) for n in range(5))
 
 
-def test_11_ours_reads_only_begun_files_again_in_cogdatas_order() -> None:
+def test_11_ours_repeats_only_partly_read_files_in_cogdatas_order() -> None:
     make, run = ahead_and_behind("cogdata_urlbuffer")
     with pytest.raises(StateMismatchError, match="reshard_states"):
         Run(make, 3, 0, run.merged_states()).drain()
@@ -683,12 +683,12 @@ def test_19_ours_reads_a_file_within_a_file_and_in_threads(tmp_path: Path) -> No
             folder, text, variables={"number": number}, targets={"within": make_within}
         )
 
-    with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(read, range(12)))
+    with ThreadPoolExecutor(4) as unread:
+        made = list(unread.map(read, range(12)))
     assert made == [[{"value": 5}, number] for number in range(12)]
 
 
-# 20: classes that are made anew
+# 20: classes that are created again
 
 
 @pytest.mark.usefixtures("_empty_table")
@@ -705,23 +705,23 @@ def test_20_theirs_makes_two_classes_of_one(
     del sys.modules["users_module_20"]
 
 
-class Leaf:
+class StreamSource:
     """What files name."""
 
 
 def test_20_ours_has_one_class(tmp_path: Path) -> None:
     text = "[{target: Leaf, params: null}, {target: Leaf, params: null}]"
-    first, second = read_ours(tmp_path, text, targets={"Leaf": Leaf})
-    assert type(first) is type(second) is Leaf
+    first, second = read_ours(tmp_path, text, targets={"Leaf": StreamSource})
+    assert type(first) is type(second) is StreamSource
     assert first is not second
-    assert type(pickle.loads(pickle.dumps(first))) is Leaf
+    assert type(pickle.loads(pickle.dumps(first))) is StreamSource
 
 
 # 21: names of anything
 
 
 @pytest.mark.usefixtures("_empty_table")
-def test_21_theirs_calls_whatever_a_file_names(
+def test_21_theirs_calls_anything_that_a_file_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -733,7 +733,7 @@ def test_21_theirs_calls_whatever_a_file_names(
     "target",
     ["posix.mkdir", "os.mkdir", "builtins.eval", "subprocess.run", "importlib.reload", "open"],
 )
-def test_21_ours_calls_only_what_is_open_to_files(
+def test_21_ours_calls_only_allowed_targets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -742,7 +742,7 @@ def test_21_ours_calls_only_what_is_open_to_files(
     assert not (tmp_path / "made").exists()
 
 
-def test_21_ours_tells_nothing_of_the_environment(tmp_path: Path) -> None:
+def test_21_ours_reveals_nothing_of_the_environment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"oc\.env"):
         read_ours(tmp_path, "a: ${oc.env:HOME}")
 
@@ -784,7 +784,7 @@ def test_22_ours_refuses_names_that_are_used_twice_or_missing() -> None:
         MergedDataset([nameless])
 
 
-class Unparted(IterableDataset[int]):
+class Unpartitioned(IterableDataset[int]):
     """A stream that cannot go on from a place."""
 
     name, percent = "s", 1
@@ -793,9 +793,11 @@ class Unparted(IterableDataset[int]):
         yield from range(3)
 
 
-def test_22_ours_refuses_a_child_that_cannot_go_on() -> None:
-    with pytest.raises(ConfigError, match=r"'s' \(Unparted\) must be map-style or parted"):
-        MergedDataset([Unparted()])
+def test_22_ours_refuses_a_child_that_cannot_resume() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'s' \(Unpartitioned\) must be map-style or partitioned"
+    ):
+        MergedDataset([Unpartitioned()])
 
 
 # 23: how long it is, and how far
@@ -806,7 +808,7 @@ def test_23_theirs_has_no_length() -> None:
         len(upstream.Merged([their_items(10)]))  # type: ignore[arg-type]
 
 
-def test_23_ours_tells_how_long_it_is_and_how_far() -> None:
+def test_23_ours_reports_its_length_and_progress() -> None:
     text = Parts("text", [5, 5])
     text.length, text.length_multiplier, text.length_divisor = 1000, 3, 4
     nested = MergedDataset([Items("a", 10, 3), Parts("b", [4], 1)])

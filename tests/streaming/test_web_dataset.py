@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 
 from tests.sources.archives import numbered, plain, write_lines, write_tar
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.parted import PartedDataset, UrlDataset
-from zindex.streaming.web_dataset import MetaDistributedWebDataset, SimpleDistributedWebDataset
+from zindex.streaming.files_dataset import MetaDistributedWebDataset, SimpleDistributedWebDataset
+from zindex.streaming.protocols import PartitionedDataset, UrlDataset
 
 Sample = dict[str, Any]
 
@@ -38,7 +38,7 @@ def pairs(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 def test_parts_and_files(folder: Path) -> None:
     dataset = MetaDistributedWebDataset(f"{folder}/{{a,b}}.tar", pairs, part_nbytes=6000)
-    assert isinstance(dataset, PartedDataset)
+    assert isinstance(dataset, PartitionedDataset)
     assert isinstance(dataset, UrlDataset)
     assert (dataset.shuffle_buffer, dataset.num_skipped) == (1000, 0)
     assert dataset.num_parts == 12
@@ -47,7 +47,7 @@ def test_parts_and_files(folder: Path) -> None:
         for part in range(dataset.num_parts)
     ]
     assert [key for keys in parts for key in keys] == [f"{number:04d}" for number in range(10)] * 2
-    assert len(set(map(len, parts))) > 1  # a process function begins anew with each part
+    assert len(set(map(len, parts))) > 1  # a process function restarts with each part
     files = [[sample["keys"] for sample in dataset.read_url(number)] for number in range(2)]
     assert files[0] == files[1] == [[f"{i:04d}", f"{i + 1:04d}"] for i in range(0, 10, 2)]
     assert (

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import zindex
-from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.execution.executor import SerialExecutor
 from zindex.loading.collate import collate
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 from zindex.streaming.processing.text_packing import TextPacking
@@ -85,7 +85,7 @@ def test_it_pickles_without_its_data(store: str, method: str) -> None:
         assert pool.map(read_last, [dataset]) == [read_last(dataset)]
 
 
-def test_fingerprints_tell_windows_apart(store: str) -> None:
+def test_fingerprints_depend_on_the_windows(store: str) -> None:
     settings: list[dict[str, Any]] = [{}, {"overlap": 0}, {"documents": "apart"}, {"tail": "drop"}]
     found = {ZarrText(store, 4, **more).fingerprint for more in settings}
     assert len(found) == 4
@@ -99,7 +99,7 @@ def test_fingerprints_tell_windows_apart(store: str) -> None:
         ({"sequence_length": 0}, "sequence_length must be a whole number from 1 on, got 0"),
         ({"overlap": 3}, "overlap must be 0 or 1 tokens, got 3"),
         ({"documents": "no"}, "documents must be 'joined' or 'apart', got 'no'"),
-        ({"tail": "no"}, "tail must be 'pad' or 'drop', got 'no'"),
+        ({"tail": "no"}, "tail must be one of pad, drop_last, got 'no'"),
     ],
 )
 def test_refused_settings(store: str, settings: Any, message: str) -> None:

@@ -1,7 +1,7 @@
 """A small model of how cogdata streams samples, its faults included, written from its behaviour.
 
 Tests compare zindex with it: what both do alike (orders, keys, states) and what cogdata does
-wrong. A lane is one loader worker of one rank, and is named here instead of being asked of torch.
+wrong. A worker slot is one loader worker of one rank, given here instead of by torch.
 """
 
 import importlib
@@ -57,7 +57,7 @@ class StreamSet:
         self.urls = split_urls(self.urls, dp_size)[dp_rank]
 
     def read(self, url: str | None, worker: int, num_workers: int) -> Iterator[Sample]:
-        """Process the lane's files in listing order, from a file on."""
+        """Process the worker slot's files in listing order, from a file on."""
         own = worker_urls(self.urls, worker, num_workers)
         start = 0 if url is None else own.index(url)
         raw = ({"__url__": name, **sample} for name in own[start:] for sample in self.files[name])
@@ -79,18 +79,18 @@ def worker_urls(urls: Sequence[str], worker: int, num_workers: int) -> list[str]
 
 def read_map(
     dataset: Any,
-    lane: int,
-    num_lanes: int,
+    worker_slot: int,
+    num_worker_slots: int,
     *,
     after: int = 0,
     shuffle: bool = True,
     block: int = BLOCK,
     seed: int = 0,
 ) -> Iterator[Sample]:
-    """Read a lane's positions after one: position 0 of a new run is taken for read."""
+    """Read a worker slot's positions after one: position 0 of a new run is taken for read."""
     size = min(block, len(dataset))
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
-    for position in range(lane, len(dataset), num_lanes):
+    for position in range(worker_slot, len(dataset), num_worker_slots):
         if position <= after:
             continue
         # Every block has the same order, which leads past the end of a block that is cut short.
@@ -136,7 +136,7 @@ def read_stream(
     buffer: int = BUFFER,
     seed: int = 0,
 ) -> Iterator[Sample]:
-    """Read a lane's files from a file on, and throw samples away until a key has come."""
+    """Read a worker slot's files from a file on, and throw samples away until a key has come."""
     samples = dataset.read(url, worker, num_workers)
     if not shuffle:  # neither a seed nor a look at the file while skipping
         if key is not None:
@@ -169,7 +169,7 @@ def mix(percents: Sequence[float], first: int) -> Iterator[int]:
 
 
 class Merged:
-    """Datasets mixed by percent, in one lane at a time."""
+    """Datasets mixed by percent, in one worker slot at a time."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Merged:
         worker: int = 0,
         num_workers: int = 1,
     ) -> Iterator[Sample]:
-        """Read one lane from its states on."""
+        """Read one worker slot from its states on."""
         states = dict(states or {})
         if reload_from_url_level:
             states = {
@@ -283,33 +283,33 @@ class Merged:
 
 
 def to_state(sample: Any) -> States:
-    """Return where each lane of each dataset is after a sample or a list of them."""
+    """Return where each worker slot of each dataset is after a sample or a list of them."""
     if isinstance(sample, list):
         return {key: value for one in sample for key, value in to_state(one).items()}
     if "__states__" in sample:
         return {key: value for one in sample["__states__"] for key, value in one.items()}
-    lane = (sample["__datasetname__"], sample["__dprank__"], sample["__workerid__"])
+    worker_slot = (sample["__datasetname__"], sample["__dprank__"], sample["__workerid__"])
     if "__url__" in sample:
-        return {lane: (sample["__seed__"], sample["__url__"], sample["__key__"])}
+        return {worker_slot: (sample["__seed__"], sample["__url__"], sample["__key__"])}
     if "__index__" in sample:
-        return {lane: (sample["__seed__"], sample["__index__"])}
+        return {worker_slot: (sample["__seed__"], sample["__index__"])}
     raise ValueError("neither url nor index")
 
 
 def reshard_states(
     states: States, datasets: Sequence[Any], dp_size: int, num_workers: int
 ) -> States:
-    """Let every lane of the new size go on behind the furthest place of the old ones."""
+    """Resume every new worker slot after the furthest place of the old ones."""
     made: States = {}
     for dataset in datasets:
         old = [state for (name, _, _), state in states.items() if name == dataset.name]
-        lanes = [(rank, worker) for rank in range(dp_size) for worker in range(num_workers)]
+        worker_slots = [(rank, worker) for rank in range(dp_size) for worker in range(num_workers)]
         if isinstance(dataset, MapSet):
             furthest = max(old, key=lambda state: state[1])
-            made.update({(dataset.name, *lane): furthest for lane in lanes})
+            made.update({(dataset.name, *worker_slot): furthest for worker_slot in worker_slots})
             continue
         frontier = max(dataset.urls.index(state[1]) for state in old)
-        for rank, worker in lanes:
+        for rank, worker in worker_slots:
             own = worker_urls(split_urls(dataset.urls, dp_size)[rank], worker, num_workers)
             later = [url for url in own if dataset.urls.index(url) >= frontier]
             if later:
@@ -342,7 +342,7 @@ def pack_text(length: int) -> ProcessFn:
 
 
 def sidecar_of(url: str) -> str:
-    """Return the file of metadata beside a tar: in its folder, named up to the first dot."""
+    """Return the metadata file of a tar: in its folder, with its name up to the first dot."""
     slash = url.rindex("/")
     return url[: slash + 1] + url[slash + 1 :].partition(".")[0] + ".meta.jsonl"
 

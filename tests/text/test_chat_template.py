@@ -58,7 +58,7 @@ def test_plain() -> None:
         template.render([{"role": "user", "content": ["not", "text"]}])
 
 
-def test_lines_of_blocks_leave_no_blanks() -> None:
+def test_block_lines_leave_no_blanks() -> None:
     template = ChatTemplate(LINES, special_tokens={"bos_token": "<s>", "eos_token": "</s>"})
     text, spans = template.render_spans(TALK)
     assert text == template.render(TALK) == "<s>[Hi <b>!]\n(Hello.)</s>\n"
@@ -76,7 +76,7 @@ def test_blocks_in_macros_and_loops() -> None:
     assert [found[slice(*span)] for span in spans] == ["Be kind.", "Hi <b>!", "Hello."]
 
 
-def test_marks_are_never_mistaken_for_text() -> None:
+def test_markers_never_occur_in_the_text() -> None:
     content = "".join(map(chr, range(0xFDD0, 0xFDF0))) + "\U000f0000"
     found, [(start, stop)] = ChatTemplate(PLAIN).render_spans(
         [{"role": "assistant", "content": content}, {"role": "user", "content": content}]
@@ -85,7 +85,7 @@ def test_marks_are_never_mistaken_for_text() -> None:
     assert (start, stop) == (0, len(content))
 
 
-def test_blocks_must_not_be_changed_afterwards() -> None:
+def test_modified_blocks_are_refused() -> None:
     text = (
         "{% set x %}{% generation %} {{ messages[0].content }}{% endgeneration %}{% endset %}"
         "{{ x | length }}"
@@ -94,7 +94,7 @@ def test_blocks_must_not_be_changed_afterwards() -> None:
         ChatTemplate(text).render_spans(TALK)
 
 
-def test_what_templates_are_given() -> None:
+def test_variables_of_templates() -> None:
     text = (
         "{{ tools | tojson }} {{ a }} {{ documents }} {{ eos_token }} {{ add_generation_prompt }}"
     )
@@ -103,7 +103,7 @@ def test_what_templates_are_given() -> None:
     assert template.render([], tools=tools) == '[{"name": "é<", "n": 1}] {\'b\': 1} None </s> False'
 
 
-def test_the_date_is_said() -> None:
+def test_the_date_is_a_setting() -> None:
     text = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}no{% endif %}"
     assert ChatTemplate(text).render([]) == "no"
     assert ChatTemplate(text, date="2026-01-31").render([]) == "31 Jan 2026"
@@ -144,7 +144,7 @@ def test_templates_stay_in_the_sandbox(text: str) -> None:
         ChatTemplate(text).render(TALK)
 
 
-def test_what_is_no_template() -> None:
+def test_invalid_templates() -> None:
     with pytest.raises(
         ConfigError, match=r"must be one of Jinja, this one is not: .* in line 2; m"
     ):
@@ -161,7 +161,7 @@ def test_templates_pickle_as_their_text() -> None:
     assert again.identity() == {"text": CHATML, **expected}
 
 
-def test_which_template_is_meant(tmp_path: Path) -> None:
+def test_templates_by_name_text_or_file(tmp_path: Path) -> None:
     settings = TokenizerSettings({"eos_token": "</s>"}, {"default": "own", "rag": "other"})
     (tmp_path / "x.jinja").write_text("of a file")
 
@@ -191,7 +191,7 @@ def test_jinja_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ChatTemplate(CHATML)
 
 
-def test_contents_that_are_no_text_are_named() -> None:
+def test_contents_other_than_text_are_named() -> None:
     user = {"role": "user", "content": "q"}
     for content, kind in ((None, "null"), ([{"type": "text", "text": "a"}], "of type list")):
         messages = [user, {"role": "assistant", "content": content}]

@@ -1,15 +1,28 @@
-"""JSON objects of every shape that instruction data come in mean what they say."""
+"""Records of all layouts of instruction data, by zindex's rules and by Megatron's."""
 
+import json
 import re
+from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zindex.errors import ConfigError, SourceError
-from zindex.text.conversations import Dialogue, RowReader
+from zindex.text.conversations import (
+    ANSWERS,
+    CONTEXTS,
+    QUESTIONS,
+    ROLES,
+    ConversationParser,
+    Dialogue,
+    find_layout,
+    read_as_megatron,
+)
 
 SYSTEM = {"role": "system", "content": "s"}
 USER = {"role": "user", "content": "q"}
+ASKED = {"role": "user", "content": "q\n\nc"}
 ANSWER = {"role": "assistant", "content": "a"}
 OTHER = {"role": "assistant", "content": "b"}
 KEYS = {"__key__": "0", "__url__": "x"}
@@ -30,46 +43,48 @@ KEYS = {"__key__": "0", "__url__": "x"}
         ({"prompt": "q", "response": "a", "system": "s"}, [SYSTEM, USER, ANSWER], 2),
         ({"prompt": [SYSTEM, USER], "completion": [ANSWER]}, [SYSTEM, USER, ANSWER], 2),
         ({"input": "q", "output": "a"}, [USER, ANSWER], 1),
+        ({"query": "q", "answer": "a"}, [USER, ANSWER], 1),
+        ({"instruction": "q", "context": "c", "answer": "a"}, [ASKED, ANSWER], 1),
+        ({"prompt": "q", "output": "a", "context": "c"}, [ASKED, ANSWER], 1),
+        ({"input": "q", "context": "c", "output": "a"}, [ASKED, ANSWER], 1),
+        ({"conversations": [{"from": "bot", "value": "a"}]}, [ANSWER], 0),
+        ({"conversations": [{"from": "Bard", "value": "a"}]}, [ANSWER], 0),
         ({"question": "q", "answer": "a"}, [USER, ANSWER], 1),
         ({"instruction": "q", "input": "", "output": "a"}, [USER, ANSWER], 1),
         ({"instruction": "q", "output": "a"}, [USER, ANSWER], 1),
-        (
-            {"instruction": "q", "context": "c", "response": "a"},
-            [{"role": "user", "content": "q\n\nc"}, ANSWER],
-            1,
-        ),
+        ({"instruction": "q", "context": "c", "response": "a"}, [ASKED, ANSWER], 1),
     ],
 )
 def test_dialogues(row: dict[str, Any], messages: list[Any], num_prompt: int) -> None:
-    assert RowReader().read_dialogue(row | KEYS) == Dialogue(messages, num_prompt)
+    assert ConversationParser().read_dialogue(row | KEYS) == Dialogue(messages, num_prompt)
 
 
-def test_what_messages_hold_besides_is_kept() -> None:
+def test_further_keys_of_messages_are_kept() -> None:
     call = {"role": "assistant", "tool_calls": [{"name": "f"}]}
     weighed = {"role": "assistant", "content": "a", "weight": 0}
     row = {"messages": [call, weighed], "tools": [{"name": "f"}]}
-    found = RowReader().read_dialogue(row)
+    found = ConversationParser().read_dialogue(row)
     assert found == Dialogue([{**call, "content": ""}, weighed], 0, [{"name": "f"}])
 
 
-def test_parts_of_text_are_one_text() -> None:
+def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    found = RowReader().read_dialogue({"messages": [{"role": "user", "content": parts}]})
+    found = ConversationParser().read_dialogue({"messages": [{"role": "user", "content": parts}]})
     assert found.messages == [{"role": "user", "content": "ab"}]
     with pytest.raises(
         SourceError, match=r"or parts of the type 'text', got parts of \['text', 'im"
     ):
-        RowReader().read_dialogue(
+        ConversationParser().read_dialogue(
             {"messages": [{"role": "user", "content": [parts[0], {"type": "image"}]}]}
         )
 
 
-def test_columns_and_roles_may_be_called_otherwise() -> None:
-    reader = RowReader({"prompt": "question", "completion": "a"}, {"assistant": "model"})
+def test_columns_and_roles_can_be_renamed() -> None:
+    reader = ConversationParser({"prompt": "question", "completion": "a"}, {"assistant": "model"})
     found = reader.read_dialogue({"question": "q", "a": ANSWER, "prompt": "x", "completion": "y"})
     assert found.messages == [USER, {"role": "model", "content": "a"}]
-    assert RowReader({"text": "content"}).read_text({"content": "x", "text": "y"}) == "x"
-    assert RowReader(roles={"gpt": "x"}).read_dialogue(
+    assert ConversationParser({"text": "content"}).read_text({"content": "x", "text": "y"}) == "x"
+    assert ConversationParser(roles={"gpt": "x"}).read_dialogue(
         {"messages": [{"from": "gpt", "value": "a"}]}
     ).messages == [{"role": "x", "content": "a"}]
     assert reader.identity() == {
@@ -79,28 +94,30 @@ def test_columns_and_roles_may_be_called_otherwise() -> None:
     with pytest.raises(
         ConfigError, match=r"columns \(--column\) must name the field of one of tex"
     ):
-        RowReader({"promt": "x"})
+        ConversationParser({"promt": "x"})
 
 
-def test_objects_that_hold_a_dialogue() -> None:
-    reader = RowReader()
+def test_detection_of_dialogues() -> None:
+    reader = ConversationParser()
     alpaca = {"instruction": "q", "input": "", "output": "a", "text": "q a"}
     assert reader.holds_dialogue(alpaca)
     assert reader.holds_dialogue({"question": "q", "answer": "a"})
     assert reader.holds_dialogue({"messages": [USER]})
     assert not reader.holds_dialogue({"text": "x", "messages": "", "prompt": "q"})
-    assert not RowReader({"messages": "talk"}).holds_dialogue({"messages": [USER]})
+    assert not ConversationParser({"messages": "talk"}).holds_dialogue({"messages": [USER]})
 
 
 def test_texts() -> None:
-    assert RowReader().read_text({"text": ""}) == ""
-    assert RowReader().read_text({"messages": []}) is None
+    assert ConversationParser().read_text({"text": ""}) == ""
+    assert ConversationParser().read_text({"messages": []}) is None
 
 
 @pytest.mark.parametrize(
     ("row", "messages"),
     [
         ({"prompt": "q", "chosen": "a", "rejected": "b"}, [USER]),
+        ({"prompt": "q", "context": "c", "chosen": "a", "rejected": "b"}, [ASKED]),
+        ({"instruction": "q", "chosen": "a", "rejected": "b"}, [USER]),
         ({"input": "q", "chosen": [ANSWER], "rejected": OTHER}, [USER]),
         ({"prompt": "q", "system": "s", "chosen": "a", "rejected": "b"}, [SYSTEM, USER]),
         ({"prompt": [SYSTEM, USER], "system": "t", "chosen": "a", "rejected": "b"}, [SYSTEM, USER]),
@@ -109,19 +126,21 @@ def test_texts() -> None:
     ],
 )
 def test_pairs(row: dict[str, Any], messages: list[Any]) -> None:
-    chosen, rejected = RowReader().read_pair(row | KEYS)
+    chosen, rejected = ConversationParser().read_pair(row | KEYS)
     assert chosen == Dialogue([*messages, ANSWER], len(messages))
     assert rejected == Dialogue([*messages, OTHER], len(messages))
 
 
 def test_equal_answers_are_a_pair() -> None:
-    chosen, rejected = RowReader().read_pair({"chosen": [USER, ANSWER], "rejected": [USER, ANSWER]})
+    chosen, rejected = ConversationParser().read_pair(
+        {"chosen": [USER, ANSWER], "rejected": [USER, ANSWER]}
+    )
     assert chosen == rejected == Dialogue([USER, ANSWER], 1)
 
 
 def test_groups() -> None:
     row = {"prompt": "q", "system": "s", "responses": ["a", [OTHER], ""], "rewards": [1, -0.5, 0]}
-    group = RowReader().read_group(row)
+    group = ConversationParser().read_group(row)
     assert group.rewards == [1.0, -0.5, 0.0]
     empty = {"role": "assistant", "content": ""}
     assert [one.messages for one in group.answers] == [
@@ -133,6 +152,32 @@ def test_groups() -> None:
 @pytest.mark.parametrize(
     ("kind", "row", "message"),
     [
+        (
+            "dialogue",
+            {"prompt": "q", "question": "r", "answer": "a"},
+            "must have one field for its prompt, this one has 'prompt' and 'question'; say which",
+        ),
+        (
+            "dialogue",
+            {"prompt": "q", "answer": "a", "response": "b"},
+            "one field for its completion, this one has 'response' and 'answer'; say which one",
+        ),
+        (
+            "dialogue",
+            {"prompt": "q", "input": "a", "context": "b", "output": "c"},
+            "one field for its input, this one has 'input' and 'context'; say which one counts",
+        ),
+        (
+            "dialogue",
+            {"prompt": [USER], "context": "c", "output": "a"},
+            "'context' must follow a prompt that is a text, this object has ['context', 'ou",
+        ),
+        (
+            "pair",
+            {"chosen": [USER, ANSWER], "rejected": [USER, OTHER], "context": "c"},
+            "'context' must follow a prompt that is a text, this object has ['chosen', 'con",
+        ),
+        ("dialogue", {"completion": "a"}, "must have a prompt in 'instruction' or 'prompt' or 'q"),
         ("dialogue", {"a": 1}, "an instruction and an output, or a text, this one has ['a']; say"),
         (
             "dialogue",
@@ -181,7 +226,7 @@ def test_groups() -> None:
         (
             "group",
             {"responses": ["a"], "rewards": [1]},
-            "an object must have a prompt in 'prompt' or",
+            "an object must have a prompt in 'instruction' or 'prompt' or",
         ),
         (
             "group",
@@ -207,4 +252,147 @@ def test_groups() -> None:
 )
 def test_damage(kind: str, row: dict[str, Any], message: str) -> None:
     with pytest.raises(SourceError, match=re.escape(message)):
-        getattr(RowReader(), f"read_{kind}")(row | KEYS)
+        getattr(ConversationParser(), f"read_{kind}")(row | KEYS)
+
+
+def say(*turns: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "expected"),
+    [
+        (
+            "alpaca",
+            {"instruction": "Sum.", "input": "Long", "output": "Short"},
+            [("system", ""), ("user", "Sum.\n\nLong"), ("assistant", "Short")],
+        ),
+        (
+            "alpaca",
+            {"question": "Q", "prompt": "", "context": None, "answer": "A"},
+            [("system", ""), ("user", "Q"), ("assistant", "A")],
+        ),
+        ("alpaca", {"prompt": "Q"}, [("system", ""), ("user", "Q"), ("assistant", "")]),
+        *(
+            ("sharegpt", {"conversations": [{"from": name, "value": "x"}]}, [("system", ""), turn])
+            for name, turn in (
+                ("human", ("user", "x")),
+                ("GPT", ("assistant", "x")),
+                ("observation", ("tool", "x")),
+                ("alien", ("user", "x")),
+            )
+        ),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": None}]},
+            [("system", "s"), ("user", "")],
+        ),
+        (
+            "openai-messages",
+            {"messages": [SYSTEM | {"name": "n"}, {"content": None}]},
+            [("system", "s"), ("user", "")],
+        ),
+        ("openai-messages", {"messages": [USER]}, [("system", ""), ("user", "q")]),
+        ("openai-messages", {"messages": None}, []),
+    ],
+)  # fmt: skip
+def test_megatrons_reading(layout: str, record: Any, expected: Any) -> None:
+    assert read_as_megatron(record, layout) == say(*expected)
+
+
+def test_megatrons_texts() -> None:
+    assert read_as_megatron({"text": "a"}, "pretrain-text") == "a"
+    assert read_as_megatron({}, "pretrain-text") == ""
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "message"),
+    [
+        ("openai-messages", {"messages": [{"role": "user", "content": [1]}]}, "role .user. of a"),
+        ("openai-messages", {"messages": "x"}, "messages of a record must be a list of objects"),
+        ("sharegpt", {"conversations": [1]}, "conversations of a record must be a list"),
+        ("sharegpt", {"conversations": [{"from": "gpt", "value": {}}]}, "must be a string"),
+        ("alpaca", {"prompt": ["a"]}, "prompt of a record must be a string, got list"),
+        ("pretrain-text", {"text": 3}, "text of a record must be a string, got int"),
+    ],
+)
+def test_contents_that_megatron_cannot_read(layout: str, record: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        read_as_megatron(record, layout)
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout"),
+    [
+        (["text", "messages", "instruction", "output"], "openai-messages"),
+        (["conversations", "id"], "sharegpt"),
+        (["prompt", "response", "text"], "alpaca"),
+        (["text", "instruction"], "pretrain-text"),
+    ],
+)
+def test_fields_decide_the_layout(fields: list[str], layout: str) -> None:
+    assert find_layout(fields) == layout
+
+
+def test_unknown_layouts_are_refused() -> None:
+    with pytest.raises(SourceError, match=r"cannot infer schema from \['answer', 'id'\]"):
+        find_layout(["id", "answer"])
+
+
+def read_both(record: dict[str, Any]) -> list[str]:
+    """Return what zindex and Megatron read in a record, as the README writes it."""
+    found = []
+    for read in (
+        lambda: ConversationParser().read_dialogue(record).messages,
+        lambda: read_as_megatron(record, find_layout(record)),
+    ):
+        try:
+            messages: Any = read()
+        except SourceError:
+            found.append("refused")
+        else:
+            shown = [dict(one) for one in messages if one != {"role": "system", "content": ""}]
+            found.append(
+                json.dumps([{one.pop("role"): one.pop("content"), **one} for one in shown])
+            )
+    return found
+
+
+def read_table() -> dict[str, list[str]]:
+    """Return the rows of the README's table of differences, by their record."""
+    readme = Path(__file__).parents[2] / "zindex/text/README.md"
+    lines = [line for line in readme.read_text().splitlines() if "| `{" in line]
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines]
+    return {record: cells for record, *cells in rows}
+
+
+def test_the_table_of_differences_holds() -> None:
+    table = read_table()
+    assert len(table) > 8
+    for record, cells in table.items():
+        assert read_both(json.loads(record)) == cells
+        assert cells[0] != cells[1]
+
+
+def turns(name: str, key: str = "conversations") -> dict[str, Any]:
+    names = ("from", "value") if key == "conversations" else ("role", "content")
+    return {key: [dict(zip(names, (name, "a"), strict=True))]}
+
+
+def test_no_difference_is_missing_from_the_table() -> None:
+    speakers = [*ROLES, "alien", "Human"]
+    records = [turns(name) for name in speakers] + [
+        {question: "q", answer: "a"} | rest
+        for question, answer in product(QUESTIONS, ANSWERS)
+        for rest in ({}, *({context: "c"} for context in CONTEXTS))
+    ]
+    table = read_table()
+    for record in records:
+        if len(set(read_both(record))) > 1:
+            assert json.dumps(record) in table
+    for name in speakers:
+        assert read_both(turns(name, "messages"))[1] == json.dumps([{name: "a"}])
+    for several in (QUESTIONS, ANSWERS, CONTEXTS):
+        for fields in combinations(several, 2):
+            record = {"prompt": "q", "output": "a"} | dict.fromkeys(fields, "b")
+            assert read_both(record)[0] == "refused"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zindex.errors import ConfigError, SourceError
 from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
 from zindex.text.conversations import Dialogue
-from zindex.text.loss_masks import DialogueCutter, Piece
+from zindex.text.loss_masks import DialogueCutter, MaskedText
 
 # ChatML as most tokenizers have it: nothing in it says what is generated.
 WITHOUT_BLOCKS = re.sub(r"{% (end)?generation %}", "", CHATML)
@@ -38,28 +38,28 @@ def talk(*contents: str, **last: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def trained(pieces: list[Piece]) -> list[str]:
-    return [piece.text for piece in pieces if piece.trained]
+def trained(parts: list[MaskedText]) -> list[str]:
+    return [piece.text for piece in parts if piece.trained]
 
 
 @pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
 def test_answers_are_trained_to_the_token_that_ends_them(text: str) -> None:
     cutter = DialogueCutter(ChatTemplate(text), ends=ENDS)
     messages = [{"role": "system", "content": "s"}, *talk("q", "a", "r", "b\n")]
-    pieces = cutter.cut(Dialogue(messages))
-    assert trained(pieces) == ["a<|im_end|>", "b\n<|im_end|>"]
-    assert "".join(piece.text for piece in pieces) == cutter.text(Dialogue(messages))
+    parts = cutter.cut(Dialogue(messages))
+    assert trained(parts) == ["a<|im_end|>", "b\n<|im_end|>"]
+    assert "".join(piece.text for piece in parts) == cutter.text(Dialogue(messages))
     asked = cutter.template.render(messages[:2], add_generation_prompt=True)
-    assert pieces[0] == Piece(asked, False)
-    assert pieces[-1] == Piece("\n", False)
+    assert parts[0] == MaskedText(asked, False)
+    assert parts[-1] == MaskedText("\n", False)
 
 
 def test_without_end_tokens_all_that_a_message_adds_is_trained() -> None:
     cutter = DialogueCutter(ChatTemplate(WITHOUT_BLOCKS))
     assert trained(cutter.cut(Dialogue(talk("q", "a")))) == ["a<|im_end|>\n"]
     cutter = DialogueCutter(ChatTemplate(BRACKETS), ends=["</s>"])
-    pieces = cutter.cut(Dialogue(talk("q", "a", "r", "b")))
-    assert [piece.text for piece in pieces] == [
+    parts = cutter.cut(Dialogue(talk("q", "a", "r", "b")))
+    assert [piece.text for piece in parts] == [
         "<s>[INST] q [/INST]",
         " a </s>",
         "<s>[INST] r [/INST]",
@@ -77,13 +77,13 @@ def test_a_token_that_ends_the_whole_text() -> None:
     cutter = DialogueCutter(ChatTemplate(text), ends=ends)
     assert trained(cutter.cut(dialogue)) == ["a<|end|>", "b<|end|><eos>"]
     assert "".join(piece.text for piece in cutter.cut(dialogue)) == cutter.text(dialogue)
-    # Which token ends only the whole text, nobody can say who does not know the tokens.
+    # Without the special tokens, a token that ends the whole text is not recognised.
     with pytest.raises(SourceError, match=r"must begin with that of its first 2 messages"):
         DialogueCutter(ChatTemplate(text)).cut(dialogue)
 
 
 @pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
-def test_what_is_not_trained(text: str) -> None:
+def test_untrained_messages(text: str) -> None:
     template = ChatTemplate(text)
     messages = talk("q", "a", "r", "b", "s", "c")
     last = DialogueCutter(template, ends=ENDS, turns="last")
@@ -122,29 +122,29 @@ def test_the_two_ways_to_find_answers_agree(contents: list[str], ends: bool) -> 
 def test_answers_to_a_prompt() -> None:
     cutter = DialogueCutter(ChatTemplate(CHATML), ends=ENDS)
     dialogue = Dialogue(talk("q", "a", "r", "b"), 3)
-    prompt, pieces = cutter.cut_answer(dialogue)
+    prompt, parts = cutter.cut_answer(dialogue)
     assert prompt == cutter.template.render(dialogue.messages[:3], add_generation_prompt=True)
-    assert pieces == [Piece("b<|im_end|>", True)]
+    assert parts == [MaskedText("b<|im_end|>", True)]
     plain = DialogueCutter(ChatTemplate(PLAIN))
-    assert plain.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [Piece("a", True)])
+    assert plain.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [MaskedText("a", True)])
     # What the template puts between prompt and answer belongs to neither.
     text = "{% for m in messages %}{{ m.content }}{% if not loop.last %}:{% endif %}{% endfor %}"
     cutter = DialogueCutter(ChatTemplate(text + "{% if add_generation_prompt %}{% endif %}"))
-    assert cutter.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [Piece(":a", True)])
+    assert cutter.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [MaskedText(":a", True)])
 
 
 def test_several_messages_of_an_answer() -> None:
     cutter = DialogueCutter(ChatTemplate(CHATML), ends=ENDS)
     messages = [*talk("q", "call"), {"role": "tool", "content": "5"}, *talk("x", "five")[1:]]
-    _, pieces = cutter.cut_answer(Dialogue(messages, 1))
-    assert pieces == [
-        Piece("call<|im_end|>", True),
-        Piece("\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n", False),
-        Piece("five<|im_end|>", True),
+    _, parts = cutter.cut_answer(Dialogue(messages, 1))
+    assert parts == [
+        MaskedText("call<|im_end|>", True),
+        MaskedText("\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n", False),
+        MaskedText("five<|im_end|>", True),
     ]
 
 
-def test_thoughts_that_are_left_out_later() -> None:
+def test_thoughts_that_the_template_drops() -> None:
     messages = talk("q", "hm|a", "r", "hm|b")
     with pytest.raises(SourceError, match=r"must begin with that of its first 2 messages, with th"):
         DialogueCutter(ChatTemplate(THOUGHTS)).cut(Dialogue(messages))
@@ -187,7 +187,9 @@ def test_messages_in_another_order() -> None:
         "x{% if not add_generation_prompt %}{% for m in messages %}{{ m.content }}{% endfor %}"
         "{% endif %}"
     )
-    with pytest.raises(SourceError, match="must come one after the other, got characters up to 3"):
+    with pytest.raises(
+        SourceError, match="must be in the order of the messages, got characters up to 3"
+    ):
         DialogueCutter(ChatTemplate(text)).cut(Dialogue(talk("q", "a", "r", "b")))
 
 

@@ -5,7 +5,7 @@ import pickle
 from zindex.text.sentences import SentenceSplitter
 
 
-def test_texts_are_cut_into_sentences() -> None:
+def test_texts_are_split_into_sentences() -> None:
     splitter = SentenceSplitter("en")
     text = " Mr. Smith paid 3.5 dollars. Why?  Nobody knows!\nA line.\n\nAnother paragraph "
     found = splitter.split(text)

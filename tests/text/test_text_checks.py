@@ -22,5 +22,5 @@ def test_special_tokens_are_found_in_any_value() -> None:
             special.check(value)
     with pytest.raises(SourceError, match=r"this one has '\[\.\]' at character 0"):
         special.check("[.]")
-    with pytest.raises(ConfigError, match=r"needs a tokenizer that tells its special tokens, this"):
+    with pytest.raises(ConfigError, match=r"needs a tokenizer that lists its special tokens, this"):
         SpecialTexts([])

@@ -1,10 +1,12 @@
 """Tokenizers of any kind give ids; those of files are pickled by their paths."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer
 
 from zindex.errors import ConfigError
 from zindex.text.text_encoder import TextEncoder
@@ -53,7 +55,7 @@ def test_ids_that_users_give() -> None:
     for number in (-1, 6, 1 << 40, 1.0):
         with pytest.raises(ConfigError, match=r"^eod must be .* from 0 on, below 6, got .*; look"):
             encoder.find_id(number, "eod")  # type: ignore[arg-type]
-    # Nobody knows the size, or it is less than the largest id.
+    # The size is unknown, or less than the largest id.
     assert TextEncoder(lambda text: []).find_id(10**6, "x") == 10**6
     with pytest.raises(ConfigError, match=r"an id from 0 on, of the vocabulary, got -1; look it"):
         TextEncoder(lambda text: []).find_id(-1, "x")
@@ -63,7 +65,7 @@ def test_ids_that_users_give() -> None:
         gaps.find_id(8, "x")
 
 
-def test_what_is_no_tokenizer(tmp_path: Path) -> None:
+def test_invalid_tokenizers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is none at .*; nothing is downloaded: save it"):
         TextEncoder("meta-llama/Llama-2-7b")
     with pytest.raises(ConfigError, match="there is none at"):
@@ -81,3 +83,77 @@ def test_tokenizers_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(ConfigError, match="needs the tokenizers library; install tokenizers"):
         TextEncoder(tmp_path)
+
+
+TEXTS = ["one two three\nfour", "two one\n\nthree", "four four"]
+
+
+def train(kind: str) -> Tokenizer:
+    """Return a small tokenizer of a kind that is common."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    alphabet = ["\n", " ", "▁"]
+    if kind == "metaspace":
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+    else:
+        space = kind == "bytes with a blank"
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = BpeTrainer(
+        vocab_size=400,
+        initial_alphabet=alphabet,
+        special_tokens=["<s>", "<unk>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 0)])
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bytes with a blank", "metaspace"])
+def test_joined_parts_are_the_text(kind: str) -> None:
+    tokenizer = train(kind)
+    encoder = TextEncoder(tokenizer)
+    parts = ["one two", " three\n", "four", "two"]
+    ids = encoder.encode_parts(parts, [False, True, True, True])
+    joined = np.concatenate(ids).tolist()
+    assert tokenizer.decode(joined).strip() == "".join(parts)
+    # The first part is encoded as a model reads it, with nothing before it.
+    assert ids[0].tolist() == tokenizer.encode("one two", add_special_tokens=False).ids
+    assert 0 not in joined
+    assert encoder.encode_parts([], []) == []
+
+
+def test_a_lead_that_merges_with_the_text_is_not_used() -> None:
+    tokenizer = train("metaspace")
+    encoder = TextEncoder(tokenizer)
+    assert encoder._lead is not None
+    encoder._lead = encoder._lead + 1  # a lead that is never found again
+    [alone] = encoder.encode_parts(["two"], [True])
+    assert alone.tolist() == tokenizer.encode("two", add_special_tokens=False).ids
+
+
+def test_tokenizers_that_cannot_decode() -> None:
+    def count(text: str) -> list[int]:
+        return [len(text)]
+
+    encoder = TextEncoder(count)
+    assert [ids.tolist() for ids in encoder.encode_parts(["ab", "c"], [False, True])] == [[2], [1]]
+
+
+def test_parts_get_no_special_tokens() -> None:
+    class Spied:
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [1, 7] if add_special_tokens else [7]
+
+    class Old:
+        def encode(self, text: str) -> list[int]:
+            return [8]
+
+    for found, ids in ((Spied(), [7]), (Old(), [8])):
+        encoder: Any = TextEncoder(found)
+        assert encoder.encode_parts(["x"], [False])[0].tolist() == ids
+    assert TextEncoder(Spied()).encode(["x"])[0].tolist() == [1, 7]

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.building.records.sources import ListFiles
+from tests.ingest.records.sources import ListFiles
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.text import token_records as module
 from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
-from zindex.text.conversations import RowReader
+from zindex.text.conversations import ConversationParser
 from zindex.text.text_encoder import TextEncoder
 from zindex.text.token_records import UNKNOWN_ID, TokenRecords, TokenSettings
 
@@ -106,7 +106,7 @@ def test_as_a_naive_reference(contents: list[str], max_length: int | None, keep:
     assert record["loss_mask"].tolist() == mask[kept]
 
 
-def test_texts_are_trained_wholly_and_say_so() -> None:
+def test_texts_have_masks_of_ones() -> None:
     rows = [{"text": "abc"}, {"prompt": "q", "completion": "a"}]
     text, dialogue = make(rows, "sft", end_id=END, begin_id=BEGIN)
     assert text["loss_mask"].tolist() == [False, True, True, True, True]
@@ -114,14 +114,14 @@ def test_texts_are_trained_wholly_and_say_so() -> None:
     assert read_ids(dialogue["sequence"]).endswith("<|im_end|>\n")
 
 
-def test_a_dialogue_that_is_there_as_text_too() -> None:
+def test_a_dialogue_takes_precedence_over_its_text() -> None:
     row = {"instruction": "q", "input": "", "output": "a", "text": "as text"}
     [record] = make([row], "sft", template=PLAIN, end_id=END)
     assert read_ids(record["sequence"]) == "qa<eod>"
     [record] = make([row], "seq", template=PLAIN, end_id=END)
     assert read_ids(record["sequence"]) == "as text<eod>"
     records = open_records([[row]], "sft", template=PLAIN, end_id=END)
-    records.reader = RowReader({"text": "text"})
+    records.parser = ConversationParser({"text": "text"})
     assert read_ids(next(records.read_part(0))["sequence"]) == "as text<eod>"
 
 
@@ -132,7 +132,7 @@ def test_plain_dialogues_end_as_documents_do() -> None:
     assert read_ids(record["sequence"][record["loss_mask"]]) == "2<eod>"
 
 
-def test_the_end_behind_an_empty_message_is_trained_with_that() -> None:
+def test_the_end_after_an_empty_message_is_trained_with_it() -> None:
     for rejected, trained in (("", "<eod>"), ("b", "b<eod>")):
         answers = ([{"role": "assistant", "content": text}] for text in ("a", rejected))
         row = dict(zip(("chosen", "rejected"), answers, strict=True)) | {"prompt": "q"}
@@ -149,7 +149,7 @@ def test_the_end_behind_an_empty_message_is_trained_with_that() -> None:
     assert record["loss_mask"].tolist() == [True]
 
 
-def test_records_of_which_nothing_is_trained_are_counted() -> None:
+def test_untrained_records_are_counted() -> None:
     row = {"prompt": "long", "completion": "a", "chosen": "a", "rejected": "b"}
     row |= {"responses": ["a", ""], "rewards": [1, 0]}
     for train_type, length, count in (("sft", 4, 1), ("sft", 5, 0), ("dpo", 4, 1), ("grpo", 4, 1)):
@@ -200,7 +200,7 @@ def test_groups() -> None:
 @pytest.mark.parametrize(
     ("keep", "text", "trained"), [("start", "question:", ""), ("end", "swer<eod>", "swer<eod>")]
 )
-def test_long_sequences_are_cut(keep: str, text: str, trained: str) -> None:
+def test_long_sequences_are_truncated(keep: str, text: str, trained: str) -> None:
     row = {"prompt": "question:", "completion": "answer"}
     length = 9 if keep == "start" else 5
     [record] = make([row], "sft", template=PLAIN, end_id=END, max_length=length, keep=keep)
@@ -210,7 +210,7 @@ def test_long_sequences_are_cut(keep: str, text: str, trained: str) -> None:
 
 
 @pytest.mark.parametrize("train_type", ["seq", "sft", "dpo", "grpo"])
-def test_records_do_not_depend_on_parts_or_batches(
+def test_records_do_not_depend_on_partitions_or_batches(
     train_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(5)
@@ -262,7 +262,7 @@ ANSWER = {"role": "assistant", "content": "a"}
     ],
     ids=["seq", "text", "messages", "dpo", "grpo"],
 )
-def test_texts_that_are_damage(train_type: Any, make_row: Any, bad: str) -> None:
+def test_invalid_texts(train_type: Any, make_row: Any, bad: str) -> None:
     rows = [make_row("good"), make_row(bad), make_row("é")]
     for skip in (True, False):
         records = open_records([rows], train_type, skip=skip, special_in_text="refuse")
@@ -277,7 +277,7 @@ def test_texts_that_are_damage(train_type: Any, make_row: Any, bad: str) -> None
         assert len(make(rows, train_type)) == 3
 
 
-def test_what_tokenizers_and_templates_lack() -> None:
+def test_missing_templates_and_ends() -> None:
     with pytest.raises(ConfigError, match=r"need a chat template, and the tokenizer has none; nam"):
         make([{"prompt": "q", "completion": "a"}], "sft", template=None)
     assert len(make([{"text": "x"}], "sft", template=None)) == 1
@@ -308,7 +308,7 @@ def test_refused_settings(settings: Any, message: str) -> None:
         TokenSettings(**({"train_type": "sft"} | settings))
 
 
-def test_records_travel_to_workers_with_the_path_of_the_tokenizer(tmp_path: Path) -> None:
+def test_records_pickle_with_the_path_of_the_tokenizer(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path)
     records = TokenRecords(
         ListFiles({"a": [[{"text": "x"}]]}),
@@ -316,7 +316,7 @@ def test_records_travel_to_workers_with_the_path_of_the_tokenizer(tmp_path: Path
         settings=TokenSettings("seq"),
         encoder=TextEncoder(folder),
         template=ChatTemplate(CHATML),
-        reader=RowReader({"text": "text"}),
+        parser=ConversationParser({"text": "text"}),
         cutter_settings={"turns": "last"},
     )
     data = pickle.dumps(records)

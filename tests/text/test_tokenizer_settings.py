@@ -1,4 +1,4 @@
-"""What lies beside a tokenizer is found, whichever way it was saved."""
+"""Settings in a tokenizer's folder are found in every format."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def save(folder: Path, name: str, value: Any) -> None:
     (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
+def test_empty_folders(tmp_path: Path) -> None:
     assert read_tokenizer_settings(tmp_path / "tokenizer.json") == TokenizerSettings({}, {})
 
 
@@ -45,8 +45,8 @@ def test_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", r"tokenizer_config\.json must hold a JSON object, as it lies beside a tokenizer"),
-        ("{", r"tokenizer_config\.json must hold a JSON object, as it lies beside a tokenizer"),
+        ("[]", r"tokenizer_config\.json must hold a JSON object with settings of a tok"),
+        ("{", r"tokenizer_config\.json must hold a JSON object with settings of a tok"),
         ('{"chat_template": 5}', "must be a text, or a list of objects with name and template, go"),
         ('{"chat_template": [{"name": "x"}]}', "with name and template, got list; save the token"),
     ],
@@ -57,7 +57,7 @@ def test_damage(content: str, message: str, tmp_path: Path) -> None:
         read_tokenizer_settings(tmp_path / "tokenizer.json")
 
 
-def test_objects_tell_the_same() -> None:
+def test_settings_of_objects() -> None:
     class Tokenizer:
         special_tokens_map = {"eos_token": "</s>", "additional_special_tokens": ["x"]}  # noqa: RUF012
         chat_template: Any = "one"

@@ -1,4 +1,4 @@
-"""The commands that start, show and end a cluster by hand, and the options of a build's cluster."""
+"""``zindex cluster up|status|down``, and the cluster options of builds."""
 
 import json
 import os
@@ -8,22 +8,26 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import json_option
+from zindex.cli.options import choice, json_option
 from zindex.errors import ConfigError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
 
 
 def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a worker may take."""
+    """Add the options for the resources of a worker."""
     for option in (
-        click.option("--scratch", metavar="DIR", help="For temporary files of each machine."),
+        click.option("--scratch", metavar="DIR", help="Temporary files of each machine."),
         click.option("--nice", type=click.IntRange(0, 19), default=10, show_default=True),
         click.option(
-            "--memory", metavar="SIZE", help="Such as 16GiB; a quarter of the machine if left out."
+            "--memory",
+            metavar="SIZE",
+            help="Memory of a worker. [default: a quarter]",
         ),
         click.option(
-            "--threads", type=click.IntRange(1), help="Of each worker; all but two if left out."
+            "--threads",
+            type=click.IntRange(1),
+            help="Of a worker. [default: all but two]",
         ),
     ):
         command = option(command)
@@ -32,20 +36,19 @@ def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def cluster() -> None:
-    """Run a Dask cluster by hand, and look at it."""
+    """Start, show and stop a Dask cluster by hand."""
 
 
 @cluster.command()
 @_folder
 @click.option(
-    "--host", metavar="ADDRESS", help="Where the scheduler listens; loopback if left out."
+    "--host", metavar="ADDRESS", help="Address on which the scheduler listens. [default: loopback]"
 )
-@click.option(
+@choice(
     "--encryption",
-    type=click.Choice(["tls", "none"]),
+    ["tls", "none"],
     default="tls",
-    show_default=True,
-    help="With none everybody who reaches the scheduler can run code.",
+    help="With none, anyone who reaches the scheduler can run code.",
 )
 @click.option("--dashboard", type=int, metavar="PORT", help="Serve Dask's dashboard on loopback.")
 @worker_options
@@ -61,16 +64,14 @@ def up(
 ) -> None:
     """Start this machine's part of a cluster.
 
-    The first machine starts the scheduler and a worker, each further one that is given the same
-    FOLDER a worker. FOLDER must be shared by all machines; it holds address, certificate and logs.
-    The processes run until "zindex cluster down".
+    The first machine starts the scheduler and a worker; further machines with the same FOLDER
+    start a worker each. FOLDER must be shared by all machines; it holds address, certificate and
+    logs. The processes run until "zindex cluster down".
     """
-    from zindex.cluster.by_hand import start_here
-    from zindex.cluster.node_settings import NodeSettings
+    from zindex.cluster.manual import start_here
+    from zindex.cluster.settings import NodeSettings
 
     settings = NodeSettings(
-        None,
-        "",
         threads=threads,
         memory=memory,
         nice=nice,
@@ -89,7 +90,7 @@ def up(
 @json_option
 def status(folder: str, as_json: bool) -> None:
     """Show the scheduler and the workers of FOLDER."""
-    from zindex.cluster.by_hand import list_workers
+    from zindex.cluster.manual import list_workers
 
     address, workers = list_workers(folder)
     if as_json:
@@ -100,7 +101,7 @@ def status(folder: str, as_json: bool) -> None:
     for worker in workers:
         click.echo(
             f"{worker.name}: {worker.threads} threads, {worker.memory / 1e9:.1f} of "
-            f"{worker.memory_limit / 1e9:.1f} GB, {worker.num_tasks} tasks, heard of "
+            f"{worker.memory_limit / 1e9:.1f} GB, {worker.num_tasks} tasks, heartbeat "
             f"{worker.silence:.0f} s ago, {worker.address}"
         )
 
@@ -110,7 +111,7 @@ def status(folder: str, as_json: bool) -> None:
 @click.pass_context
 def down(context: click.Context, folder: str) -> None:
     """End the cluster of FOLDER on all machines."""
-    from zindex.cluster.by_hand import stop_all
+    from zindex.cluster.manual import stop_all
 
     left = stop_all(folder)
     for node in left:
@@ -119,34 +120,32 @@ def down(context: click.Context, folder: str) -> None:
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where a build runs."""
+    """Add the options for the cluster of a build."""
     for option in (
         click.option(
             "--remote-python",
             metavar="PATH",
             default="python3",
             show_default=True,
-            help="The hosts' Python, which has zindex.",
+            help="Python of the hosts, with zindex installed.",
         ),
-        click.option(
-            "--ssh", metavar="COMMAND", help="How hosts are reached: ssh and its options."
-        ),
+        click.option("--ssh", metavar="COMMAND", help="The ssh command with its options."),
         click.option("--hosts", metavar="A,B", help="For ssh: host, user@host or user@host:port."),
         click.option(
             "--cluster-host",
             metavar="ADDRESS",
-            help="Under which the workers reach this machine, where that must be said.",
+            help="Address of this machine for the workers, if it is not found automatically.",
         ),
         click.option(
             "--cluster-folder",
             metavar="DIR",
-            help="Shared directory where the nodes meet; beside the run's indices if left out.",
+            help="Shared directory for the rendezvous of the nodes. [default: in the index folder]",
         ),
         click.option(
             "--cluster",
             "cluster",
             metavar="NAME",
-            help="torchrun, slurm, mpi or k8s, whose processes all run this command; ssh; or the "
+            help="torchrun, slurm, mpi or k8s, with this command in every process; ssh; or the "
             "address of a scheduler.",
         ),
         worker_options,
@@ -170,9 +169,9 @@ def open_build_cluster(
     nice: int,
     scratch: str | None,
 ) -> Iterator[Any]:
-    """Give a client of the cluster that the options of a build name; None in its helpers."""
+    """Yield a client of the cluster of a build; None in processes that only serve as workers."""
     from zindex.cluster.launch import LAUNCHERS, open_cluster
-    from zindex.cluster.node_settings import NodeSettings
+    from zindex.cluster.settings import NodeSettings
 
     folder = cluster_folder
     if folder is None and name in LAUNCHERS:
@@ -189,8 +188,25 @@ def open_build_cluster(
         hosts=[] if hosts is None else hosts.split(","),
         remote_python=remote_python,
         worker=NodeSettings(
-            None, "worker", threads=threads, memory=memory, nice=nice, scratch=scratch
+            name="worker", threads=threads, memory=memory, nice=nice, scratch=scratch
         ),
         ssh=ssh,
     ) as client:
         yield client
+
+
+@contextmanager
+def open_client(
+    scheduler: str | None, cluster: str | None, index: str, options: dict[str, Any]
+) -> Iterator[tuple[bool, Any]]:
+    """Yield whether this process builds, and the client or address to build with.
+
+    Under a launcher every node runs the command, and one process builds.
+    """
+    if cluster is None:
+        yield True, scheduler
+        return
+    if scheduler is not None:
+        raise ConfigError("--scheduler and --cluster both say where to build; give one of them")
+    with open_build_cluster(cluster, index, **options) as client:
+        yield client is not None, client

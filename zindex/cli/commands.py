@@ -16,12 +16,19 @@ from typing import Any
 
 import click
 
-from zindex.cli.cluster import cluster, cluster_options, open_build_cluster
+from zindex.cli.cluster import cluster, cluster_options, open_client
 from zindex.cli.convert import convert, export
 from zindex.cli.edit import edit
 from zindex.cli.measure import bench
 from zindex.cli.megatron import prepare_command
-from zindex.cli.options import json_option, scheduler_option
+from zindex.cli.options import (
+    count_noun,
+    echo_json,
+    json_option,
+    parse_pairs,
+    repeatable,
+    scheduler_option,
+)
 from zindex.cli.pairs import count, merge
 from zindex.cli.records import import_command
 from zindex.cli.streaming import lengths
@@ -29,7 +36,7 @@ from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False)
-# What the system says of a path that cannot be, or of a place that takes no more.
+# Errors of the system that the user can mend: a wrong path, missing permissions, a full disk.
 _REFUSALS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT),
@@ -37,9 +44,9 @@ _REFUSALS = {
 
 
 class _Group(click.Group):
-    """A group that says in one line what zindex raised on purpose, and what a place refuses.
+    """A group that prints zindex's own errors and refused files as one line.
 
-    Everything else it lets through.
+    Other exceptions keep their traceback.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -60,7 +67,7 @@ class _Group(click.Group):
 
 
 class _EchoHandler(logging.Handler):
-    """Writes log records to whatever standard error is when they come."""
+    """Writes log records to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -69,14 +76,14 @@ class _EchoHandler(logging.Handler):
 
 @click.group(name="zindex", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zindex", prog_name="zindex")
-@click.option("-v", "--verbose", is_flag=True, help="Log what happens, with times.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every step, with times.")
 def main(verbose: bool) -> None:
     """Zarr corpora, Dask-built indices and torch datasets for LLM pre-training."""
     _show_logs(verbose)
 
 
 def _show_logs(verbose: bool) -> None:
-    """Show zindex's progress lines on standard error; with ``verbose`` everybody's log."""
+    """Show zindex's progress on standard error; with ``verbose``, the logs of all libraries."""
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "%(message)s"
     logger = logging.getLogger() if verbose else logging.getLogger("zindex")
     logging.getLogger("zindex").setLevel(logging.DEBUG if verbose else logging.INFO)
@@ -90,20 +97,19 @@ def _show_logs(verbose: bool) -> None:
 @click.argument("run_file", metavar="RUN.yaml")
 @json_option
 def plan(run_file: str, as_json: bool) -> None:
-    """Show what a run needs and what of it is built.
+    """Show what a run needs and which parts of it are built.
 
-    This writes nothing. RUN.yaml names the datasets, with weights, tokens or epochs if they are to
-    be blended.
+    Writes nothing. RUN.yaml names the datasets, with weights, tokens or epochs for a blend.
     """
     from zindex.config import load_config
-    from zindex.report.journal_table import report_edits
-    from zindex.report.plan_table import report_run
+    from zindex.inspection.tables.journal_table import report_edits
+    from zindex.inspection.tables.plan_table import report_run
 
     config = load_config(run_file)
     report = report_run(config)
     edits = report_edits(config)
     if as_json:
-        _print_json(report.to_json() | edits.to_json())
+        echo_json(report.to_json() | edits.to_json())
     else:
         click.echo("\n".join([report.to_text(), *edits.lines]))
 
@@ -115,7 +121,7 @@ def plan(run_file: str, as_json: bool) -> None:
 @click.option(
     "--timeline",
     metavar="FILE",
-    help="Write a trace of all tasks there, for Perfetto or chrome://tracing.",
+    help="Write a trace of all tasks, for ui.perfetto.dev or chrome://tracing.",
 )
 @json_option
 def build(
@@ -128,33 +134,28 @@ def build(
 ) -> None:
     """Build every index and every blend of a run.
 
-    What is finished already is kept, also of a build that was stopped.
+    Resumes from finished shards, also those of an interrupted build.
     """
-    from zindex.building.run import build as run
     from zindex.config import load_config
+    from zindex.indexing.run import build as run
 
     start = time.monotonic()
     config = load_config(run_file)
     if timeline is not None:
         _check_new_file(timeline)
-    if cluster is None:
-        results = run(config, scheduler, progress=True, timeline=timeline)
-    else:
-        if scheduler is not None:
-            raise ConfigError("--scheduler and --cluster both say where to build; give one of them")
-        with open_build_cluster(cluster, str(config.index), **options) as client:
-            if client is None:  # another process of the launcher builds
-                return
-            results = run(config, client, progress=True, timeline=timeline)
+    with open_client(scheduler, cluster, str(config.index), options) as (builds, client):
+        if not builds:
+            return
+        results = run(config, client, progress=True, timeline=timeline)
     _show_results(config, results, start, as_json=as_json)
 
 
 def _show_results(config: Any, results: Any, start: float, *, as_json: bool) -> None:
-    """Print what a build did."""
+    """Print the summary of a build."""
     indices: list[dict[str, Any]] = []
     blends: list[dict[str, Any]] = []
     for (dataset, split), result in results.items():
-        # Of a packed index the number is a result, of others it was decided ahead.
+        # Packing determines its number of samples; other indices know it from their plan.
         numbers = result.store.attributes | result.store.spec
         fact = {
             "split": split,
@@ -170,11 +171,11 @@ def _show_results(config: Any, results: Any, start: float, *, as_json: bool) -> 
             indices.append({"dataset": dataset} | fact)
     seconds = time.monotonic() - start
     if as_json:
-        _print_json({"indices": indices, "blends": blends, "seconds": seconds})
+        echo_json({"indices": indices, "blends": blends, "seconds": seconds})
         return
-    counts = [_count(len(indices), "index", "indices")]
+    counts = [count_noun(len(indices), "index", "indices")]
     if blends:
-        counts.append(_count(len(blends), "blend", "blends"))
+        counts.append(count_noun(len(blends), "blend", "blends"))
     verb = "is" if len(results) == 1 else "are"
     num_written = sum(result.num_written for result in results.values())
     num_shards = sum(result.num_shards for result in results.values())
@@ -185,13 +186,8 @@ def _show_results(config: Any, results: Any, start: float, *, as_json: bool) -> 
     )
 
 
-def _count(number: int, one: str, many: str) -> str:
-    """Return a number and its noun."""
-    return f"{number:,} {one if number == 1 else many}"
-
-
 def _check_new_file(path: str) -> None:
-    """Check before hours of work that a file can be written at their end."""
+    """Check, before a long build, that its timeline can be written."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.access(folder, os.W_OK):
         raise ConfigError(
@@ -207,12 +203,12 @@ def _check_new_file(path: str) -> None:
 def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
     """Check every byte of stores.
 
-    PATH is a store, a directory of stores, or a RUN.yaml, which stands for its indices and blends.
-    Each damaged file gets one line, and the exit code is 1 if there is any.
+    PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run.
+    Prints one line per damaged file; the exit code is 1 if there is any.
     """
-    from zindex.building.progress import open_progress
-    from zindex.building.repairs.named_stores import find_stores
-    from zindex.report.store_lines import describe_reports
+    from zindex.execution.progress import open_progress
+    from zindex.inspection.tables.store_lines import describe_reports
+    from zindex.maintenance.repairs.named_stores import find_stores
     from zindex.store.verify import verify_store
 
     reports = []
@@ -224,7 +220,7 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
             elif not as_json:
                 click.echo(f"{named.root} is not built")
     if as_json:
-        _print_json({"stores": [report.to_json() for report in reports]})
+        echo_json({"stores": [report.to_json() for report in reports]})
     else:
         click.echo("\n".join(describe_reports(reports)))
     context.exit(0 if all(report.is_sound for report in reports) else 1)
@@ -235,23 +231,23 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
 @click.option(
     "--source",
     metavar="PATH",
-    help="What it was made from: the prefix of the .bin/.idx pair of a token store, the token "
-    "store or prefix of an index, the files of records or of keyed tokens.",
+    help="Source of the store: the prefix of the .bin/.idx pair of a token store, the token store "
+    "or prefix of an index, the files of records or of keyed tokens.",
 )
 @json_option
 def repair(path: str, source: str | None, as_json: bool) -> None:
-    """Rebuild what is damaged of stores.
+    """Rebuild damaged shards of stores.
 
-    PATH is a store, a directory of stores, or a RUN.yaml, which stands for its indices and blends
-    and knows their sources. What is sound stays as it is, and what is rebuilt must be what was
-    committed, bit for bit.
+    PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run and
+    their sources. Sound files are not touched; rebuilt shards must equal the committed ones, bit
+    for bit.
     """
-    from zindex.building.repairs.repair import repair as run
-    from zindex.report.store_lines import describe_repair
+    from zindex.inspection.tables.store_lines import describe_repair
+    from zindex.maintenance.repairs.repair import repair as run
 
     results = run(path, source=source, progress=True)
     if as_json:
-        _print_json({"stores": [result.to_json() for result in results]})
+        echo_json({"stores": [result.to_json() for result in results]})
         return
     for result in results:
         click.echo(describe_repair(result))
@@ -263,38 +259,37 @@ def repair(path: str, source: str | None, as_json: bool) -> None:
     "--tokenizer",
     type=_EXISTING_FILE,
     required=True,
-    help="JSON file of the tokenizer's unique_identifiers, as the training job has them.",
+    help="JSON file of the unique_identifiers of the training job's tokenizer.",
 )
 @click.option("--cache", metavar="DIR", help="Megatron's data cache path.")
-@click.option(
+@repeatable(
     "--dataset-path",
     "dataset_paths",
-    multiple=True,
     metavar="HERE=THERE",
-    help="The path under which Megatron is given a dataset, by its path in the run; repeatable.",
+    help="Path of a dataset in the run, and its path in the Megatron job; repeatable.",
 )
 def export_cache(
     run_file: str, tokenizer: str, cache: str | None, dataset_paths: tuple[str, ...]
 ) -> None:
     """Write built indices as Megatron Core's .npy caches.
 
-    These are the caches of the datasets; the two arrays of a blend Megatron Core computes itself.
+    The arrays of a blend are not exported; Megatron Core computes them.
     """
-    from zindex.building.export import export_cache as run
     from zindex.config import load_config
+    from zindex.indexing.export_cache import export_cache as run
 
     written = run(
         load_config(run_file),
         cache,
         tokenizer=_read_identifiers(tokenizer),
-        dataset_paths=dict(map(_parse_dataset_path, dataset_paths)),
+        dataset_paths=dict(parse_pairs(dataset_paths, "--dataset-path", "HERE=THERE")),
     )
     for description in written:
         click.echo(description)
 
 
 def _read_identifiers(path: str) -> dict[str, Any]:
-    """Return the JSON object of a file; the order of its keys counts."""
+    """Return the JSON object of a file, with its keys in order: they are part of the hash."""
     try:
         identifiers = json.loads(Path(path).read_bytes())
     except ValueError as error:
@@ -307,18 +302,10 @@ def _read_identifiers(path: str) -> dict[str, Any]:
     return identifiers
 
 
-def _parse_dataset_path(text: str) -> tuple[str, str]:
-    """Return the two sides of ``HERE=THERE``."""
-    here, separator, there = text.partition("=")
-    if not here or not separator or not there:
-        raise ConfigError(f"--dataset-path must be HERE=THERE, got {text!r}")
-    return here, there
-
-
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def quickstart(arguments: tuple[str, ...]) -> None:
-    """Go from text to a falling loss on this machine."""
+    """Train a tiny model, from text to a falling loss."""
     missing = [name for name in ("torch", "xarray") if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -330,7 +317,7 @@ def quickstart(arguments: tuple[str, ...]) -> None:
 
 
 def _find_quickstart() -> Path:
-    """Return the quickstart's file: the checkout's, or the copy that a wheel carries."""
+    """Return the file of the quickstart: in the checkout, or the copy in the wheel."""
     package = Path(__file__).resolve().parents[1]
     name = "01_quickstart.py"
     places = [package.parent / "examples" / name, package / "_examples" / name]
@@ -354,8 +341,3 @@ for _command in (
     tokenize_command,
 ):
     main.add_command(_command)
-
-
-def _print_json(value: Any) -> None:
-    """Print a summary for programs."""
-    click.echo(json.dumps(value, indent=2))

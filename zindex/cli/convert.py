@@ -1,6 +1,5 @@
-"""The commands ``zindex convert`` and ``zindex export``: files of tokens to Zarr, and back."""
+"""``zindex convert`` and ``zindex export``: token files to Zarr, and back."""
 
-import json
 import os
 import re
 import time
@@ -9,7 +8,17 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import json_option, scheduler_option
+from zindex.cli.options import (
+    choice,
+    choose_processes,
+    count_noun,
+    damage_option,
+    echo_json,
+    json_option,
+    one_or_all,
+    repeatable,
+    scheduler_option,
+)
 from zindex.errors import ConfigError, StoreNotFoundError, ZindexError
 
 _KINDS = ("corpus", "h5", "bin", "jsonl")
@@ -19,29 +28,22 @@ _KEYED_NAME = re.compile(r"\.(h5|hdf5|(jsonl|ndjson)(\.\w+)?)$")
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("store", metavar="STORE")
-@click.option("--kind", type=click.Choice(_KINDS), help="What the files are, if names do not tell.")
-@click.option("--link", is_flag=True, help="Leave the tokens in their .bin and link to it.")
+@choice("--kind", _KINDS, help="Format. [default: from names]")
+@click.option("--link", is_flag=True, help="Keep the tokens in their .bin file and link to it.")
 @click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
-@click.option("--chunk-length", type=int, help="Elements that a reader fetches at once.")
-@click.option("--shard-length", type=int, help="Elements per file, a multiple of the chunk.")
-@click.option("--multimodal", is_flag=True, help="Demand a mode for every sequence.")
-@click.option("--chunk-nbytes", type=int, help="Of keyed files, what is read at once.")
-@click.option("--shard-nbytes", type=int, help="Of keyed files, a multiple, per file.")
-@click.option("--loose", is_flag=True, help="Take h5 and bin files whose keys do not match.")
-@click.option(
+@click.option("--chunk-length", type=int, help="Elements of a chunk, the unit of reading.")
+@click.option("--shard-length", type=int, help="Elements of a shard file, a multiple of the chunk.")
+@click.option("--multimodal", is_flag=True, help="Require a mode for every sequence.")
+@click.option("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
+@click.option("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
+@click.option("--loose", is_flag=True, help="Accept h5 and bin files whose keys do not match.")
+@repeatable(
     "--dtype",
     "dtypes",
-    multiple=True,
     metavar="KEY=DTYPE",
-    help="A key of jsonl files to keep, and its dtype; repeatable.",
+    help="A key of jsonl files to store, and its dtype; repeatable.",
 )
-@click.option(
-    "--on-damage",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="Whether damaged lines of jsonl files stop it, or are left out and counted.",
-)
+@damage_option("damaged lines of jsonl files", "the conversion")
 @click.option(
     "--restart", is_flag=True, help="Remove an unfinished conversion of jsonl files first."
 )
@@ -49,7 +51,7 @@ _KEYED_NAME = re.compile(r"\.(h5|hdf5|(jsonl|ndjson)(\.\w+)?)$")
     "--processes",
     "num_processes",
     type=click.IntRange(1),
-    help="Of this machine, for keyed files; jsonl files get one for each core if left out.",
+    help="Processes of this machine, for keyed files. [default: one per core for jsonl]",
 )
 @scheduler_option
 @json_option
@@ -64,11 +66,11 @@ def convert(
     """Convert files of tokens to Zarr.
 
     SOURCE is the path of a .bin/.idx pair without its suffix, or a quoted glob of such paths. STORE
-    is the store of a single path; of a glob or several paths, the directory of their stores.
+    is the store of a single path; for a glob or several paths it is the directory of their stores.
 
     SOURCE may also be a folder or file of keyed tokens: h5 files, folders of .bin files with their
-    meta.json, or jsonl files with lists of numbers. STORE is then one store of all of them. What is
-    finished already is kept.
+    meta.json, or jsonl files with lists of numbers. STORE is then one store of all of them.
+    Resumes from finished shards.
     """
     start = time.monotonic()
     kind = kind or _find_kind(prefixes)
@@ -77,18 +79,18 @@ def convert(
     else:
         facts, lines = _convert_keyed(prefixes, store, kind, scheduler, options)
     if as_json:
-        click.echo(json.dumps({"stores": facts, "seconds": time.monotonic() - start}, indent=2))
+        echo_json({"stores": facts, "seconds": time.monotonic() - start})
         return
     click.echo("\n".join(lines))
 
 
 def _find_kind(sources: Sequence[str]) -> str:
-    """Return what files are, by their names."""
+    """Return the format of files by their names."""
     first = sources[0]
     if os.path.exists(f"{first}.idx"):
         return "corpus"
     if os.path.isdir(first):
-        from zindex.formats.keyed.detect import detect_format
+        from zindex.formats.keyed.shards import detect_format
 
         try:
             return detect_format(first)
@@ -101,7 +103,7 @@ def _find_kind(sources: Sequence[str]) -> str:
 
 
 def _refuse(options: dict[str, Any], names: dict[str, str], kind: str) -> None:
-    """Refuse options that mean nothing for the files."""
+    """Refuse options that do not apply to the files."""
     for name, option in names.items():
         if options[name] not in (None, False, (), "error"):
             raise ConfigError(
@@ -117,10 +119,10 @@ def _convert_corpora(
     keyed = {"chunk_nbytes": "--chunk-nbytes", "shard_nbytes": "--shard-nbytes"}
     keyed |= {"loose": "--loose", "dtypes": "--dtype", "on_damage": "--on-damage"}
     _refuse(options, keyed | {"restart": "--restart", "num_processes": "--processes"}, "corpus")
-    from zindex.building.convert import convert as run
+    from zindex.ingest.convert import convert as run
 
     stores = run(
-        prefixes[0] if len(prefixes) == 1 else prefixes,
+        one_or_all(prefixes),
         store,
         client=scheduler,
         link=options["link"],
@@ -142,10 +144,10 @@ def _convert_corpora(
 
 
 def _make_grid(codec: str, chunk_length: int | None, shard_length: int | None) -> Any:
-    """Return the grid that options ask for, or None where none of them was given."""
+    """Return the grid of the options, or None without any."""
     if codec == "none" and chunk_length is None and shard_length is None:
         return None
-    from zindex.building.convert import TOKEN_GRID
+    from zindex.ingest.convert import TOKEN_GRID
     from zindex.store.layout import ChunkGrid
 
     return ChunkGrid(
@@ -166,16 +168,16 @@ def _convert_keyed(
     corpus = {"link": "--link", "multimodal": "--multimodal"}
     corpus |= {"chunk_length": "--chunk-length", "shard_length": "--shard-length"}
     _refuse(options, corpus, kind)
-    from zindex.building.keyed.convert_keyed import check_format, convert_keyed
     from zindex.cli.records import parse_dtype
+    from zindex.ingest.keyed.convert_keyed import check_format, convert_keyed
     from zindex.store.layout import ChunkGrid
     from zindex.store.records import BYTE_GRID
 
     num_processes = options["num_processes"]
-    if kind == "jsonl" and scheduler is None and num_processes is None:
-        num_processes = len(os.sched_getaffinity(0))
+    if kind == "jsonl":
+        num_processes = choose_processes(scheduler, num_processes)
     store = convert_keyed(
-        sources[0] if len(sources) == 1 else sources,
+        one_or_all(sources),
         target,
         storage_type=check_format(kind, sources[0]),
         dtypes=dict(map(parse_dtype, options["dtypes"])),
@@ -196,7 +198,7 @@ def _convert_keyed(
 
 def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
     """Return facts of a store of keyed tokens, and a line."""
-    from zindex.building.keyed.export_keyed import stored_keys
+    from zindex.ingest.keyed.export_keyed import stored_keys
 
     has_keys = store.spec["num_records"] > 0
     keys = {key.name: key.field for key in stored_keys(store)} if has_keys else {}
@@ -217,46 +219,40 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
         f"{name} ({field.num_values:,} {field.dtype})" for name, field in keys.items()
     )
     count, num_files = fact["num_records"], fact["num_files"]
-    records = _count(count, "record", "records") if fact["has_records"] else "values"
-    files = _count(num_files, "file or folder", "files or folders")
-    left_out = _count(skipped, "damaged line", "damaged lines")
+    records = count_noun(count, "record", "records") if fact["has_records"] else "values"
+    files = count_noun(num_files, "file or folder", "files or folders")
+    left_out = count_noun(skipped, "damaged line", "damaged lines")
     return [fact], [
         f"{fact['store']}: {records} of {files}, {shown or 'no values'}"
         + (f"; left out: {left_out}" if skipped else "")
     ]
 
 
-def _count(number: int, one: str, many: str) -> str:
-    """Return a number and its noun."""
-    return f"{number:,} {one if number == 1 else many}"
-
-
 @click.command()
 @click.argument("store")
 @click.argument("prefix", metavar="TARGET")
-@click.option("--overwrite", is_flag=True, help="Replace what an earlier export wrote.")
-@click.option(
+@click.option("--overwrite", is_flag=True, help="Replace the files of an earlier export.")
+@choice(
     "--to",
+    _KINDS[1:],
     "storage_type",
-    type=click.Choice(_KINDS[1:]),
-    help="Of keyed tokens, what to write; what they were made of if left out.",
+    help="Keyed tokens: the format to write. [default: that of their source]",
 )
 def export(store: str, prefix: str, overwrite: bool, storage_type: str | None) -> None:
-    """Write a Zarr store back as the files that it was made of.
+    """Write a Zarr store back as its source files.
 
-    Of a corpus TARGET is the path of a .bin/.idx pair without its suffix, which is written byte for
-    byte. Of keyed tokens it is a folder, in which each file or folder that they came from is
-    written again.
+    For a corpus TARGET is the path of a .bin/.idx pair without its suffix, which is written byte
+    for byte. For keyed tokens it is a folder that receives every source file or folder.
     """
     if storage_type is not None or _is_keyed(store):
-        from zindex.building.keyed.convert_keyed import check_format
-        from zindex.building.keyed.export_keyed import export_keyed
+        from zindex.ingest.keyed.convert_keyed import check_format
+        from zindex.ingest.keyed.export_keyed import export_keyed
 
         wanted = None if storage_type is None else check_format(storage_type, store)
         paths = export_keyed(store, prefix, storage_type=wanted, overwrite=overwrite, progress=True)
-        click.echo(f"{prefix}: {_count(len(paths), 'file or folder', 'files or folders')}")
+        click.echo(f"{prefix}: {count_noun(len(paths), 'file or folder', 'files or folders')}")
         return
-    from zindex.building.export import export as run
+    from zindex.ingest.export import export as run
 
     run(store, prefix, overwrite=overwrite)
     nbytes = sum(os.path.getsize(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
@@ -264,7 +260,7 @@ def export(store: str, prefix: str, overwrite: bool, storage_type: str | None) -
 
 
 def _is_keyed(store: str) -> bool:
-    """Return whether a place holds a store of records; what is wrong with it is said later."""
+    """Return whether a path holds a store of records; the export reports other problems."""
     from zindex.store.open import open_store
     from zindex.store.records import KIND
 

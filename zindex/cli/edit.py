@@ -1,4 +1,4 @@
-"""The command ``zindex edit``: change a run while it runs, or look at how it was changed."""
+"""``zindex edit``: change a run from a position on, or list its edits."""
 
 import json
 import os
@@ -6,37 +6,25 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import json_option, scheduler_option
+from zindex.cli.options import choice, json_option, repeatable, scheduler_option
 from zindex.errors import ConfigError
 
 
 @click.command()
 @click.argument("run_file", metavar="RUN.yaml")
 @click.option("--at", type=int, metavar="N", help="Position of the edit: samples consumed by then.")
-@click.option(
+@repeatable(
     "--reweight",
-    multiple=True,
     metavar="PATH=WEIGHT",
-    help="Another weight for a dataset, beside those that stay; repeatable.",
+    help="New weight of a dataset; the other weights stay; repeatable.",
 )
-@click.option(
-    "--add",
-    multiple=True,
-    metavar="PATH=WEIGHT",
-    help="A dataset that the run does not draw from; repeatable.",
-)
-@click.option("--drop", multiple=True, metavar="PATH", help="Draw from it no more; repeatable.")
+@repeatable("--add", metavar="PATH=WEIGHT", help="A new dataset; repeatable.")
+@repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
 @click.option("--skip", metavar="START:STOP", help="Positions to leave out.")
-@click.option("--sequence-length", type=int, help="Tokens per sample from there on.")
-@click.option("--num-samples", type=int, help="Samples of the whole run, consumed ones too.")
-@click.option(
-    "--split",
-    type=click.Choice(["train", "valid", "test"]),
-    default="train",
-    show_default=True,
-    help="What to edit.",
-)
-@click.option("--verify", is_flag=True, help="Walk the whole run, and prove its edits.")
+@click.option("--sequence-length", type=int, help="Tokens per sample from that position on.")
+@click.option("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
+@choice("--split", ["train", "valid", "test"], default="train", help="Split to edit.")
+@click.option("--verify", is_flag=True, help="Walk the whole run and prove its edits.")
 @scheduler_option
 @json_option
 def edit(
@@ -55,14 +43,14 @@ def edit(
 ) -> None:
     """Change a run from a position on, or show its edits.
 
-    RUN.yaml stays as it is: the edit goes to the run's journal, in its index folder, and whoever
-    opens the run afterwards gets it. Without a change the edits so far are shown.
+    RUN.yaml does not change: the edit is appended to the run's journal in its index folder, and
+    applies to every process that opens the run afterwards. Without a change, lists the edits.
     """
-    from zindex.building.edits.edit import edit as run
-    from zindex.building.edits.journal import open_journal
-    from zindex.building.edits.verify_journal import verify_journal
     from zindex.config import load_config
-    from zindex.report.journal_table import entry_json, entry_lines, journal_lines
+    from zindex.inspection.tables.journal_table import entry_json, entry_lines, journal_lines
+    from zindex.maintenance.edits.edit import edit as run
+    from zindex.maintenance.edits.journal import open_journal
+    from zindex.maintenance.edits.verify_journal import verify_journal
 
     config = load_config(run_file)
     folder = os.path.dirname(run_file)

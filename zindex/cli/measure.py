@@ -1,12 +1,13 @@
-"""The command ``zindex bench``: what to expect of this machine and of the place of the indices."""
+"""``zindex bench``: measure this machine and the disk of the indices, and forecast builds."""
 
 import json
 from pathlib import Path
 
 import click
 
+from zindex.cli.options import parse_lengths
 from zindex.errors import ConfigError
-from zindex.plan.number import parse_number
+from zindex.plan.settings import parse_number
 
 
 @click.command()
@@ -16,13 +17,20 @@ from zindex.plan.number import parse_number
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="How long to measure, about; kernels are compiled before.",
+    help="Approximate time to measure, without the compilation of kernels.",
 )
 @click.option(
-    "--tokens", default="5T", show_default=True, help="Of the build to forecast: 300B, 1.5T, 2e12."
+    "--tokens",
+    default="5T",
+    show_default=True,
+    help="Tokens to forecast for: 300B, 1.5T, 2e12.",
 )
 @click.option(
-    "--datasets", type=click.IntRange(1), default=1000, show_default=True, help="Its datasets."
+    "--datasets",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Datasets of it.",
 )
 @click.option(
     "--document-length",
@@ -36,15 +44,15 @@ from zindex.plan.number import parse_number
     default="1,10,100",
     show_default=True,
     metavar="N,N",
-    help="Nodes like this one to forecast for.",
+    help="Numbers of nodes like this one to forecast for.",
 )
 @click.option(
     "--run",
     "run_file",
     metavar="RUN.yaml",
-    help="Take tokens, datasets and documents from this run, and read its batches if it is built.",
+    help="Take tokens, datasets and documents from this run; read its batches if it is built.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the figures there too; - prints.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the figures; - prints them.")
 def bench(
     folder: str,
     seconds: float,
@@ -57,11 +65,11 @@ def bench(
 ) -> None:
     """Measure this machine, and forecast builds.
 
-    FOLDER is where the indices will lie, a path or the URL of an object store. What is written
-    there is removed again. Loaders are measured too.
+    FOLDER is the planned folder of the indices: a path, or the URL of an object store. Temporary
+    files in it are removed. Loading is measured too.
     """
-    from zindex.measuring.bench import measure
-    from zindex.report.bench_table import bench_lines
+    from zindex.inspection.bench.bench import measure
+    from zindex.inspection.tables.bench_table import bench_lines
 
     num_tokens = parse_number(tokens, "tokens", "--tokens")
     result = measure(
@@ -70,7 +78,7 @@ def bench(
         num_tokens=num_tokens,
         num_datasets=datasets,
         document_length=document_length,
-        nodes=_parse_nodes(nodes),
+        nodes=parse_lengths(nodes, "--nodes", "1,10,100"),
         run=run_file,
     )
     text = json.dumps(result.to_json(), indent=2)
@@ -85,11 +93,3 @@ def bench(
             raise ConfigError(
                 f"--json must be a file to write, got {json_file}: {error}"
             ) from error
-
-
-def _parse_nodes(text: str) -> list[int]:
-    """Return the numbers of ``N,N``."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--nodes must be numbers such as 1,10,100, got {text}")
-    return [int(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The commands ``zindex merge`` and ``zindex count``: many corpora to one, and what they hold."""
+"""``zindex merge`` and ``zindex count``: many corpora to one, and their sizes."""
 
 import json
 import time
@@ -7,23 +7,23 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import json_option, scheduler_option
+from zindex.cli.options import choice, count_noun, echo_json, json_option, scheduler_option
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
-@click.option(
+@choice(
     "--to",
-    type=click.Choice(["bin", "zarr"]),
-    help="Write a .bin/.idx pair or a Zarr store; what all the sources are if left out.",
+    ["bin", "zarr"],
+    help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources]",
 )
 @click.option(
     "--multimodal/--no-multimodal",
     default=None,
-    help="Demand a mode for every sequence, or leave modes out; kept if left out.",
+    help="Require a mode for every sequence, or drop modes. [default: keep them]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a pair that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing pair.")
 @click.option(
     "--restart",
     is_flag=True,
@@ -44,10 +44,10 @@ def merge(
     """Write several corpora as one.
 
     SOURCE is the path of a .bin/.idx pair without its suffix, a quoted glob of such paths, a Zarr
-    token store, or a folder of pairs or stores, which are taken by name. TARGET is the path of the
-    new pair without suffix, or of the new store. What is written already is kept.
+    token store, or a folder of pairs or stores, in the order of their names. TARGET is the path of
+    the new pair without suffix, or of the new store. Resumes from finished shards.
     """
-    from zindex.building.merge import merge as run
+    from zindex.ingest.merge import merge as run
 
     start = time.monotonic()
     merged = run(
@@ -61,31 +61,30 @@ def merge(
         progress=True,
     )
     if as_json:
-        click.echo(json.dumps(asdict(merged) | {"seconds": time.monotonic() - start}, indent=2))
+        echo_json(asdict(merged) | {"seconds": time.monotonic() - start})
         return
     click.echo(
         f"{merged.path}: {merged.num_documents:,} documents, {merged.num_sequences:,} sequences, "
-        f"{merged.num_tokens:,} tokens of {merged.num_sources:,} "
-        f"{'corpus' if merged.num_sources == 1 else 'corpora'}"
+        f"{merged.num_tokens:,} tokens of {count_noun(merged.num_sources, 'corpus', 'corpora')}"
     )
 
 
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
 @click.option(
-    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write them to a file."
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the counts to a file."
 )
 @scheduler_option
 def count(prefixes: tuple[str, ...], output: str | None, scheduler: str | None) -> None:
-    """Count sequences and documents, as Megatron wants them.
+    """Count sequences and documents in Megatron's format.
 
     PREFIX is the path or URL of a .bin/.idx pair without its suffix, or of a Zarr token store, as
-    the training job is given it; a quoted glob of pairs, or a folder of pairs or stores. The JSON
-    object has for each the numbers of its sequences and of the entries of its document indices,
-    which are one more than its documents.
+    the training job names it; a quoted glob of pairs, or a folder of pairs or stores. The JSON
+    object has for each PREFIX the number of sequences and the number of entries of its document
+    index, which is the number of documents plus one.
     """
-    from zindex.building.count import count_sequences
-    from zindex.store.local import local_path, write_once
+    from zindex.ingest.count import count_sequences
+    from zindex.io.local import local_path, write_once
 
     counts = count_sequences(prefixes, client=scheduler)
     text = json.dumps(counts, indent=2)
@@ -96,6 +95,5 @@ def count(prefixes: tuple[str, ...], output: str | None, scheduler: str | None) 
     write_once(path, [f"{text}\n".encode()], replace=True)
     num_sequences = sum(sequences for sequences, _ in counts.values())
     click.echo(
-        f"{path}: {num_sequences:,} sequences of {len(counts):,} "
-        f"{'corpus' if len(counts) == 1 else 'corpora'}"
+        f"{path}: {num_sequences:,} sequences of {count_noun(len(counts), 'corpus', 'corpora')}"
     )

@@ -1,39 +1,38 @@
-"""The command ``zindex import``: tar and jsonl files to a store in which any record is found."""
+"""``zindex import``: tar and jsonl files to a Zarr store with random access."""
 
-import json
-import os
 import time
 
 import click
 
-from zindex.cli.options import json_option, record_store_options
+from zindex.cli.options import (
+    choice,
+    choose_processes,
+    count_noun,
+    damage_option,
+    echo_json,
+    json_option,
+    one_or_all,
+    record_store_options,
+    repeatable,
+)
 from zindex.errors import ConfigError
 
 
 @click.command("import")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
-@click.option("--kind", type=click.Choice(["jsonl", "tar"]), help="What the files are.")
-@click.option("--field", "fields", multiple=True, metavar="NAME", help="Keep it; repeatable.")
-@click.option(
+@choice("--kind", ["jsonl", "tar"], help="Format. [default: from names]")
+@repeatable("--field", "fields", metavar="NAME", help="A field to keep; repeatable.")
+@repeatable(
     "--dtype",
     "dtypes",
-    multiple=True,
     metavar="NAME=DTYPE",
     help="A field of flat lists of numbers, and their dtype; repeatable.",
 )
-@click.option(
-    "--meta", multiple=True, metavar="NAME", help="Join it from the .meta.jsonl; repeatable."
-)
-@click.option("--include-dirs", metavar="DIR,...", help="Folders of tar files to read besides.")
+@repeatable("--meta", metavar="NAME", help="A field of .meta.jsonl to join; repeatable.")
+@click.option("--include-dirs", metavar="DIR,...", help="Further folders of tar files to read.")
 @click.option("--part-nbytes", type=int, help="Bytes of a file that one task reads.")
-@click.option(
-    "--on-damage",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="Whether damaged records stop the import, or are left out and counted.",
-)
+@damage_option("damaged records", "the import")
 @click.option(
     "--restart",
     is_flag=True,
@@ -59,20 +58,18 @@ def import_command(
     num_processes: int | None,
     as_json: bool,
 ) -> None:
-    """Import tar or jsonl files into Zarr, once.
+    """Import tar or jsonl files for random access.
 
-    SOURCE is a file, a folder or a brace pattern, here or in an object store. TARGET is the store,
-    from which any record is read at once. What is finished already is kept.
+    SOURCE is a file, a folder or a brace pattern, on a file system or in an object store. TARGET is
+    the store. Resumes from finished shards.
     """
-    from zindex.building.records.import_records import import_records
+    from zindex.ingest.records.import_records import import_records
     from zindex.store.layout import ChunkGrid
     from zindex.store.records import KEY
 
-    if scheduler is None and num_processes is None:
-        num_processes = len(os.sched_getaffinity(0))
     start = time.monotonic()
     store = import_records(
-        sources[0] if len(sources) == 1 else sources,
+        one_or_all(sources),
         target,
         kind="tar" if kind == "tar" else "jsonl" if kind == "jsonl" else None,
         fields=fields or None,
@@ -84,7 +81,7 @@ def import_command(
         restart=restart,
         grid=ChunkGrid(chunk_nbytes, shard_nbytes, "zstd" if codec == "zstd" else "none"),
         client=scheduler,
-        num_processes=num_processes,
+        num_processes=choose_processes(scheduler, num_processes),
         progress=True,
     )
     names = [field["name"] for field in store.spec["fields"] if field["name"] != KEY]
@@ -98,12 +95,12 @@ def import_command(
         "fields": names,
     }
     if as_json:
-        click.echo(json.dumps(facts | {"seconds": time.monotonic() - start}, indent=2))
+        echo_json(facts | {"seconds": time.monotonic() - start})
         return
-    skipped, num_files = facts["num_skipped"], facts["num_files"]
+    skipped = facts["num_skipped"]
     click.echo(
         f"{facts['store']}: {facts['num_records']:,} records of "
-        f"{num_files:,} {'file' if num_files == 1 else 'files'}, "
+        f"{count_noun(facts['num_files'], 'file', 'files')}, "
         f"{facts['nbytes']:,} bytes, fields {', '.join(names) or 'none'}"
         + (f"; {skipped:,} damaged records or files were left out" if skipped else "")
     )

@@ -1,15 +1,14 @@
-"""The command ``zindex lengths``: what the sources of a streaming dataset hold, with advice."""
+"""``zindex lengths``: samples, tokens and epochs of streamed sources, with advice."""
 
-import json
 from importlib.util import find_spec
 from typing import Any
 
 import click
 import yaml
 
-from zindex.cli.options import json_option, scheduler_option
+from zindex.cli.options import echo_json, json_option, parse_lengths, scheduler_option
 from zindex.errors import ConfigError
-from zindex.plan.number import parse_number
+from zindex.plan.settings import parse_number
 
 
 @click.command()
@@ -21,25 +20,25 @@ from zindex.plan.number import parse_number
     "variables",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What ${variables:NAME} stands for, written as in YAML.",
+    help="Value of ${variables:NAME}, written as in YAML.",
 )
 @click.option(
     "--allow-import",
     "imports",
     multiple=True,
     metavar="MODULE",
-    help="A module whose classes and functions the file may use, installed or in PYTHONPATH.",
+    help="A module whose classes and functions the file may name.",
 )
 @click.option(
     "--read",
     "read_samples",
     metavar="N",
-    help="Read only so many samples of each source, drawn at random, and estimate the rest.",
+    help="Read only N random samples of each source, and estimate the rest.",
 )
 @click.option(
     "--tokenizer",
     metavar="FILE",
-    help="A tokenizer.json by which texts count that are not tokenised in CONFIG.yaml.",
+    help="A tokenizer.json for texts that CONFIG.yaml does not tokenise.",
 )
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
@@ -59,9 +58,9 @@ from zindex.plan.number import parse_number
     "--processes",
     "num_processes",
     type=click.IntRange(1),
-    help="Of this machine; if left out one for little to read, else one for each core.",
+    help="Processes of this machine. [default: one per core, one for little data]",
 )
-@click.option("--figure", metavar="FILE", help="Draw it too: .svg, .png or .pdf.")
+@click.option("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
 @json_option
 def lengths(
     config: str,
@@ -81,14 +80,14 @@ def lengths(
 ) -> None:
     """Count the samples of streamed sources, with advice.
 
-    CONFIG.yaml describes a MergedDataset, or one dataset. Nothing is written but the figure.
+    CONFIG.yaml describes a MergedDataset, or one dataset. Writes nothing but the figure.
     """
     if find_spec("torch") is None:
         raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")
-    from zindex.report.length_report import report_lengths
+    from zindex.inspection.tables.length_report import report_lengths
     from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
     from zindex.streaming.lengths.sample_length import TextLength
-    from zindex.streaming.lengths.workload import choose_processes
+    from zindex.streaming.lengths.statistics import choose_processes
 
     dataset = instantiate_from_yaml(config, _parse_variables(variables), allow_imports=imports)
     num_read = _parse_count(read_samples, "--read")
@@ -104,11 +103,16 @@ def lengths(
         num_processes=num_processes,
         num_ranks=ranks,
         num_workers=max(1, workers),
-        sequence_lengths=_parse_lengths(sequence_lengths),
+        sequence_lengths=None
+        if sequence_lengths is None
+        else parse_lengths(sequence_lengths, "--sequence-lengths", "2048,4096"),
     )
     if figure is not None:
         report.draw(figure)
-    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
+    if as_json:
+        echo_json(report.to_json())
+    else:
+        click.echo(report.to_text())
 
 
 def _parse_variables(given: tuple[str, ...]) -> dict[str, Any]:
@@ -132,13 +136,3 @@ def _parse_count(text: str | None, option: str) -> int | None:
     if count != int(count):
         raise ConfigError(f"{option} must be a whole number, got {text}")
     return int(count)
-
-
-def _parse_lengths(text: str | None) -> list[int] | None:
-    """Return the numbers of ``N,N``."""
-    if text is None:
-        return None
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--sequence-lengths must be numbers such as 2048,4096, got {text}")
-    return [int(part) for part in parts]

@@ -1,14 +1,24 @@
-"""The command ``zindex tokenize``: texts and dialogues to token stores and corpora."""
+"""``zindex tokenize``: texts and dialogues to token stores and corpora."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from zindex.cli.options import join_options, json_option, record_store_options
+from zindex.cli.options import (
+    choice,
+    choose_processes,
+    damage_option,
+    echo_json,
+    join_options,
+    json_option,
+    one_or_all,
+    parse_pairs,
+    record_store_options,
+    repeatable,
+)
 from zindex.errors import ConfigError
 
 # Options of corpora alone, and of records alone.
@@ -19,38 +29,34 @@ _RECORD_NAMES = (
 )
 
 _text_options = join_options(
-    click.option(
-        "--kind", type=click.Choice(["jsonl", "parquet", "text"]), help="What the files are."
-    ),
+    choice("--kind", ["jsonl", "parquet", "text"], help="Format of the files."),
     click.option(
         "--column",
         "columns",
         multiple=True,
         metavar="NAME=FIELD",
-        help="Where something is that is called otherwise, such as prompt=question; repeatable. "
-        "For pretrain the field with the text alone, such as content.",
+        help="The field with a value, such as prompt=question; repeatable. For pretrain just the "
+        "field with the text, such as content.",
     ),
-    click.option(
+    repeatable(
         "--role",
         "roles",
-        multiple=True,
         metavar="ROLE=NAME",
-        help="What the template calls a role of the data; repeatable.",
+        help="A role of the template and its name in the data; repeatable.",
     ),
     click.option(
         "--chat-template",
         metavar="NAME|FILE",
-        help="chatml, plain, one of the tokenizer's by name, or a file; without it the tokenizer's "
-        "own.",
+        help="chatml, plain, the name of a template of the tokenizer, or a file. [default: the "
+        "tokenizer's template]",
     ),
-    click.option(
+    repeatable(
         "--variable",
         "variables",
-        multiple=True,
         metavar="NAME=JSON",
-        help="What the template is given besides; repeatable.",
+        help="A further variable of the template; repeatable.",
     ),
-    click.option("--date", metavar="YYYY-MM-DD", help="What a template writes as today."),
+    click.option("--date", metavar="YYYY-MM-DD", help="The current date in the template."),
 )
 _token_options = join_options(
     click.option(
@@ -59,54 +65,50 @@ _token_options = join_options(
         default=("assistant",),
         show_default=True,
         metavar="ROLE",
-        help="A role whose messages are trained, other than the assistant's with their headers; "
+        help="A role whose messages are targets; headers are targets too, except the assistant's; "
         "repeatable.",
     ),
-    click.option(
+    choice(
         "--turns",
-        type=click.Choice(["all", "last"]),
+        ["all", "last"],
         default="all",
-        show_default=True,
-        help="Which of these messages are trained.",
+        help="Whether all of these messages are targets or only the last.",
     ),
-    click.option("--max-length", type=click.IntRange(1), help="Tokens to keep of each sequence."),
-    click.option(
+    click.option("--max-length", type=click.IntRange(1), help="Truncate sequences to this."),
+    choice(
         "--keep",
-        type=click.Choice(["start", "end"]),
+        ["start", "end"],
         default="start",
-        show_default=True,
-        help="Which end of a longer one.",
+        help="The end of a truncated sequence that is kept.",
     ),
     click.option(
         "--append-eod",
         metavar="auto|none|TOKEN",
-        help="Id or text of the token behind documents; auto, the default: the tokenizer's "
-        "eos_token. With --split-sentences the default is none.",
+        help="Token after each document, by id or text; auto is the tokenizer's eos_token. "
+        "[default: auto; none with --split-sentences]",
     ),
     click.option(
         "--prepend-bod",
         default="none",
         show_default=True,
         metavar="auto|none|TOKEN",
-        help="Of the token before documents; auto: the tokenizer's bos_token.",
+        help="Token before each document; auto is the tokenizer's bos_token.",
     ),
-    click.option(
+    choice(
         "--position-ids",
-        type=click.Choice(["doc_reset", "none"]),
+        ["doc_reset", "none"],
         default="doc_reset",
-        show_default=True,
-        help="Of sft: positions from 0 in each dialogue, or none.",
+        help="For sft: positions from 0 in each dialogue, or none.",
     ),
     click.option(
         "--token-dtype",
-        help="Of the ids; by default int32, for pretrain uint16 where the vocabulary fits.",
+        help="Dtype of the ids. [default: int32; for pretrain uint16 if the vocabulary fits]",
     ),
-    click.option(
+    choice(
         "--special-in-text",
-        type=click.Choice(["parse", "refuse"]),
+        ["parse", "refuse"],
         default="parse",
-        show_default=True,
-        help="Whether special tokens written in a text become such tokens, or are damage.",
+        help="Whether special tokens in a text become tokens or count as damage.",
     ),
 )
 _tokenizer_options = join_options(
@@ -119,48 +121,40 @@ _tokenizer_options = join_options(
     click.option(
         "--tokenizer-type",
         metavar="TYPE",
-        help="What it is, if its name does not tell: huggingface, sentencepiece, tiktoken, "
-        "wordpiece, bpe, byte-level, null, or Megatron's name of one.",
+        help="Type, if the name is ambiguous: huggingface, sentencepiece, tiktoken, wordpiece, "
+        "bpe, byte-level, null, or Megatron's name of one.",
     ),
-    click.option(
+    repeatable(
         "--tokenizer-option",
         "tokenizer_options",
-        multiple=True,
         metavar="NAME=JSON",
-        help="An argument of it, such as lower_case=false; repeatable.",
+        help="An argument of the tokenizer, such as lower_case=false; repeatable.",
     ),
 )
 _corpus_options = join_options(
-    click.option(
+    choice(
         "--to",
-        type=click.Choice(["zarr", "bin"]),
+        ["zarr", "bin"],
         default="zarr",
-        show_default=True,
-        help="Of pretrain: a token store, as of convert, or TARGET.bin and TARGET.idx.",
+        help="For pretrain: a Zarr token store, or TARGET.bin and TARGET.idx.",
     ),
     click.option(
         "--split-sentences",
         is_flag=True,
-        help="Of pretrain: each sentence becomes a sequence, as BERT and T5 need.",
+        help="For pretrain: each sentence becomes a sequence, as BERT and T5 need.",
     ),
     click.option(
-        "--language", default="en", show_default=True, help="Of the texts, for their sentences."
+        "--language", default="en", show_default=True, help="Language of the texts, for sentences."
     ),
-    click.option("--overwrite", is_flag=True, help="With --to bin: replace a pair that is there."),
+    click.option("--overwrite", is_flag=True, help="With --to bin: replace an existing pair."),
 )
 _work_options = join_options(
     click.option("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
-    click.option(
-        "--on-damage",
-        type=click.Choice(["error", "skip"]),
-        default="error",
-        show_default=True,
-        help="Whether what makes no record stops the work, or is left out and counted.",
-    ),
+    damage_option("damaged records", "the work"),
     click.option(
         "--restart",
         is_flag=True,
-        help="Remove what is unfinished at TARGET first; no other work may be running there.",
+        help="Remove unfinished work at TARGET first; no other process may be working there.",
     ),
     record_store_options,
 )
@@ -174,8 +168,8 @@ _work_options = join_options(
     "train_type",
     type=click.Choice(["seq", "sft", "dpo", "grpo", "pretrain"]),
     required=True,
-    help="What is trained: documents, dialogues, pairs or groups of answers; pretrain makes a "
-    "corpus that build takes.",
+    help="Kind of training data: documents, dialogues, pairs or groups of answers, or a corpus "
+    "for pre-training.",
 )
 @_tokenizer_options
 @_text_options
@@ -208,14 +202,14 @@ def tokenize_command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Tokenise texts or dialogues into a store, once.
+    """Tokenise texts or dialogues into a store.
 
-    SOURCE is a jsonl or Parquet file, a file of text that is one document, a folder or a brace
-    pattern, here or in an object store. TARGET is the store. What is finished already is kept.
+    SOURCE is a jsonl or Parquet file, a text file that is one document, a folder or a brace
+    pattern, on a file system or in an object store. TARGET is the store. Resumes from finished
+    shards.
     """
-    if scheduler is None and num_processes is None:
-        num_processes = len(os.sched_getaffinity(0))
-    source = sources[0] if len(sources) == 1 else sources
+    num_processes = choose_processes(scheduler, num_processes)
+    source = one_or_all(sources)
     given = _open_tokenizer(tokenizer, tokenizer_type, tokenizer_options)
     _check_given(context, train_type, to)
     common = {"client": scheduler, "num_processes": num_processes, "progress": True}
@@ -245,8 +239,8 @@ def tokenize_command(
         as_json,
         tokenizer=given,
         train_type=train_type,
-        columns=dict(_split(columns, "--column", "prompt=question")),
-        roles=dict(_split(roles, "--role", "gpt=assistant")),
+        columns=dict(parse_pairs(columns, "--column", "prompt=question")),
+        roles=dict(parse_pairs(roles, "--role", "gpt=assistant")),
         template_variables=_parse_json("--variable", "enable_thinking=false", variables),
         append_eod=_parse_token(append_eod or "auto"),
         token_dtype=token_dtype or "int32",
@@ -260,8 +254,8 @@ def tokenize_command(
 def _make_store(
     source: Any, target: str, as_json: bool, *, cut: tuple[int, int, str], **settings: Any
 ) -> None:
-    """Make a keyed store, and say what is in it."""
-    from zindex.building.keyed.tokenize import tokenize
+    """Write a keyed store and print its summary."""
+    from zindex.ingest.keyed.tokenize import tokenize
     from zindex.store.layout import ChunkGrid
 
     start = time.monotonic()
@@ -279,7 +273,7 @@ def _make_store(
         "num_values": {name: count for name, count in counts.items() if name != "__key__"},
     }
     if as_json:
-        click.echo(json.dumps(facts | {"seconds": time.monotonic() - start}, indent=2))
+        echo_json(facts | {"seconds": time.monotonic() - start})
         return
     skipped = facts["num_skipped"]
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())
@@ -291,11 +285,11 @@ def _make_store(
 
 
 def _make_corpus(source: Any, target: str, as_json: bool, *, codec: str, **settings: Any) -> None:
-    """Make a corpus for pre-training, and say what is in it."""
+    """Write a corpus for pre-training and print its summary."""
     from dataclasses import asdict
 
-    from zindex.building.convert import TOKEN_GRID
-    from zindex.building.corpora.tokenize_corpus import tokenize_corpus
+    from zindex.ingest.convert import TOKEN_GRID
+    from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus
     from zindex.store.layout import ChunkGrid
 
     start = time.monotonic()
@@ -304,8 +298,7 @@ def _make_corpus(source: Any, target: str, as_json: bool, *, codec: str, **setti
         grid = ChunkGrid(TOKEN_GRID.chunk_length, TOKEN_GRID.shard_length, "zstd")
     made = tokenize_corpus(source, target, grid=grid, **settings)
     if as_json:
-        facts = asdict(made) | {"seconds": time.monotonic() - start}
-        click.echo(json.dumps(facts, indent=2))
+        echo_json(asdict(made) | {"seconds": time.monotonic() - start})
         return
     click.echo(
         f"{made.place}: {made.num_tokens:,} tokens ({made.token_dtype}) in {made.num_documents:,} "
@@ -318,7 +311,7 @@ def _make_corpus(source: Any, target: str, as_json: bool, *, codec: str, **setti
 
 
 def _open_tokenizer(path: str | None, kind: str | None, options: Sequence[str]) -> Any:
-    """Return the tokenizer, or its path where that tells what it is."""
+    """Return the tokenizer, or its path where the path determines its type."""
     parsed = _parse_json("--tokenizer-option", "lower_case=false", options)
     if kind is None and not parsed:
         if path is None:
@@ -327,13 +320,13 @@ def _open_tokenizer(path: str | None, kind: str | None, options: Sequence[str]) 
                 "needs no file"
             )
         return path
-    from zindex.text.tokenizers.opening import open_text_tokenizer
+    from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 
     return open_text_tokenizer(path, kind, **parsed)
 
 
 def _check_given(context: click.Context, train_type: str, to: str) -> None:
-    """Refuse options that the kind of training does not take."""
+    """Refuse options that do not apply to the kind of training."""
     names = _RECORD_NAMES if train_type == "pretrain" else _CORPUS_NAMES
     if train_type == "pretrain" and to == "bin":
         names = (*names, "codec")
@@ -359,21 +352,10 @@ def _text_column(columns: Sequence[str]) -> str:
     return field if separator else name
 
 
-def _split(pairs: Sequence[str], option: str, example: str) -> list[tuple[str, str]]:
-    """Return the two sides of each ``NAME=VALUE``."""
-    found = []
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name or not value:
-            raise ConfigError(f"{option} must be like {example}, got {pair!r}")
-        found.append((name, value))
-    return found
-
-
 def _parse_json(option: str, example: str, pairs: Sequence[str]) -> dict[str, Any]:
     """Return the values of ``NAME=JSON``."""
     values = {}
-    for name, text in _split(pairs, option, example):
+    for name, text in parse_pairs(pairs, option, example):
         try:
             values[name] = json.loads(text)
         except ValueError as error:
@@ -385,7 +367,7 @@ def _parse_json(option: str, example: str, pairs: Sequence[str]) -> dict[str, An
 
 
 def _parse_token(text: str) -> bool | int | str:
-    """Return which token is meant: True for the tokenizer's own, False for none."""
+    """Return a token by id or text; True is the tokenizer's own, False none."""
     if text in ("auto", "none"):
         return text == "auto"
     return int(text) if text.isdecimal() else text

@@ -1,7 +1,7 @@
-"""A Dask cluster beside training: each node's idle processors build what its ranks will read.
+"""A Dask cluster on the nodes of a training job: idle processors build what the ranks will read.
 
-``with zindex.cluster.alongside(folder=...) as cluster:`` in every rank of a job starts a scheduler
-once and a worker per node, gives rank 0 a client, and ends everything with the job.
+``with zindex.cluster.alongside(folder=...) as cluster:`` in every rank of a job starts one
+scheduler and a worker per node, gives rank 0 a client, and ends all of them with the job.
 """
 
 from zindex.cluster.alongside import Cluster, alongside

@@ -1,31 +1,38 @@
-"""The context that every rank of a job enters: its nodes' processors build while it trains."""
+"""The context that every rank of a job enters: idle processors of its nodes build as it trains."""
 
 import logging
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from zindex.cluster.certificates import make_certificate
 from zindex.cluster.job import JobPlace, find_job
-from zindex.cluster.meeting import Meeting
-from zindex.cluster.network import LOOPBACK, own_address, warn_if_open
-from zindex.cluster.node_settings import NodeSettings
-from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads
-from zindex.cluster.scratch import open_scratch
-from zindex.cluster.starting import Node, check_node, connect, start_node
-from zindex.cluster.torch_store import publish_by_store, receive_by_store
+from zindex.cluster.network import LOOPBACK, own_address
+from zindex.cluster.rendezvous import Rendezvous, receive_by_store, send_by_store
+from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
+from zindex.cluster.settings import NodeSettings
+from zindex.cluster.starting import (
+    Node,
+    connect,
+    prepare_scheduler,
+    start_and_wait,
+    start_node,
+)
 from zindex.cluster.watchdog import Watchdog
 from zindex.errors import ConfigError
+from zindex.execution.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zindex.cluster.begun_build import BegunBuild
     from zindex.config import RunConfig
+    from zindex.indexing.background_build import BackgroundBuild
+    from zindex.indexing.run import ResultKey
+    from zindex.indexing.store_build import BuildResult
 
 logger = logging.getLogger("zindex.cluster")
 
@@ -33,38 +40,52 @@ _entered = count()
 
 
 class Cluster:
-    """A Dask cluster beside a job, as one of its ranks sees it; a context manager.
+    """A Dask cluster on the nodes of a job, seen from one of its ranks; a context manager.
 
-    Made by `alongside`.
+    Made by `alongside`, which has the parameters.
     """
 
-    def __init__(self, job: JobPlace, options: "Options") -> None:
+    def __init__(
+        self,
+        job: JobPlace,
+        settings: NodeSettings,
+        folder: str | os.PathLike[str] | None,
+        host: str | None,
+        encryption: str,
+        rendezvous: str | None,
+    ) -> None:
         #: This rank's place in the job.
         self.job = job
-        #: A ``distributed.Client`` on rank 0, its default one; None on the others.
+        #: A ``distributed.Client`` on rank 0, the default of its process; None on the others.
         self.client: Any = None
-        self._options = options
+        self._settings = settings
+        self._job_folder = folder
+        self._host = host
+        self._encryption = encryption
+        self._uses_store = settings.num_nodes > 1 and (
+            folder is None if rendezvous is None else rendezvous == "torch"
+        )
         self._stack = ExitStack()
-        self._meeting: Meeting | None = None
+        self._rendezvous: Rendezvous | None = None
         self._node: Node | None = None
 
     @property
     def address(self) -> str | None:
-        """The scheduler's address, once it is known to this node."""
-        facts = None if self._meeting is None else self._meeting.read()
+        """The scheduler's address, once this node knows it."""
+        facts = None if self._rendezvous is None else self._rendezvous.read()
         return None if facts is None else facts["address"]
 
     @property
     def folder(self) -> Path | None:
-        """Where address, certificate and logs lie; None on ranks that start nothing."""
-        return None if self._meeting is None else self._meeting.folder
+        """Directory of address, certificate and logs; None on ranks that start nothing."""
+        return None if self._rendezvous is None else self._rendezvous.folder
 
     def __enter__(self) -> "Cluster":
         with ExitStack() as stack:
             if self.job.rank == 0:
-                self._lead(stack)
+                self._start_scheduler(stack)
             elif self.job.is_first_of_node:
-                self._join(stack)
+                self._start_worker(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -77,53 +98,57 @@ class Cluster:
         self._stack.close()
         self.client = None
 
-    def _lead(self, stack: ExitStack) -> None:
+    def _start_scheduler(self, stack: ExitStack) -> None:
         """Start the scheduler and this node's worker, and connect."""
-        options, job = self._options, self.job
-        host = options.listen_host(job)
-        meeting = self._meeting = self._make_meeting(stack)
-        meeting.create()
-        stack.callback(meeting.stop)
-        if options.encryption == "tls":
-            make_certificate().write(meeting.folder)
-        warn_if_open(host, options.encryption)
-        settings = options.node_settings(job, str(meeting.folder))
-        settings.scheduler_host, settings.dashboard = host, options.dashboard
-        node = start_node(settings, stack)
-        facts = meeting.wait(options.start_timeout, check_node(node, meeting))
-        if options.by_store(job):
-            publish_by_store(job, meeting.pack(), options.start_timeout)
-        self.client = connect(meeting, options.start_timeout, stack)
+        settings, timeout = self._settings, self._settings.start_timeout
+        if self._host is not None:
+            host = self._host
+        else:
+            host = LOOPBACK if settings.num_nodes == 1 else own_address(self.job.master)
+        rendezvous = self._open_rendezvous(stack)
+        prepare_scheduler(rendezvous, settings, host, self._encryption)
+        stack.callback(rendezvous.stop)
+        facts = start_and_wait(rendezvous, settings, stack)
+        if self._uses_store:
+            send_by_store(self.job, rendezvous.pack(), timeout)
+        self.client = connect(rendezvous, timeout, stack)
         logger.info(
             "a Dask cluster for %d node%s is at %s; its logs are in %s",
-            options.count_nodes(job),
-            "" if options.count_nodes(job) == 1 else "s",
+            settings.num_nodes,
+            "" if settings.num_nodes == 1 else "s",
             facts["address"],
-            meeting.folder,
+            rendezvous.folder,
         )
-        stack.enter_context(Watchdog(self.client, options.count_nodes(job)))
+        stack.enter_context(Watchdog(self.client, settings.num_nodes))
 
-    def _join(self, stack: ExitStack) -> None:
-        """Start this node's worker, which finds the scheduler by itself."""
-        options = self._options
-        if options.by_store(self.job):
-            packed = receive_by_store(self.job, options.start_timeout)
-            settings = options.node_settings(self.job, None)
-            settings.packed = packed
+    def _start_worker(self, stack: ExitStack) -> None:
+        """Start this node's worker, which waits for the scheduler."""
+        if self._uses_store:
+            self._settings.packed = receive_by_store(self.job, self._settings.start_timeout)
         else:
-            self._meeting = self._make_meeting(stack)
-            settings = options.node_settings(self.job, str(self._meeting.folder))
-        self._node = start_node(settings, stack)
+            self._open_rendezvous(stack)
+        self._node = start_node(self._settings, stack)
+
+    def _open_rendezvous(self, stack: ExitStack) -> Rendezvous:
+        """Return the rendezvous of this cluster's processes, and have the node use it."""
+        if self._job_folder is not None:
+            rendezvous = Rendezvous.of_job(self._job_folder, self.job.job_id)
+        else:
+            assert self._settings.scratch is not None
+            rendezvous = Rendezvous(stack.enter_context(open_scratch(Path(self._settings.scratch))))
+        self._settings.rendezvous = str(rendezvous.folder)
+        self._rendezvous = rendezvous
+        return rendezvous
 
     def begin_build(
         self,
         config: "RunConfig | Mapping[str, Any] | str | os.PathLike[str]",
         *,
         progress: bool = False,
-    ) -> "BegunBuild":
-        """Begin to build a run behind rank 0, so that the job goes on with what comes first.
+    ) -> "BackgroundBuild[dict[ResultKey, BuildResult]]":
+        """Start to build a run in the background of rank 0, while the job sets up its model.
 
-        The permutations of blends whose sizes are known begin before any dataset is opened.
+        The permutations of blends whose sizes are known start before any dataset is opened.
 
         Parameters
         ----------
@@ -135,87 +160,24 @@ class Cluster:
         Returns
         -------
         building
-            To be waited for before datasets are opened on rank 0. On other ranks it is done at
-            once: their datasets wait for what rank 0 commits.
+            Rank 0 waits for it before it opens datasets. On other ranks it is done from the start:
+            their datasets wait for the commits of rank 0.
         """
-        # Ranks and nodes that only help need not load what builds.
-        from zindex.cluster.begun_build import BegunBuild
+        # Imported late: ranks that build nothing need not load the builders.
+        from zindex.indexing.background_build import BackgroundBuild
 
-        begun = BegunBuild()
+        timeline = Timeline()
+        run = None
         if self.client is not None:
-            begun.start(config, self.client, progress=progress)
-        return begun
+            from zindex.indexing.run import build
+
+            run = partial(build, config, self.client, progress=progress, timeline=timeline)
+        return BackgroundBuild(run, timeline=timeline)
 
     def wait_until_ended(self) -> None:
-        """Wait on other ranks than 0 until rank 0 has left the block; their workers work on."""
+        """Wait on other ranks than 0 until rank 0 has left the block; workers keep running."""
         if self._node is not None:
             self._node.wait()
-
-    def _make_meeting(self, stack: ExitStack) -> Meeting:
-        """Return where the processes of this cluster meet."""
-        options = self._options
-        if options.folder is not None:
-            return Meeting.of_job(options.folder, self.job.job_id)
-        return Meeting(stack.enter_context(open_scratch(Path(options.scratch))))
-
-
-@dataclass
-class Options:
-    """How a cluster is to be; see `alongside`."""
-
-    folder: str | os.PathLike[str] | None
-    threads: int | None
-    memory: int | str | float | None
-    nice: int
-    host: str | None
-    encryption: str
-    rendezvous: str | None
-    num_nodes: int | None
-    start_timeout: float
-    scratch: str
-    dashboard: int | None
-
-    def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("encryption", self.encryption, ("tls", "none")),
-            ("rendezvous", self.rendezvous, (None, "file", "torch")),
-        ):
-            if value not in choices:
-                raise ConfigError(f"{name} must be one of {choices}, got {value!r}")
-        if self.rendezvous == "file" and self.folder is None:
-            raise ConfigError(
-                "rendezvous='file' needs folder=, a directory that all nodes share, got None"
-            )
-
-    def count_nodes(self, job: JobPlace) -> int:
-        """Return the nodes that are expected."""
-        return self.num_nodes or job.num_nodes
-
-    def by_store(self, job: JobPlace) -> bool:
-        """Return whether nodes get the address by torch's store."""
-        if self.rendezvous is not None:
-            return self.rendezvous == "torch" and self.count_nodes(job) > 1
-        return self.folder is None and self.count_nodes(job) > 1
-
-    def listen_host(self, job: JobPlace) -> str:
-        """Return the address that the scheduler listens at."""
-        if self.host is not None:
-            return self.host
-        return LOOPBACK if self.count_nodes(job) == 1 else own_address(job.master)
-
-    def node_settings(self, job: JobPlace, meeting: str | None) -> NodeSettings:
-        """Return what this rank's node runs."""
-        return NodeSettings(
-            meeting,
-            name=f"{os.uname().nodename}-{job.rank}",
-            threads=choose_threads(self.threads, job.local_world_size),
-            memory=choose_memory(self.memory),
-            nice=self.nice,
-            scratch=self.scratch,
-            num_ranks=job.local_world_size,
-            patience=self.start_timeout,
-            num_nodes=self.count_nodes(job),
-        )
 
 
 def alongside(
@@ -233,39 +195,39 @@ def alongside(
     dashboard: int | None = None,
     job: JobPlace | None = None,
 ) -> Cluster:
-    """Return a Dask cluster beside this job, for every rank to enter: ``with alongside() as c:``.
+    """Return a Dask cluster on this job's nodes, for every rank: ``with alongside() as cluster:``.
 
     Rank 0 starts the scheduler, the first rank of each node the node's worker, and rank 0 gets a
-    client, which `zindex.build` and datasets then use by themselves. The other ranks start nothing
-    and import nothing of Dask. What ends is started again: a build goes on from its finished
-    shards. Everything ends when the block is left, and when a rank dies, however it dies.
+    client, which is the default of `zindex.build` and of datasets. The other ranks start nothing
+    and import nothing of Dask. A supervisor restarts processes that end, and a build resumes from
+    its finished shards. All processes end when the block is left, and when a rank dies in any way.
 
     Parameters
     ----------
     folder
-        Directory that all nodes share, where they find the address, the certificate (private to
-        the user) and the logs. None takes a temporary one on a single machine, and torch's store
-        across machines.
+        Directory that all nodes share, for the address, the certificate (private to the user) and
+        the logs. None takes a temporary one on a single machine, and torch's store across machines.
     threads
         Threads of each node's worker; None leaves two processors to each rank.
     memory
-        What each worker may take: bytes, a text such as ``"16GiB"``, a share of the machine's
-        memory, or None for a quarter. A worker that takes more is started anew.
+        Limit of each worker: bytes, a text such as ``"16GiB"``, a share of the machine's memory, or
+        None for a quarter. A worker above it is restarted.
     nice
-        How far workers stand back behind training: 0 to 19.
+        Niceness of the workers, so that training has priority: 0 to 19.
     host
-        Address that the scheduler listens at; None means loopback on a single machine, and
-        elsewhere the address under which this machine is known to the job.
+        Address at which the scheduler listens; None means loopback on a single machine, and
+        elsewhere the address at which this machine is known to the job.
     encryption
-        ``tls`` lets only processes of this run take part, by a certificate made for it. ``none``
-        lets everybody who reaches the scheduler run code: it warns where that is not loopback.
+        ``tls`` admits only processes of this run, which authenticate by a certificate made for it.
+        ``none`` lets everybody who reaches the scheduler run code, and logs a warning unless that
+        is on loopback.
     rendezvous
-        How nodes learn of the scheduler: ``file`` in ``folder``, ``torch`` by the store at
+        How nodes learn the scheduler's address: ``file`` in ``folder``, ``torch`` by the store at
         ``MASTER_ADDR``. None takes the folder if there is one.
     num_nodes
-        Nodes of the job, where the launcher does not say.
+        Nodes of the job, where the launcher does not set it.
     start_timeout
-        Seconds until a scheduler and one worker must be there. Nodes that come later are welcome.
+        Seconds that a scheduler and one worker have to start. Nodes may join later.
     scratch
         Directory of each machine for temporary files and compiled kernels; None means
         ``SLURM_TMPDIR`` or the system's.
@@ -273,40 +235,48 @@ def alongside(
         Port of Dask's dashboard on rank 0's machine, on loopback; 0 takes a free one, None serves
         none.
     job
-        This rank's place, its ``job_id`` the same on all ranks and of no other cluster; None finds
-        it from the launcher's variables.
+        This rank's place, with a ``job_id`` that all ranks share and no other cluster has; None
+        reads it from the launcher's variables.
 
     Returns
     -------
     cluster
-        To be entered; its ``client`` is there afterwards on rank 0.
+        A context manager; inside the block rank 0 has its ``client``.
 
     Raises
     ------
     ConfigError
-        If a setting makes no sense, the launcher's variables are not there or do not fit together,
-        or no scheduler or worker comes in time.
+        If a setting makes no sense, the launcher's variables are missing or inconsistent, or no
+        scheduler or worker starts in time.
 
     Examples
     --------
     >>> with alongside(threads=1) as cluster:  # doctest: +SKIP
     ...     zindex.build("run.yaml")
     """
-    options = Options(
-        folder,
-        threads,
-        memory,
-        nice,
-        host,
-        encryption,
-        rendezvous,
-        num_nodes,
-        start_timeout,
-        choose_scratch(scratch),
-        dashboard,
-    )
+    for name, value, choices in (
+        ("encryption", encryption, ("tls", "none")),
+        ("rendezvous", rendezvous, (None, "file", "torch")),
+    ):
+        if value not in choices:
+            raise ConfigError(f"{name} must be one of {choices}, got {value!r}")
+    if rendezvous == "file" and folder is None:
+        raise ConfigError(
+            "rendezvous='file' needs folder=, a directory that all nodes share, got None"
+        )
     if job is None:
         found = find_job()
-        # Ranks enter one cluster after the other in the same order.
+        # All ranks enter their clusters in the same order.
         job = replace(found, job_id=f"{found.job_id}-{next(_entered)}")
-    return Cluster(job, options)
+    settings = NodeSettings(
+        name=f"{os.uname().nodename}-{job.rank}",
+        threads=choose_threads(threads, job.local_world_size),
+        memory=choose_memory(memory),
+        nice=nice,
+        scratch=choose_scratch(scratch),
+        num_ranks=job.local_world_size,
+        start_timeout=start_timeout,
+        dashboard=dashboard,
+        num_nodes=num_nodes or job.num_nodes,
+    )
+    return Cluster(job, settings, folder, host, encryption, rendezvous)

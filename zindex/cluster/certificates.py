@@ -1,7 +1,7 @@
-"""Mutual TLS of one run: a certificate made for it, which every process of its cluster must show.
+"""Mutual TLS of one run: every process of its cluster authenticates by the run's certificate.
 
-There is one key for all roles, and it is its own authority: who has it belongs to the run. The
-files lie in a directory that only their owner may enter.
+The certificate is self-signed and shared by all roles. Its files are in a directory that only their
+owner may enter.
 """
 
 import datetime
@@ -14,7 +14,7 @@ from zindex.errors import ConfigError
 
 #: Names of the files of a certificate and its key.
 PAIR = _CERTIFICATE, _KEY = "cluster.crt", "cluster.key"
-# Clocks of nodes differ, and a run lasts months at most.
+# Clocks of nodes differ, and runs last months at most.
 _BEFORE, _AFTER = datetime.timedelta(days=1), datetime.timedelta(days=365)
 
 
@@ -45,7 +45,7 @@ def make_certificate() -> Certificate:
     Raises
     ------
     ConfigError
-        If the library that makes it is not installed.
+        If the package cryptography is not installed.
     """
     try:
         from cryptography import x509
@@ -86,7 +86,7 @@ def read_certificate(folder: Path) -> Certificate:
     Raises
     ------
     ConfigError
-        If it is not there, or others than its owner may read the key.
+        If it does not exist, or other users may read the key.
     """
     key = folder / _KEY
     try:
@@ -105,7 +105,7 @@ def read_certificate(folder: Path) -> Certificate:
 
 
 def make_security(folder: Path | None) -> Any:
-    """Return what ``distributed`` needs for mutual TLS by a directory's certificate, or None."""
+    """Return the ``Security`` of ``distributed`` for a directory's certificate; None for None."""
     if folder is None:
         return None
     from distributed.security import Security

@@ -1,9 +1,10 @@
-"""The place of a process in a job: what torchrun, MPI, Slurm or Kubernetes say of it."""
+"""Find rank and size of a job in the variables of torchrun, MPI, Slurm or Kubernetes."""
 
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zindex.errors import ConfigError
 
@@ -12,18 +13,18 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """One process among those of a job."""
+    """One process of a job."""
 
-    #: Who started the processes: torchrun, mpi, slurm, k8s, other, or none for a process alone.
+    #: What started the processes: torchrun, mpi, slurm, k8s, other, or none for a single process.
     launcher: str
-    #: Tells the jobs apart, and the starts of one job; the same on all ranks.
+    #: Identifies the job and its restart; the same on all ranks.
     job_id: str
     rank: int = 0
     world_size: int = 1
-    #: This process among those of its node, and how many those are.
+    #: Rank of this process in its node, and processes of the node.
     local_rank: int = 0
     local_world_size: int = 1
-    #: Where the ranks of a job find each other; None if the launcher does not say.
+    #: Host and port of the job's master; None if the launcher does not set them.
     master: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
@@ -44,12 +45,12 @@ class JobPlace:
 
     @property
     def is_first_of_node(self) -> bool:
-        """Whether this process is the one of its node that looks after the node's worker."""
+        """Whether this process starts the worker of its node."""
         return self.local_rank == 0
 
 
 def _number(environment: Environment, name: str) -> int:
-    """Return the whole number that a variable holds."""
+    """Return the value of a variable that must be a whole number."""
     value = environment.get(name)
     try:
         return int(value or "")
@@ -61,70 +62,42 @@ def _number(environment: Environment, name: str) -> int:
 
 
 def _master(environment: Environment) -> tuple[str, int] | None:
-    """Return where torch's store answers."""
+    """Return host and port of torch's store."""
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     return (host, int(port)) if host and port and port.isdigit() else None
 
 
-def _of_torchrun(environment: Environment) -> JobPlace:
+def _torchrun_id(environment: Environment) -> str:
+    # Every static rendezvous has the id "none"; concurrent ones differ by their address.
     master = _master(environment)
-    run = environment["TORCHELASTIC_RUN_ID"]
-    # Every static rendezvous is called "none"; its address tells those of one time apart.
     where = "" if master is None else f"-{master[0]}-{master[1]}"
     restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return JobPlace(
-        "torchrun",
-        f"torchrun-{run}{where}-{restart}",
-        _number(environment, "RANK"),
-        _number(environment, "WORLD_SIZE"),
-        _number(environment, "LOCAL_RANK"),
-        _number(environment, "LOCAL_WORLD_SIZE"),
-        master,
-    )
+    return f"{environment['TORCHELASTIC_RUN_ID']}{where}-{restart}"
 
 
-def _of_openmpi(environment: Environment) -> JobPlace:
-    job = environment.get("OMPI_MCA_ess_base_jobid") or environment.get("PMIX_NAMESPACE", "0")
-    return JobPlace(
-        "mpi",
-        f"mpi-{job}",
-        _number(environment, "OMPI_COMM_WORLD_RANK"),
-        _number(environment, "OMPI_COMM_WORLD_SIZE"),
-        _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK"),
-        _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        _master(environment),
-    )
+def _other_id(environment: Environment) -> str:
+    master = _master(environment)
+    return "0" if master is None else f"{master[0]}-{master[1]}"
 
 
-def _of_hydra(environment: Environment) -> JobPlace:
-    return JobPlace(
-        "mpi",
-        f"mpi-{environment.get('PMI_ID', '')}{environment.get('PMI_JOBID', '0')}",
-        _number(environment, "PMI_RANK"),
-        _number(environment, "PMI_SIZE"),
-        _number(environment, "MPI_LOCALRANKID"),
-        _number(environment, "MPI_LOCALNRANKS"),
-        _master(environment),
-    )
+def _openmpi_id(environment: Environment) -> str:
+    return environment.get("OMPI_MCA_ess_base_jobid") or environment.get("PMIX_NAMESPACE", "0")
 
 
-def _of_slurm(environment: Environment) -> JobPlace:
+def _slurm_id(environment: Environment) -> str:
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    return "-".join(environment.get(name, "0") for name in names)
+
+
+def _slurm_ranks(environment: Environment) -> tuple[int, int, int, int]:
     counts = expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
     node = _number(environment, "SLURM_NODEID")
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-    return JobPlace(
-        "slurm",
-        "-".join(["slurm", *(environment.get(name, "0") for name in names)]),
-        _number(environment, "SLURM_PROCID"),
-        sum(counts),
-        _number(environment, "SLURM_LOCALID"),
-        counts[node] if node < len(counts) else 0,
-        _master(environment),
-    )
+    rank, local_rank = (_number(environment, f"SLURM_{name}") for name in ("PROCID", "LOCALID"))
+    return rank, sum(counts), local_rank, counts[node] if node < len(counts) else 0
 
 
 def expand_counts(text: str) -> list[int]:
-    """Return the numbers of tasks per node that Slurm writes in short.
+    """Expand Slurm's short form of the numbers of tasks per node.
 
     Examples
     --------
@@ -143,39 +116,61 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-def _of_kubernetes(environment: Environment) -> JobPlace:
-    return JobPlace(
+class _Launcher(NamedTuple):
+    """How a launcher describes a job."""
+
+    name: str
+    #: Variables that it sets, and no other launcher.
+    signature: tuple[str, ...]
+    #: Returns the job's id without the name of the launcher.
+    job_id: Callable[[Environment], str]
+    #: Variables of rank, size, local rank and local size, the last two if there are any; or a
+    #: function that returns the numbers.
+    ranks: tuple[str, ...] | Callable[[Environment], tuple[int, ...]]
+
+    def read(self, environment: Environment) -> JobPlace:
+        """Return the place of the process that has these variables."""
+        if callable(self.ranks):
+            numbers = self.ranks(environment)
+        else:
+            numbers = tuple(_number(environment, name) for name in self.ranks)
+        job_id = f"{self.name}-{self.job_id(environment)}"
+        names = ("rank", "world_size", "local_rank", "local_world_size")
+        ranks = dict(zip(names, numbers, strict=False))
+        return JobPlace(self.name, job_id, master=_master(environment), **ranks)
+
+
+_TORCH_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OPENMPI_RANKS = tuple(
+    f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+)
+# The innermost launcher first. Slurm sets SLURM_PROCID and SLURM_NTASKS also in batch scripts,
+# where one process runs.
+_LAUNCHERS = (
+    _Launcher(
+        "torchrun", ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"), _torchrun_id, _TORCH_RANKS
+    ),
+    _Launcher("mpi", _OPENMPI_RANKS[:1], _openmpi_id, _OPENMPI_RANKS),
+    _Launcher(
+        "mpi",
+        ("PMI_RANK", "MPI_LOCALRANKID"),
+        lambda environment: environment.get("PMI_ID", "") + environment.get("PMI_JOBID", "0"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ),
+    _Launcher(
+        "slurm",
+        ("SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID"),
+        _slurm_id,
+        _slurm_ranks,
+    ),
+    _Launcher(
         "k8s",
-        f"k8s-{environment.get('ZINDEX_JOB_ID', '0')}",
-        _number(environment, "JOB_COMPLETION_INDEX"),
-        _number(environment, "ZINDEX_NUM_NODES"),
-        master=_master(environment),
-    )
-
-
-def _of_other(environment: Environment) -> JobPlace:
-    master = _master(environment)
-    where = "0" if master is None else f"{master[0]}-{master[1]}"
-    return JobPlace(
-        "other",
-        f"other-{where}",
-        _number(environment, "RANK"),
-        _number(environment, "WORLD_SIZE"),
-        _number(environment, "LOCAL_RANK"),
-        _number(environment, "LOCAL_WORLD_SIZE"),
-        master,
-    )
-
-
-#: Name -> the variables that tell of a launcher, and what reads them; the innermost comes first.
-#: Slurm sets SLURM_PROCID and SLURM_NTASKS in batch scripts too, where one process runs.
-_LAUNCHERS: dict[str, list[tuple[tuple[str, ...], Callable[[Environment], JobPlace]]]] = {
-    "torchrun": [(("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"), _of_torchrun)],
-    "mpi": [(("OMPI_COMM_WORLD_RANK",), _of_openmpi), (("PMI_RANK", "MPI_LOCALRANKID"), _of_hydra)],
-    "slurm": [(("SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID"), _of_slurm)],
-    "k8s": [(("JOB_COMPLETION_INDEX", "ZINDEX_NUM_NODES"), _of_kubernetes)],
-    "other": [(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), _of_other)],
-}
+        ("JOB_COMPLETION_INDEX", "ZINDEX_NUM_NODES"),
+        lambda environment: environment.get("ZINDEX_JOB_ID", "0"),
+        ("JOB_COMPLETION_INDEX", "ZINDEX_NUM_NODES"),
+    ),
+    _Launcher("other", _TORCH_RANKS, _other_id, _TORCH_RANKS),
+)
 _HINTS = {
     "torchrun": "run it as torchrun ... -m zindex build ...",
     "mpi": "run it under mpirun",
@@ -193,27 +188,27 @@ def find_job(environment: Environment | None = None, launcher: str | None = None
     environment
         Variables; None means those of this process.
     launcher
-        Who must have started the process: ``torchrun``, ``mpi``, ``slurm``, ``k8s`` or ``other``;
-        None takes the innermost that left its variables, and a process alone if there is none.
+        The launcher to expect: ``torchrun``, ``mpi``, ``slurm``, ``k8s`` or ``other``; None takes
+        the innermost whose variables are set, and a single process if there is none.
 
     Raises
     ------
     ConfigError
-        If the launcher's variables are not there, or do not fit together.
+        If the launcher's variables are missing or inconsistent.
     """
     found = os.environ if environment is None else environment
-    if launcher is not None and launcher not in _LAUNCHERS:
+    wanted = [item for item in _LAUNCHERS if launcher in (None, item.name)]
+    if not wanted:
         raise ConfigError(
-            f"a launcher must be one of {', '.join(_LAUNCHERS)}, got {launcher!r}; choose one"
+            f"a launcher must be one of {', '.join(_HINTS)}, got {launcher!r}; choose one"
         )
-    for name in _LAUNCHERS if launcher is None else (launcher,):
-        for variables, read in _LAUNCHERS[name]:
-            if all(found.get(variable) for variable in variables):
-                return read(found)
+    for item in wanted:
+        if all(found.get(variable) for variable in item.signature):
+            return item.read(found)
     if launcher is None:
         return JobPlace("none", f"alone-{os.getpid()}")
-    wanted = " or ".join(", ".join(variables) for variables, _ in _LAUNCHERS[launcher])
+    needed = " or ".join(", ".join(item.signature) for item in wanted)
     raise ConfigError(
-        f"a process that {launcher} started must have {wanted} in its environment, this one has "
+        f"a process that {launcher} started must have {needed} in its environment, this one has "
         f"not; {_HINTS[launcher]}"
     )

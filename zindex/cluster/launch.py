@@ -1,4 +1,4 @@
-"""The cluster that a build names: that of a launcher, of hosts by ssh, or one at an address."""
+"""Open the cluster that a build names: of a launcher, of hosts by ssh, or at an address."""
 
 import logging
 import os
@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from zindex.cluster.alongside import alongside
-from zindex.cluster.certificates import make_certificate
 from zindex.cluster.job import find_job
-from zindex.cluster.meeting import Meeting
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback, resolve
-from zindex.cluster.node_settings import NodeSettings
-from zindex.cluster.resources import choose_scratch
-from zindex.cluster.scratch import open_scratch
-from zindex.cluster.starting import check_node, connect, open_client, start_node
+from zindex.cluster.rendezvous import Rendezvous
+from zindex.cluster.resources import choose_scratch, open_scratch
+from zindex.cluster.settings import NodeSettings
+from zindex.cluster.starting import (
+    connect,
+    open_client,
+    prepare_scheduler,
+    start_and_wait,
+    start_node,
+)
 from zindex.errors import ConfigError
 
 logger = logging.getLogger("zindex.cluster")
@@ -39,7 +43,7 @@ def open_cluster(
     host: str | None = None,
     start_timeout: float = 120.0,
 ) -> Iterator[Any]:
-    """Give a client of the cluster that a name stands for; None in processes that only help.
+    """Yield a client of the named cluster; None in processes that only run a part of it.
 
     Parameters
     ----------
@@ -48,27 +52,27 @@ def open_cluster(
         started. ``ssh``: a scheduler here and a worker on each host. Otherwise the address of a
         scheduler.
     folder
-        Directory that all nodes share, where those of a launcher meet; for an address that begins
-        with ``tls://``, where its certificate lies.
+        Directory that all nodes of a launcher share, for their rendezvous; for an address that
+        begins with ``tls://``, the directory of its certificate.
     hosts
         For ``ssh``: ``host``, ``user@host`` or ``user@host:port``.
     ssh
-        The command that reaches hosts, with its options; None asks no questions.
+        The command that reaches hosts, with its options; None runs ssh without prompts.
     remote_python
-        The Python of the hosts, which has zindex.
+        The Python interpreter of the hosts, with zindex installed.
     worker
         Threads, memory, nice and scratch of each worker.
     host
-        The address of this machine that workers reach.
+        Address at which workers reach this machine.
     start_timeout
-        Seconds until a scheduler and one worker must be there.
+        Seconds that a scheduler and one worker have to start.
 
     Raises
     ------
     ConfigError
-        If the name is none of these, or no scheduler or worker comes in time.
+        If the name is none of these, or no scheduler or worker starts in time.
     """
-    worker = worker or NodeSettings(None, "worker")
+    worker = worker or NodeSettings(name="worker")
     if name in LAUNCHERS:
         with alongside(
             folder,
@@ -95,8 +99,8 @@ def open_cluster(
                 "its cluster was started with"
             )
         with ExitStack() as stack:
-            meeting = Meeting(folder or os.devnull)
-            yield open_client(meeting, stack, address=name, default=False, seconds=start_timeout)
+            rendezvous = Rendezvous(folder or os.devnull)
+            yield open_client(rendezvous, stack, address=name, default=False, seconds=start_timeout)
     else:
         raise ConfigError(
             f"a cluster must be torchrun, slurm, mpi, k8s, ssh or the address of a scheduler such "
@@ -113,15 +117,16 @@ def _by_ssh(
     host: str | None,
     start_timeout: float,
 ) -> Iterator[Any]:
-    """Start a scheduler here and a worker on each host; nothing of them outlives this process.
+    """Start a scheduler here and a worker on each host, all of which end with this process.
 
-    A host's node ends when its connection does, and gets address and certificate through it.
+    Each host's node receives the address and the certificate through its ssh connection, and ends
+    with that connection.
     """
     if not hosts:
         raise ConfigError("a cluster by ssh needs hosts, got none; name them, such as node1,node2")
     targets = [split_host(text) for text in hosts]
     if host is None:
-        # The first one that is not this machine; names that only ssh knows say nothing.
+        # The first one that is not this machine; names that only ssh knows do not resolve.
         addresses = []
         for target, _ in targets:
             with suppress(ConfigError):
@@ -135,32 +140,30 @@ def _by_ssh(
         host = address_towards(outside[0]) if outside else LOOPBACK
     with ExitStack() as stack:
         folder = stack.enter_context(open_scratch(Path(choose_scratch(None))))
-        meeting = Meeting(folder)
-        meeting.create()
-        make_certificate().write(folder)
+        rendezvous = Rendezvous(folder)
         leader = NodeSettings(
-            str(folder), "leader", threads=0, scheduler_host=host, num_nodes=len(hosts)
+            name="leader", threads=0, start_timeout=start_timeout, num_nodes=len(hosts)
         )
-        node = start_node(leader, stack)
-        meeting.wait(start_timeout, check_node(node, meeting))
-        packed = meeting.pack()
+        prepare_scheduler(rendezvous, leader, host)
+        start_and_wait(rendezvous, leader, stack)
+        packed = rendezvous.pack()
         for number, (target, port) in enumerate(targets):
             settings = replace(
                 worker,
-                meeting=None,
+                rendezvous=None,
                 name=f"{target.rpartition('@')[2]}-{number}",
                 packed=packed,
-                patience=start_timeout,
+                start_timeout=start_timeout,
                 num_nodes=len(hosts),
             )
             command = [*ssh, *(["-p", port] if port else []), target]
             start_node(settings, stack, [*command, f"{remote_python} -m zindex.cluster.node"])
         logger.info("a scheduler is at %s, for workers by ssh on %s", host, ", ".join(hosts))
-        yield connect(meeting, start_timeout, stack, default=False)
+        yield connect(rendezvous, start_timeout, stack, default=False)
 
 
 def split_host(text: str) -> tuple[str, str]:
-    """Return where ssh is to go, and the port, or nothing.
+    """Return the target for ssh, and the port or an empty string.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""A scheduler or a worker in a process of its own: ``python -m zindex.cluster.member ROLE``.
+"""The process of a scheduler or a worker: ``python -m zindex.cluster.member ROLE``.
 
-The supervisor of its node starts it, gives it its settings as one line of JSON, and ends it.
+The supervisor of its node starts it, sends it its settings as one line of JSON, and ends it.
 """
 
 import asyncio
@@ -14,35 +14,35 @@ from typing import Any
 
 import dask
 
-from zindex.building.executor import without_pages
 from zindex.cluster.certificates import make_security
-from zindex.cluster.meeting import Meeting
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback
+from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import dask_settings
+from zindex.execution.executor import without_pages
 
 _PR_SET_PDEATHSIG = 1
 _CONNECT_SECONDS = 15
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel end this process when the one that started it is gone."""
+    """Have the kernel kill this process when its parent dies."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 async def run_scheduler(settings: dict[str, Any]) -> None:
-    """Run a scheduler until it is told to end, and let others find it."""
+    """Publish and run a scheduler until it is closed."""
     from distributed import Scheduler
 
-    meeting = Meeting(settings["meeting"])
-    tls = meeting.tls_folder
+    rendezvous = Rendezvous(settings["rendezvous"])
+    tls = rendezvous.tls_folder
     dashboard = settings["dashboard"]
-    earlier = meeting.read()
+    earlier = rendezvous.read()
     port = 0 if earlier is None else int(earlier["address"].rpartition(":")[2])
     kind: Any = Scheduler if dashboard is not None else without_pages(Scheduler)
     scheduler = kind(
-        host=settings["host"],
+        host=settings["scheduler_host"],
         port=port,
         protocol="tcp://" if tls is None else "tls://",
         security=make_security(tls),
@@ -50,17 +50,17 @@ async def run_scheduler(settings: dict[str, Any]) -> None:
         dashboard_address=None if dashboard is None else f"{LOOPBACK}:{dashboard}",
     )
     async with scheduler:
-        meeting.publish({"address": scheduler.address, "num_nodes": settings["num_nodes"]})
+        rendezvous.publish({"address": scheduler.address, "num_nodes": settings["num_nodes"]})
         print(f"scheduler at {scheduler.address}", flush=True)
         await scheduler.finished()
 
 
 async def run_worker(settings: dict[str, Any]) -> None:
-    """Run a worker until the scheduler is gone or ends it."""
+    """Run a worker until the scheduler closes it or is lost."""
     from distributed import Worker
 
-    meeting = Meeting(settings["meeting"])
-    facts = meeting.wait(settings["patience"])
+    rendezvous = Rendezvous(settings["rendezvous"])
+    facts = rendezvous.wait(settings["start_timeout"])
     peer = facts["address"].partition("://")[2].rpartition(":")[0].strip("[]")
     worker = without_pages(Worker)(
         facts["address"],
@@ -69,8 +69,9 @@ async def run_worker(settings: dict[str, Any]) -> None:
         name=settings["name"],
         resources={"index": settings["threads"]},
         host=LOOPBACK if is_loopback(peer) else address_towards(peer),
-        security=make_security(meeting.tls_folder),
-        # The address may be of an earlier cluster that met here: it is read again after this time.
+        security=make_security(rendezvous.tls_folder),
+        # The address may be that of an earlier cluster: after this time the process restarts and
+        # reads it again.
         death_timeout=_CONNECT_SECONDS,
     )
     async with worker:
@@ -85,13 +86,13 @@ def main() -> None:
     os.nice(settings["nice"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
-    # The supervisor's signal ends the process at once: shards are on disk or not there.
+    # The supervisor's signal ends the process at once: shards are written whole or not at all.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         asyncio.run(role(settings))
     except Exception as error:
         traceback.print_exc()
-        # Dask says that it could not start; why comes first in its traceback, and last here.
+        # Dask raises that it could not start; the supervisor shows the last line, the root cause.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

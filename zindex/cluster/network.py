@@ -1,4 +1,4 @@
-"""Addresses under which the processes of a cluster reach each other."""
+"""Addresses at which the processes of a cluster reach each other."""
 
 import ipaddress
 import logging
@@ -37,17 +37,17 @@ def resolve(host: str) -> str:
 
 
 def warn_if_open(host: str, encryption: str) -> None:
-    """Say it, each time, where others than this run's processes can use a scheduler."""
+    """Log a warning if other users can reach a scheduler without a certificate."""
     if encryption == "none" and not is_loopback(resolve(host)):
         logger.warning(
-            "the cluster at %s is not encrypted: whoever reaches it can run code as this user; "
-            "leave encryption out to have TLS",
+            "the cluster at %s is not encrypted: everybody who reaches it can run code as this "
+            "user; leave encryption out to have TLS",
             host,
         )
 
 
 def address_towards(peer: str) -> str:
-    """Return this machine's address as a peer sees it; nothing is sent."""
+    """Return this machine's address on the route to a peer; no packet is sent."""
     address = resolve(peer)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -62,26 +62,24 @@ def address_towards(peer: str) -> str:
 
 
 def own_address(job_master: tuple[str, int] | None) -> str:
-    """Return the address under which other nodes reach this one.
+    """Return the address at which other nodes reach this one.
 
     Parameters
     ----------
     job_master
-        Where the ranks of the job find each other, if that is known.
+        Host and port of the job's master, if known.
 
     Notes
     -----
-    On the master's node the way to the master is a way to itself, so its own address comes back.
-    A machine's own name is the last resort: some resolve it to a loopback address.
+    On the master's node the route to the master is local and gives its own address. The machine's
+    name is the last resort: some machines resolve it to a loopback address.
     """
-    candidates = [] if job_master is None else [job_master[0]]
-    for host in candidates:
-        address = resolve(host)
-        return address_towards(address)
+    if job_master is not None:
+        return address_towards(job_master[0])
     address = resolve(socket.gethostname())
     if not is_loopback(address):
         return address
-    # Any address outside names the interface of the default route; nothing is sent.
+    # Any external address selects the interface of the default route; no packet is sent.
     try:
         return address_towards("192.0.2.1")
     except ConfigError:

@@ -1,24 +1,30 @@
-"""What of a machine a worker beside training may take."""
+"""Resources of a node for its worker: processors, memory and scratch directories."""
 
+import fcntl
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zindex.errors import ConfigError
 
-# Beside each training process run a loader's worker and the threads of the GPU's libraries.
+# Each training process has a loader worker and the threads of the GPU's libraries.
 _CPUS_PER_RANK = 2
 # Training pins memory and caches pages: a worker holds chunks, not corpora.
 _MEMORY_SHARE = 0.25
-# A worker that holds nothing takes 0.3 GB, and stands still near its limit.
+# An idle worker takes 0.3 GB, and pauses near its limit.
 _LEAST_MEMORY = 1 << 29
+# Names of scratch directories, and of the file in each that its owner locks.
+_PREFIX, _LOCK = "zindex-node-", "lock"
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def usable_cpus() -> set[int]:
     """Return the processors of the job on this machine.
 
-    Launchers bind each rank to some of them; the process that started the ranks has them all.
+    Launchers bind each rank to some of them; their own process has them all.
     """
     cpus = os.sched_getaffinity(0)
     try:
@@ -33,7 +39,7 @@ def choose_threads(threads: int | None, num_ranks: int) -> int:
     Parameters
     ----------
     threads
-        The number, or None for the processors that training leaves.
+        The number; None leaves two processors to each training process.
     num_ranks
         Training processes on this machine.
     """
@@ -56,7 +62,7 @@ def choose_memory(memory: int | str | float | None) -> int:
     Raises
     ------
     ConfigError
-        If it is none of that.
+        If it is none of these, or below 512 MiB.
     """
     share = _MEMORY_SHARE if memory is None else memory
     if isinstance(share, float) and 0 < share <= 1:
@@ -87,7 +93,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def machine_memory() -> int:
-    """Return the bytes of this machine's memory, or of the part that the job may use."""
+    """Return the bytes of this machine's memory, or the limit of the job's cgroup."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
@@ -107,3 +113,47 @@ def choose_scratch(scratch: str | os.PathLike[str] | None) -> str:
             f"scratch must be a directory of this machine that can be written, got {error}"
         ) from error
     return str(folder)
+
+
+@contextmanager
+def open_scratch(base: Path) -> Iterator[Path]:
+    """Yield a private directory; first remove those that killed nodes of this user left."""
+    _sweep(base)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    # The system releases the lock when this process ends in any way. Children do not inherit
+    # Python's files, so they do not hold it.
+    with (folder / f"{_LOCK}.new").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / f"{_LOCK}.new").rename(folder / _LOCK)  # it never exists unlocked
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(base: Path) -> None:
+    """Remove the directories of dead nodes: they may hold the key of their run."""
+    for folder in base.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid != os.geteuid():
+                continue
+            with (folder / _LOCK).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def numba_cache(base: Path) -> Path:
+    """Return a cache directory for compiled kernels that outlives the job.
+
+    Compiled code is executed, so a directory that another user can write to is replaced by a
+    temporary one.
+    """
+    folder = base / f"zindex-numba-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and folder.is_dir():
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="zindex-numba-", dir=base))

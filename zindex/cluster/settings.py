@@ -1,36 +1,73 @@
-"""How Dask is set up for builds: to notice what is lost within seconds, and to cost little."""
+"""Settings of a cluster's processes: what a node runs, and how Dask is configured for builds."""
 
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: Seconds without a sign of life after which a worker's tasks go to others.
+#: Seconds without a heartbeat after which a worker's tasks are rescheduled.
 WORKER_TTL = 15.0
+
+
+@dataclass
+class NodeSettings:
+    """What one node runs; its supervisor reads it as one line of JSON."""
+
+    #: Directory of the rendezvous; None where only its content is sent.
+    rendezvous: str | None = None
+    #: Name of the worker in the cluster; empty lets the node choose.
+    name: str = ""
+    #: Threads of the worker; None lets the node choose, 0 runs no worker there.
+    threads: int | None = None
+    #: Memory of the worker, as of `choose_memory`.
+    memory: int | str | float | None = None
+    nice: int = 10
+    #: Directory of the node for temporary files; None lets the node choose.
+    scratch: str | None = None
+    #: Training processes of the node.
+    num_ranks: int = 0
+    #: Seconds that a worker waits for a scheduler before it restarts, and rank 0 for both.
+    start_timeout: float = 60.0
+    #: Address at which the scheduler listens; None runs no scheduler here.
+    scheduler_host: str | None = None
+    #: Port of the dashboard, on loopback; None serves no page.
+    dashboard: int | None = None
+    #: Nodes that are expected.
+    num_nodes: int = 1
+    #: Whether this node ends when the pipe closes through which its settings arrived.
+    is_tied_to_pipe: bool = True
+    #: Content of a rendezvous that this node does not share.
+    packed: dict[str, Any] | None = field(default=None, repr=False)
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps(asdict(self))
 
 
 def dask_settings() -> dict[str, Any]:
     """Return Dask's settings for schedulers and workers of builds.
 
-    Each of these processes sets them before anything else of Dask: ``dask.config.set(...)``. What
-    encrypts a cluster is not here: it has the folder of a run in it. Clients connect by
-    `connect_client`.
+    Lost workers are noticed within seconds, and training loses little processor time. Each of these
+    processes sets them before anything else of Dask: ``dask.config.set(...)``. Encryption is not
+    here: it depends on the folder of a run. Clients connect by `connect_client`.
 
     Notes
     -----
-    A worker that hangs is looked for once in `WORKER_TTL`, so after at most twice this time its
-    tasks run elsewhere and what others were fetching from it is made again. With hundreds of
-    workers Dask takes ten of its heartbeats instead, which grow with their number.
+    Dask checks a hanging worker once in `WORKER_TTL`, so after at most twice this time its tasks
+    run elsewhere and the data that others were fetching from it are recomputed. With hundreds of
+    workers Dask allows ten of its heartbeats instead, whose interval grows with their number.
     """
     return {
         "distributed.scheduler.worker-ttl": f"{WORKER_TTL:g}s",
-        # A worker that is lost has its queue with it, which costs nothing: the tasks are small
+        # Losing a worker loses its queue too, which costs nothing: the tasks are small
         # descriptions. A worker that waits for the scheduler after each task costs time.
         "distributed.scheduler.worker-saturation": "inf",
-        # Preemption kills workers that are not at fault; a task that is, ends after six of them.
+        # Preemption kills workers that are not at fault; a task that is at fault fails after six.
         "distributed.scheduler.allowed-failures": 5,
-        # Workers come back: a task waits for them, and so does the scheduler.
+        # Workers restart: a task waits for them, and so does the scheduler.
         "distributed.scheduler.no-workers-timeout": None,
         "distributed.scheduler.idle-timeout": None,
         # Dask pauses between attempts to connect for up to the time that it has tried already, at
-        # most this one: a worker must not miss a scheduler that is started again.
+        # most this one: a worker must not miss a scheduler that restarts.
         "distributed.comm.timeouts.connect": "10s",
         # A machine that is gone closes no connection.
         "distributed.comm.timeouts.tcp": "15s",
@@ -38,13 +75,13 @@ def dask_settings() -> dict[str, Any]:
         "distributed.worker.profile.enabled": False,
         "distributed.diagnostics.nvml": False,
         "distributed.diagnostics.cudf": False,
-        # Where a dashboard is asked for, without a way from it to other machines.
+        # The pages of a dashboard, without the proxy to other machines.
         "distributed.scheduler.http.routes": [
             f"distributed.http.{name}"
             for name in ("scheduler.prometheus", "scheduler.info", "scheduler.json")
         ]
         + ["distributed.http.health", "distributed.http.statics"],
         "distributed.worker.http.routes": [],
-        # Warnings that a process answered late: beside a training run it does.
+        # Warnings that a process answered late, which is normal during training.
         "distributed.admin.tick.limit": "1h",
     }

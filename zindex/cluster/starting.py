@@ -1,58 +1,122 @@
-"""Starting and ending the process that looks after a node, and reaching its scheduler."""
+"""Start the process of a node, end it, and connect to its scheduler."""
 
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
-from zindex.building.patient_client import connect_client
-from zindex.cluster.certificates import make_security
-from zindex.cluster.meeting import Meeting
-from zindex.cluster.node_settings import NodeSettings
+from zindex.cluster.certificates import make_certificate, make_security
+from zindex.cluster.network import warn_if_open
+from zindex.cluster.rendezvous import POLL_SECONDS, Rendezvous
 from zindex.cluster.resources import usable_cpus
+from zindex.cluster.settings import NodeSettings
 from zindex.errors import ConfigError
+from zindex.execution.reconnecting_client import connect_client
+from zindex.io.backoff import Backoff, poll_until
 
-#: The command that runs a node; its settings come as one line of JSON.
+#: The command that runs a node; its settings are sent as one line of JSON.
 NODE_COMMAND = (sys.executable, "-m", "zindex.cluster.node")
 # Seconds that a node's processes have to end.
 _END_SECONDS = 15.0
 # Seconds that a scheduler has to answer.
 _ANSWER_SECONDS = 30.0
-_POLL_SECONDS = 0.1
 
 Node = subprocess.Popen[bytes]
 
 
 def start_node(
-    settings: NodeSettings, stack: ExitStack, command: Sequence[str] = NODE_COMMAND, **how: Any
+    settings: NodeSettings,
+    stack: ExitStack | None,
+    command: Sequence[str] = NODE_COMMAND,
+    log: Path | None = None,
 ) -> Node:
-    """Start the process that looks after a node; it ends with the stack, or with this process.
+    """Start the process of a node.
 
-    A local one is handed the processors of the whole job, where this rank is bound to some.
+    A local node gets the processors of the whole job, even if this rank is bound to some of them.
+
+    Parameters
+    ----------
+    settings
+        What the node runs.
+    stack
+        Ends the node, as does the end of this process; None starts a daemon.
+    command
+        The command to start; it reads the settings from standard input.
+    log
+        File for its output; None means the output of this process.
     """
     cpus = usable_cpus()
-    # An interrupt from the terminal is for this process, which then ends the node.
-    node = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **how)
+    settings.is_tied_to_pipe = stack is not None
+    with ExitStack() as opened:
+        output = None if log is None else opened.enter_context(log.open("ab"))
+        # An interrupt from the terminal is for this process, which then ends the node.
+        node = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        )
     with suppress(OSError):
         os.sched_setaffinity(node.pid, cpus)
-    stack.callback(_end_node, node)
-    send_settings(node, settings)
-    return node
-
-
-def send_settings(node: Node, settings: NodeSettings) -> None:
-    """Give a node its settings; the pipe stays open."""
+    if stack is not None:
+        stack.callback(_end_node, node)
     assert node.stdin is not None
     with suppress(BrokenPipeError):
         node.stdin.write(settings.to_json().encode() + b"\n")
         node.stdin.flush()
+        if stack is None:
+            node.stdin.close()
+    return node
+
+
+def start_and_wait(
+    rendezvous: Rendezvous, settings: NodeSettings, stack: ExitStack | None, log: Path | None = None
+) -> dict[str, Any]:
+    """Start a node as `start_node` does, and return the facts that the scheduler publishes.
+
+    Raises
+    ------
+    ConfigError
+        If the node ends, or no scheduler is published in time.
+    """
+    node = start_node(settings, stack, log=log)
+
+    def check() -> None:
+        if node.poll() is not None:
+            raise ConfigError(
+                f"the process that looks after this node's part of the cluster must run, it ended "
+                f"with {node.returncode}{rendezvous.last_log_line('scheduler')}; see standard error"
+            )
+
+    facts = rendezvous.wait(settings.start_timeout, check)
+    if stack is None:
+        node.returncode = 0  # a daemon: this process does not wait for its end
+    return facts
+
+
+def prepare_scheduler(
+    rendezvous: Rendezvous, settings: NodeSettings, host: str, encryption: str = "tls"
+) -> None:
+    """Clear a rendezvous for a new cluster, and have a node start the scheduler.
+
+    Parameters
+    ----------
+    rendezvous, settings
+        Where the processes of the cluster meet, and what the node runs.
+    host
+        Address at which the scheduler listens.
+    encryption
+        ``tls`` makes a certificate; ``none`` warns where other machines reach the scheduler.
+    """
+    rendezvous.create()
+    if encryption == "tls":
+        make_certificate().write(rendezvous.folder)
+    warn_if_open(host, encryption)
+    settings.rendezvous, settings.scheduler_host = str(rendezvous.folder.resolve()), host
 
 
 def _end_node(node: Node) -> None:
-    """Close the pipe that keeps a node alive, and see that it ends."""
+    """Close the pipe that keeps a node alive, and wait for its end."""
     assert node.stdin is not None
     with suppress(OSError):
         node.stdin.close()
@@ -63,48 +127,34 @@ def _end_node(node: Node) -> None:
         node.wait()
 
 
-def check_node(node: Node, meeting: Meeting) -> Callable[[], None]:
-    """Return what notices that a node's process ended before it did its work."""
-
-    def check() -> None:
-        if node.poll() is not None:
-            raise ConfigError(
-                f"the process that looks after this node's part of the cluster must run, it ended "
-                f"with {node.returncode}{meeting.last_words('scheduler')}; see standard error"
-            )
-
-    return check
-
-
-def connect(meeting: Meeting, seconds: float, stack: ExitStack, *, default: bool = True) -> Any:
-    """Return a client of a meeting's scheduler, once it has a worker.
+def connect(
+    rendezvous: Rendezvous, seconds: float, stack: ExitStack, *, default: bool = True
+) -> Any:
+    """Return a client of a rendezvous' scheduler, once that has a worker.
 
     Raises
     ------
     ConfigError
-        If none comes in time.
+        If no worker connects in time.
     """
-    client = open_client(meeting, stack, default=default)
-    deadline = time.monotonic() + seconds
-    while not client.nthreads():
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"a worker must have come to {client.scheduler.address} within {seconds:g} s, none "
-                f"has{meeting.last_words('worker')}; see the logs in {meeting.folder}"
-            )
-        time.sleep(_POLL_SECONDS)
+    client = open_client(rendezvous, stack, default=default)
+    if not poll_until(client.nthreads, Backoff(POLL_SECONDS, timeout=seconds)):
+        raise ConfigError(
+            f"a worker must have come to {client.scheduler.address} within {seconds:g} s, none "
+            f"has{rendezvous.last_log_line('worker')}; see the logs in {rendezvous.folder}"
+        )
     return client
 
 
 def open_client(
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     stack: ExitStack,
     *,
     default: bool = True,
     address: str | None = None,
     seconds: float = _ANSWER_SECONDS,
 ) -> Any:
-    """Return a client of the scheduler of a meeting, or of one at an address.
+    """Return a client of the scheduler of a rendezvous, or of one at an address.
 
     Raises
     ------
@@ -112,16 +162,16 @@ def open_client(
         If it does not answer.
     """
     if address is None:
-        facts = meeting.read()
+        facts = rendezvous.read()
         if facts is None:
             raise ConfigError(
-                f"{meeting.folder} must be the folder of a running cluster, none is there; start "
-                "one with zindex cluster up"
+                f"{rendezvous.folder} must be the folder of a running cluster, none is there; "
+                "start one with zindex cluster up"
             )
         address = facts["address"]
     client = connect_client(
         address,
-        security=make_security(meeting.tls_folder),
+        security=make_security(rendezvous.tls_folder),
         timeout=seconds,
         name="zindex",
         set_as_default=default,

@@ -1,4 +1,5 @@
 """Torch datasets under Megatron Core's names: replace ``megatron.core.datasets`` by this package.
 
-Modules, classes and arguments are called as there; what they read is built by ``zindex.building``.
+Modules, classes and arguments have Megatron's names. The indices are built by ``zindex.indexing``,
+and `zindex.samples` turns positions into tensors.
 """

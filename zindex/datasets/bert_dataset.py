@@ -9,9 +9,9 @@ from zindex.datasets.masked_dataset import (
     MISSING,
     MaskedWordPieceDataset,
     MaskedWordPieceDatasetConfig,
+    SentenceRules,
 )
-from zindex.datasets.masking.bert_batches import make_bert_batch
-from zindex.datasets.masking.mapping import SentenceRules
+from zindex.samples.masking.masked_batches import make_bert_batch
 
 __all__ = [
     "BERTMaskedWordPieceDataset",
@@ -20,7 +20,7 @@ __all__ = [
     "MaskedWordPieceDatasetConfig",
 ]
 
-# One token in front, and a separator behind each of two segments.
+# The first token, and a separator after each of two segments.
 _NUM_SPECIAL = 3
 
 
@@ -31,26 +31,25 @@ class BERTMaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
     Raises
     ------
     ConfigError
-        If a setting is missing, out of range, or excludes another, or the tokenizer has not what
-        samples need.
+        If a setting is missing, out of range, or excludes another, or the tokenizer lacks a
+        special token.
     """
 
+    #: Whether samples have two segments, which are swapped half of the time.
     classification_head: bool = MISSING
-    """Whether samples have two segments, of which half of the time the second comes first."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
         self._require("classification_head")
-        self._require_length("BERT", _NUM_SPECIAL)
-        self._require_tokens(("cls", "sep", "mask"), "BERT")
+        self._check_kind("BERT", _NUM_SPECIAL, ("cls", "sep", "mask"))
 
 
 class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
     """A split of a dataset as BERT's samples.
 
-    Of masked tokens 80 % become the mask, 10 % any token, and 10 % stay. Parameters, errors and
-    what draws are keyed by are those of ``MaskedWordPieceDataset``.
+    80 % of the masked tokens become the mask, 10 % a random token, and 10 % stay. Parameters,
+    errors and keys of draws are those of ``MaskedWordPieceDataset``.
     """
 
     config: BERTMaskedWordPieceDatasetConfig
@@ -63,7 +62,7 @@ class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
         return [*MaskedWordPieceDataset._key_config_attributes(), "classification_head"]
 
     def _sentence_rules(self) -> SentenceRules:
-        """Return how much a sample holds: two sentences at least if there are two segments."""
+        """Return the size of samples: at least two sentences if there are two segments."""
         head = bool(self.config.classification_head)
         return SentenceRules(self.config.sequence_length - _NUM_SPECIAL, 2 if head else 1)
 
@@ -73,18 +72,18 @@ class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
         Parameters
         ----------
         idx
-            Position of the sample, from the end if negative; None gives the first one with a loss
-            mask of zeros, to fill up a batch.
+            Position of the sample, from the end if negative; None is padding: the first sample with
+            a loss mask of zeros.
 
         Returns
         -------
         item
-            ``text``: the classification token, a segment, a separator, and perhaps a second segment
-            and its separator, with tokens masked; 0 in padding. ``types``: 0 in the first segment,
-            1 in the second, the pad id in padding. ``labels``: tokens before they were masked, -1
+            ``text``: the classification token, a segment, a separator, and with two segments the
+            second and its separator, with masked tokens; 0 in padding. ``types``: 0 in the first
+            segment, 1 in the second, the pad id in padding. ``labels``: tokens before masking, -1
             elsewhere (0 if that is the pad id). ``padding_mask``: 1, the pad id in padding.
             ``loss_mask``: 1 where there is a label, else 0. All int64, shape (sequence_length,).
-            ``is_random``: 1 if the segments changed places, else 0. ``truncated``: 1 if sentences
+            ``is_random``: 1 if the segments are swapped, else 0. ``truncated``: 1 if sentences
             were too long for the sample, else 0. Both int.
 
         Raises
@@ -97,7 +96,7 @@ class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
         return self._make_batch([idx])[0]
 
     def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
-        """Return what stands for a masked token: mostly the mask, else any token or None."""
+        """Return the replacement of a masked token: mostly the mask, else a random one or None."""
         if numpy_random_state.random_sample() < 0.8:
             return self.config.tokenizer.mask
         if numpy_random_state.random_sample() >= 0.5:

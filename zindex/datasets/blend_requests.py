@@ -1,6 +1,6 @@
-"""What a builder is asked for: members, samples and weights of each split, from sizes and config.
+"""Compute the members, samples and weights of each split from sizes and configuration.
 
-Pure arithmetic; nothing is opened here. Source: Megatron Core ``BlendedMegatronDatasetBuilder``.
+Pure arithmetic, without I/O. Source: Megatron Core ``BlendedMegatronDatasetBuilder``.
 """
 
 import math
@@ -14,25 +14,25 @@ from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatas
 from zindex.datasets.utils import Blend, Split
 from zindex.errors import ConfigError
 from zindex.plan.blend_plan import BlendPlan
-from zindex.plan.split import normalize
+from zindex.plan.split import Bookends, normalize
 
 _WHOLE = (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitRequest:
-    """One split: which datasets, how many samples of each, and how they become one."""
+    """The datasets of one split, their numbers of samples, and how they are combined."""
 
     split: Split
-    #: Part of each dataset that the split holds.
+    #: Fractions of each dataset at which the split starts and stops.
     bookends: tuple[float, float]
     #: Paths of the datasets; None for made-up data.
     paths: list[str | None]
     #: Samples wanted of each dataset; None for one epoch.
     num_samples: list[int | None]
-    #: ``"one"`` dataset, ``"many"`` side by side, or a ``"blend"``.
+    #: ``"one"`` dataset, ``"many"`` separate ones, or a ``"blend"``.
     kind: Literal["one", "many", "blend"] = "one"
-    #: Weights of a blend; None takes the datasets' lengths.
+    #: Weights of a blend; None for the datasets' lengths.
     weights: list[float] | None = None
     #: Samples of a blend, at most if there are no weights; None for all.
     size: int | None = None
@@ -44,7 +44,7 @@ def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> l
     Raises
     ------
     ConfigError
-        If there are not three, one is no number of samples, or weights come without a size.
+        If there are not three, one is not a number of samples, or weights have no size.
     """
     if len(sizes) != len(Split):
         raise ConfigError(
@@ -76,7 +76,7 @@ def _is_size(size: Any) -> bool:
 
 
 def _blend_of(split: Split, config: BlendedMegatronDatasetConfig) -> Blend | None:
-    """Return the blend that a split is drawn from, whether or not it has a share of it."""
+    """Return the blend of a split, even if the split has no share of it."""
     if config.mock:
         return None
     if config.blend is not None:
@@ -86,7 +86,7 @@ def _blend_of(split: Split, config: BlendedMegatronDatasetConfig) -> Blend | Non
 
 
 def _shorten(values: Sequence[Any]) -> str:
-    """Return a list for people: the first few of many."""
+    """Return the text of a list, abbreviated after a few values."""
     shown = ", ".join(map(repr, values[:3]))
     return f"[{shown}]" if len(values) <= 3 else f"[{shown}, ... {len(values)} in all]"
 
@@ -94,58 +94,41 @@ def _shorten(values: Sequence[Any]) -> str:
 def request_splits(
     sizes: Sequence[int | None], config: BlendedMegatronDatasetConfig
 ) -> list[SplitRequest | None]:
-    """Return what is asked of each split; None for a split without data.
+    """Return the request of each split; None for a split without data.
 
     Raises
     ------
     ConfigError
-        If a weight is no number >= 0, or all are 0.
+        If a weight is not a number >= 0, or all are 0.
     """
-    if config.mock or config.blend is not None:
-        matrix = config.split_matrix
-        assert matrix is not None
-        return [
-            None if bookends is None else _request_common(split, bookends, sizes, config)
-            for split, bookends in zip(Split, matrix, strict=True)
-        ]
-    assert config.blend_per_split is not None
-    return [
-        None if blend is None else _request_own(split, blend, sizes[split.value], config)
-        for split, blend in zip(Split, config.blend_per_split, strict=True)
-    ]
+    return [_request_split(split, size, config) for split, size in zip(Split, sizes, strict=True)]
 
 
-def _request_common(
-    split: Split,
-    bookends: tuple[float, float],
-    sizes: Sequence[int | None],
-    config: BlendedMegatronDatasetConfig,
-) -> SplitRequest:
-    """Return the request of a split that is cut from what all splits share."""
-    size = sizes[split.value]
-    if config.mock or config.blend is None:
+def _request_split(
+    split: Split, size: int | None, config: BlendedMegatronDatasetConfig
+) -> SplitRequest | None:
+    """Return the request of a split; None for a split without data."""
+    blend = _blend_of(split, config)
+    is_separate = config.blend is None and not config.mock
+    bookends: Bookends = _WHOLE
+    if not is_separate:
+        assert config.split_matrix is not None
+        bookends = config.split_matrix[split.value]
+    if bookends is None or (is_separate and blend is None):
+        return None
+    if blend is None:
         return SplitRequest(split, bookends, [None], [size])
-    paths, weights = config.blend
-    if len(paths) == 1 and weights is None:
+    paths, weights = blend
+    if len(paths) == 1 and (is_separate or weights is None):
         return SplitRequest(split, bookends, [*paths], [size])
-    return _request_blend(split, bookends, config.blend, size, config)
-
-
-def _request_own(
-    split: Split, blend: Blend, size: int | None, config: BlendedMegatronDatasetConfig
-) -> SplitRequest:
-    """Return the request of a split that has data of its own."""
-    paths = blend[0]
-    if len(paths) == 1:  # whatever its weight
-        return SplitRequest(split, _WHOLE, [*paths], [size])
-    if not (config.multiple_validation_sets and split is Split.valid):
-        return _request_blend(split, _WHOLE, blend, size, config)
+    if not (is_separate and config.multiple_validation_sets and split is Split.valid):
+        return _request_blend(split, bookends, blend, size, config)
     if config.full_validation and size is not None:
         raise ConfigError(
             f"size of valid must be None with full_validation, got {size}: each validation set is "
             "passed over whole; give None"
         )
-    return SplitRequest(split, _WHOLE, [*paths], [size] * len(paths), "many")
+    return SplitRequest(split, bookends, [*paths], [size] * len(paths), "many")
 
 
 def _request_blend(
@@ -173,7 +156,7 @@ def _request_blend(
         shares = [target / total for target in targets]
         # A share too small for a sample would be a weight of 0 here; ceil makes it one sample.
     if config.order == "scalable":
-        # Exactly so many are drawn of each, so that none can be drawn too often.
+        # The counts of the scalable order are exact.
         total = size
         counts = BlendPlan.weighted(shares, size, split=split.name, order="scalable").counts
         wanted = np.maximum(wanted, counts).tolist()
@@ -183,16 +166,16 @@ def _request_blend(
 def _get_size_per_split_per_dataset(
     normalized_weights: Sequence[float], target_size_per_split: Sequence[int], surplus: float = 0.0
 ) -> list[list[int]]:
-    """Return how many samples each split asks of each dataset, with Megatron's roundings.
+    """Return the samples of each dataset that each split requests, with Megatron's roundings.
 
     Parameters
     ----------
     normalized_weights
         One per dataset, together 1.
     target_size_per_split
-        Samples wanted of each split's blend.
+        Samples of each split's blend.
     surplus
-        Share of samples asked for beyond what a weight asks for.
+        Share of additional samples, beyond the weight.
 
     Returns
     -------
@@ -221,21 +204,21 @@ def _get_size_per_split_per_dataset(
 
 
 def positive_weights(weights: Sequence[float], names: Sequence[Any], where: str) -> list[int]:
-    """Return the places of the weights above 0.
+    """Return the indices of the weights above 0.
 
     Parameters
     ----------
     weights
         One per dataset.
     names
-        What to call the datasets.
+        Names of the datasets in messages.
     where
-        The blend, for messages.
+        Name of the blend in messages.
 
     Raises
     ------
     ConfigError
-        If a weight is negative or no number, or none is above 0.
+        If a weight is negative or not a number, or none is above 0.
     """
     values = np.asarray(weights, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))

@@ -1,6 +1,6 @@
 """Blends: samples of several datasets in one order, each dataset by its weight.
 
-The blend is computed by ``zindex.building``; here it is found, or had computed, and read.
+The index of a blend is built by ``zindex.indexing``, and read here.
 """
 
 import logging
@@ -15,16 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.building.blend_arrays import (
-    AnyArray,
-    BlendArrays,
-    compute_blend_arrays,
-    follow_blend_arrays,
-    open_blend_arrays,
-)
-from zindex.building.on_demand import Needed, needed_blend
-from zindex.datasets.batching.batch_texts import find_runs
-from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
@@ -32,11 +23,18 @@ from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.utils import Split, current_rank, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.megatron_cache import describe
+from zindex.indexing.blend_arrays import (
+    BlendArrays,
+    compute_blend_arrays,
+    follow_blend_arrays,
+    open_blend_arrays,
+)
+from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.plan.blend_plan import BlendPlan
-from zindex.store.follow import FollowedStore
-from zindex.store.identity import fingerprint
-from zindex.store.open import Store
-from zindex.store.reader import RowReader, Spans, read_many
+from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
+from zindex.store.commit import fingerprint
+from zindex.store.open import FollowedStore, Store
+from zindex.store.reader import LocalReader, RowReader, Spans, read_many
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +42,13 @@ logger = logging.getLogger(__name__)
 class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """Samples of several datasets in one order.
 
-    With ``order="megatron"`` the order equals Megatron Core's: each position draws from the
-    dataset that is furthest behind its weight, and the samples of one dataset come in that
-    dataset's own order. The scalable order draws exact counts, all of them shuffled together.
+    With ``order="megatron"`` the order equals Megatron Core's: each position draws from the dataset
+    with the largest deficit to its weight, and the samples of one dataset keep their order. The
+    scalable order draws exact counts, and shuffles all samples together.
 
-    With ``config.path_to_cache`` the index of the blend is a store there, found or built like a
-    GPT index; without, each process computes it in memory. With ``config.defer_npy_index_mmap``
-    all of this happens at the first sample.
+    With ``config.path_to_cache`` the index of the blend is a store in that directory, found or
+    built like a GPT index; otherwise each process computes it in memory. With
+    ``config.defer_npy_index_mmap`` this happens at the first sample.
 
     Parameters
     ----------
@@ -59,27 +57,27 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     weights
         One per dataset. A dataset of weight 0 is left out.
     size
-        Samples of the blend. None draws ``weights[i]`` samples of dataset i, whole numbers then.
+        Samples of the blend. None draws ``weights[i]`` samples of dataset i, a whole number.
     config
         The configuration.
 
     Attributes
     ----------
     datasets, split, size, config
-        As given; without datasets of weight 0.
+        As given, without datasets of weight 0.
     weights
-        Normalised if there is a size.
+        Normalised if a size is given.
     unique_identifiers
-        What Megatron identifies the blend by, in its order.
+        The identity of the blend in Megatron, in its order.
 
     Raises
     ------
     ConfigError
-        If datasets and weights do not fit together.
+        If datasets and weights do not match.
     PlanError
         If the blend draws more samples of a dataset than it has.
     NotReadyError
-        If another rank should have built the index and has not.
+        If another rank has not built the index in time.
     """
 
     def __init__(
@@ -143,7 +141,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 )
 
     def _leave_out(self, weights: Sequence[float]) -> list[Any]:
-        """Leave out datasets of weight 0, and return the weights of the others."""
+        """Drop datasets of weight 0, and return the weights of the others."""
         names = [self._path_of(i) for i in range(len(self.datasets))]
         kept = positive_weights(weights, names, f"the {self.split.name} blend")
         if len(kept) < len(names):
@@ -176,7 +174,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def unique_description_hash(self) -> str:
-        """The MD5 of the description: Megatron's cache key, not ours."""
+        """The MD5 of the description: Megatron's cache key, not that of zindex."""
         return self._description[1]
 
     @property
@@ -186,7 +184,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def dataset_sample_index(self) -> RowReader | AnyArray:
-        """Shape (samples,), int32 or int64: which of that dataset's samples stands there."""
+        """Shape (samples,), int32 or int64: the sample of that dataset at each position."""
         return self._open_arrays().dataset_sample_index
 
     @property
@@ -199,7 +197,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what decides which sample stands where, in any process."""
+        """The SHA-256, in hex, of all that decides the order of the samples, in any process."""
         members = [dataset.fingerprint for dataset in self.datasets]
         return fingerprint({"blend": self.plan.spec, "members": members})
 
@@ -209,13 +207,13 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Parameters
         ----------
         idx
-            Its position, from the end if negative; None gives the first sample of the first
-            position's dataset with a loss mask of zeros, to fill up a batch.
+            Its position, from the end if negative; None gives padding: the first sample of the
+            dataset at position 0, with a loss mask of zeros.
 
         Returns
         -------
         item
-            The dataset's own sample, and before it ``dataset_id``, its place in ``datasets``.
+            The sample of the dataset, preceded by ``dataset_id``, its place in ``datasets``.
 
         Raises
         ------
@@ -227,7 +225,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         dataset_id = arrays.dataset_index[position]
         sample = None if idx is None else int(arrays.dataset_sample_index[position])
         item: dict[str, Any] = self.datasets[dataset_id][sample]
-        # In front, and in place of what a member says of itself.
+        # First, and in place of the member's own.
         return {"dataset_id": dataset_id} | item | {"dataset_id": dataset_id}
 
     def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
@@ -242,49 +240,52 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         -------
         batch
             For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way is asked for them one by one.
+            A subclass that makes items in its own way makes them one by one.
         """
         if not len(positions):
             return batch_of_items(self, positions)
         numbers, is_padding = resolve_positions(positions, len(self), self._where)
         arrays = self._open_arrays()
-        spans = find_runs(numbers)
-        dataset_ids, samples = read_many(
-            [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]
+        dataset_ids, samples = _read_rows(
+            [arrays.dataset_index, arrays.dataset_sample_index], numbers
         )
         make = self._find_maker(dataset_ids)
         if make is None:
             return batch_of_items(self, positions)
-        places = np.where(is_padding, 0, samples.astype(np.int64))
+        samples = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
-        return make(self.datasets, which, places, is_padding, dataset_ids)
+        return make(self.datasets, which, samples, is_padding, dataset_ids)
 
     def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
-        """Return what makes items of these datasets together; None if one makes its own way."""
+        """Return what makes items of these datasets together; None if one makes its own items."""
         if type(self).__getitem__ is not BlendedDataset.__getitem__:
             return None
-        used = [self.datasets[i] for i in set(dataset_ids.tolist())]
-        if not all(getattr(item, "_is_plain", False) for item in used):
-            return None
-        first = used[0]
-        same = (item.config is first.config or item.config == first.config for item in used)
-        return first._make_together if all(same) else None
+        datasets: list[Any] = [self.datasets[i] for i in set(dataset_ids.tolist())]
+        first = datasets[0]
+        for item in datasets:
+            text = getattr(item, "_text", None)
+            if not (text.is_plain if text else getattr(item, "_is_plain", False)):
+                return None
+            if item.config is not first.config and item.config != first.config:
+                return None
+        maker: Callable[..., SampleBatch] = first._make_together
+        return maker
 
     @property
     def _where(self) -> str:
-        """The blend, for messages."""
+        """Name of the blend in messages."""
         return f"the {self.split.name} blend of {len(self.datasets)} datasets"
 
     @property
     def _is_stored(self) -> bool:
-        """Whether the index is a store; an empty one need not be."""
+        """Whether the index is a store; that of an empty blend is not."""
         return bool(self.config.path_to_cache) and len(self) > 0
 
     @property
-    def _needed(self) -> Needed:
-        """The store of the index, and how it is built."""
+    def _needed(self) -> BuildRequest:
+        """The build request of the index."""
         assert self.config.path_to_cache is not None
-        return needed_blend(self.plan, self.config.path_to_cache)
+        return request_build(self.plan, self.config.path_to_cache)
 
     def _open_arrays(self) -> BlendArrays:
         """Return the arrays of the blend, found, built or computed at first use."""
@@ -311,7 +312,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """Take the index, committed or followed while it is built."""
         arrays = self._arrays_of(store)
         if isinstance(store, FollowedStore):
-            self._arrays = arrays  # how much it draws of each dataset is checked in the end
+            self._arrays = arrays  # the counts are checked when the build ends
         else:
             self._take(arrays)
         self._store = store
@@ -323,7 +324,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return open_blend_arrays(store)
 
     def _take(self, arrays: BlendArrays) -> None:
-        """Take the arrays, if every dataset has as many samples as are drawn of it."""
+        """Set the arrays, if every dataset has as many samples as the blend draws of it."""
         lengths = np.array([len(dataset) for dataset in self.datasets], np.int64)
         short = np.flatnonzero(lengths < arrays.dataset_count)
         if short.size:
@@ -339,7 +340,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._arrays = arrays
 
     def _better_surplus(self, short: npt.NDArray[np.intp], arrays: BlendArrays) -> str:
-        """Return the surplus with which datasets would have been long enough, for the message."""
+        """Return the surplus that would make the datasets long enough, for the message."""
         needed = 0.0
         for i in short.tolist():
             asked = self.datasets[i].num_samples
@@ -350,21 +351,30 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return f" to {(math.ceil(1000 * needed - 1e-6) + 1) / 1000:g}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Arrays in memory are made again where they are needed; stored ones stay where they are.
+        # Computed arrays are computed again in the process that needs them.
         state = self.__dict__ | {"_arrays": None}
         state.pop("_description", None)
         return state
 
 
+def _read_rows(arrays: Sequence[RowReader | AnyArray], positions: Int64Array) -> list[AnyArray]:
+    """Return the rows of arrays at positions, in one round."""
+    starts, stops = find_spans(positions)
+    readers = [array for array in arrays if isinstance(array, LocalReader)]
+    if len(starts) == 1 and len(readers) == len(arrays):
+        return [array.read(int(starts[0]), int(stops[0])) for array in readers]
+    return read_many([Spans(array, starts, stops) for array in arrays])
+
+
 def plan_blend(
     weights: Sequence[Any], size: int | None, split: Split, config: BlendedMegatronDatasetConfig
 ) -> BlendPlan:
-    """Return the plan of a blend: the same as ``zindex.build`` makes of these settings.
+    """Return the plan of a blend, the same as ``zindex.build`` makes.
 
     Raises
     ------
     ConfigError
-        If weights are to be numbers of samples and are not whole.
+        If there is no size and a weight is not a whole number of samples.
     """
     settings: dict[str, Any] = {
         "split": split.name,

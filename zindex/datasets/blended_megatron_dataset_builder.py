@@ -1,4 +1,4 @@
-"""The builder of all splits of a run: datasets, blends, and every index that they need, at once."""
+"""Build the datasets of all splits of a run, with their blends and indices."""
 
 import logging
 import os
@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from zindex.building.on_demand import Builds, needed_blend
 from zindex.datasets.blend_requests import (
     SplitRequest,
     _get_size_per_split_per_dataset,
@@ -21,12 +19,13 @@ from zindex.datasets.blend_requests import (
 )
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.gpt_index import STORED
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
-from zindex.datasets.ranks import collect, open_builds, open_meeting
+from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import log_single_rank
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
+from zindex.indexing.ensure import Builds, request_build
 from zindex.plan.split import split_range
+from zindex.samples.lengths import is_stored
 
 __all__ = [
     "BlendedMegatronDatasetBuilder",
@@ -42,33 +41,33 @@ MidLevelDataset: TypeAlias = MegatronDataset
 TopLevelDataset: TypeAlias = BlendedDataset | MidLevelDataset
 DistributedDataset: TypeAlias = TopLevelDataset | LowLevelDataset | torch.utils.data.Dataset[Any]
 
-#: What a split becomes: a dataset, several validation sets, or nothing.
+#: The result for a split: a dataset, several validation sets, or None.
 SplitResult: TypeAlias = TopLevelDataset | list[Any] | None
 
 
 class BlendedMegatronDatasetBuilder:
-    """Builds the datasets of train, valid and test that a configuration describes.
+    """Build the datasets of train, valid and test that a configuration describes.
 
-    Every rank calls ``build``. All of them derive the same plans, hence the same stores: rank 0
-    builds what is missing, all indices of all members, splits and blends side by side, and the
-    others look for the commits. Nobody waits at a barrier.
+    Every rank calls ``build``. All ranks derive the same plans, hence the same stores: rank 0
+    builds what is missing, all indices of all members, splits and blends concurrently, and the
+    other ranks poll for the commits. There is no barrier.
 
     Parameters
     ----------
     cls
         The class of the members, a ``MegatronDataset``.
     sizes
-        Samples wanted at least of train, valid and test; None means every sample once.
+        Minimal number of samples of train, valid and test; None draws every sample once.
     is_built_on_rank
-        Returns whether this rank needs the datasets. Ranks that do not get None in their place,
-        and wait for nothing.
+        Returns whether this rank needs the datasets. Other ranks get None instead, and do not
+        wait.
     config
         The configuration.
 
     Raises
     ------
     ConfigError
-        If sizes and configuration do not fit together.
+        If sizes and configuration do not match.
     """
 
     def __init__(
@@ -90,10 +89,10 @@ class BlendedMegatronDatasetBuilder:
     def build(self) -> list[SplitResult]:
         """Return the datasets of train, valid and test.
 
-        Each split is, with size its entry in ``sizes``,
+        With ``size`` its entry in ``sizes``, each split is
 
-        - None, where it has no data or share, or where this rank does not build;
-        - the dataset itself, if it has one dataset (without weight, or with data of its own):
+        - None, if it has no data or share, or this rank does not build;
+        - the dataset itself, if it has one dataset (without weight, or with separate data):
           at least ``size`` samples, or one epoch;
         - a blend by weights of marginally more than ``size`` samples, which draws of each member
           in proportion to its weight; exactly ``size`` in the scalable order;
@@ -109,12 +108,12 @@ class BlendedMegatronDatasetBuilder:
         ZindexError
             If data are missing or damaged, or another rank failed.
         """
-        with open_meeting() as meeting:
+        with open_step() as step:
             requests = request_splits(self._sizes, self.config)
             if not _is_built_here(self.is_built_on_rank):
-                meeting.leave()
+                step.leave()
                 return [_nothing(request) for request in requests]
-            with _explain(self.cls, self.config), open_builds(self.config, meeting) as builds:
+            with _explain(self.cls, self.config), open_builds(self.config, step) as builds:
                 self._begin_known_blends(requests, builds)
                 members = self._open_members(requests, builds)
                 with collect(builds):
@@ -127,19 +126,19 @@ class BlendedMegatronDatasetBuilder:
             return datasets
 
     def _begin_known_blends(self, requests: Sequence[SplitRequest | None], builds: Builds) -> None:
-        """Begin blends that depend on no dataset, before any dataset is opened."""
+        """Start building the blends that depend on no dataset, before datasets are opened."""
         config = self.config
         if not config.path_to_cache or config.defer_npy_index_mmap:
             return
         for request in requests:
             if request is not None and request.weights is not None and request.size:
                 plan = plan_blend(request.weights, request.size, request.split, config)
-                builds.add(needed_blend(plan, config.path_to_cache), lambda store: None)
+                builds.add(request_build(plan, config.path_to_cache), lambda store: None)
 
     def _open_members(
         self, requests: Sequence[SplitRequest | None], builds: Builds
     ) -> list[list[Any]]:
-        """Return the members of each split, opened in threads; their indices are begun."""
+        """Return the members of each split, opened in threads, and request their indices."""
         members: list[list[Any]] = [
             [] if request is None else [None] * len(request.paths) for request in requests
         ]
@@ -167,10 +166,10 @@ class BlendedMegatronDatasetBuilder:
         return members
 
     def _open_path(self, sources: Sequence["_Source"], members: list[list[Any]]) -> None:
-        """Make the members over one path; what lies on disk is opened once for all of them."""
+        """Make the members over one path; a stored dataset is opened once for all of them."""
         low_level: Any = None
         for source in sources:
-            if not isinstance(low_level, STORED):
+            if not is_stored(low_level):
                 low_level = self.cls.build_low_level_dataset(source.path, self.config)
             num_elements = self.cls.numel_low_level_dataset(low_level)
             for place, (request, member) in source.places.items():
@@ -185,13 +184,13 @@ class BlendedMegatronDatasetBuilder:
                 )
 
     def _indices(self, start: int, stop: int) -> Any:
-        """Return consecutive numbers as the class takes them: a range if it is one of ours."""
+        """Return consecutive numbers: a range for classes of zindex, else an array."""
         if self.cls.__init__.__module__.startswith("zindex."):
             return range(start, stop)
         return np.arange(start, stop, dtype=np.int32 if stop <= 2**31 else np.int64)
 
     def _assemble(self, request: SplitRequest, members: list[Any]) -> SplitResult:
-        """Return what a split becomes of its members."""
+        """Return the dataset of a split over its members."""
         if request.kind != "blend":
             return members if request.kind == "many" else members[0]
         weights: list[Any] | None = request.weights
@@ -218,7 +217,7 @@ class BlendedMegatronDatasetBuilder:
         return BlendedDataset(members, weights, size, self.config)
 
     def _check_lengths(self, members: Sequence[Sequence[Any]]) -> None:
-        """Check that every member has the samples that it was made for."""
+        """Check that every member has as many samples as requested."""
         for dataset in (dataset for part in members for dataset in part):
             wanted = dataset.num_samples
             if wanted is not None and len(dataset) < wanted:
@@ -240,18 +239,18 @@ class BlendedMegatronDatasetBuilder:
         Parameters
         ----------
         cls
-            A class of datasets, or anything that makes one.
+            A class of datasets, or a function that makes one.
         is_built_on_rank
-            Returns whether this rank builds; asked under ``torch.distributed`` only.
+            Returns whether this rank builds; called under ``torch.distributed`` only.
         synchronize_ranks
-            Taken for Megatron's sake: no rank waits for another, except for an index that it needs.
+            Accepted for Megatron's callers, and ignored: ranks wait only for indices they need.
         args
-            What the dataset is made from.
+            Arguments of ``cls``.
 
         Raises
         ------
         StoreError
-            If the file system refuses, such as for want of a permission.
+            If the file system refuses an operation, for example without permission.
         """
         if not _is_built_here(is_built_on_rank):
             return None
@@ -261,29 +260,26 @@ class BlendedMegatronDatasetBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A low-level dataset, and where its splits go: request and member by the split's place."""
+    """A low-level dataset, and its request and member number in each split, by split."""
 
     path: str | None
     places: dict[int, tuple[SplitRequest, int]]
 
 
 def _sources(requests: Sequence[SplitRequest | None], *, is_shared: bool) -> Iterator[_Source]:
-    """Give the low-level datasets: each for all splits if these share one blend."""
+    """Yield the low-level datasets, each for all splits if these share one blend."""
     present = [(place, request) for place, request in enumerate(requests) if request is not None]
     if not is_shared:
         for place, request in present:
             for member, path in enumerate(request.paths):
                 yield _Source(path, {place: (request, member)})
         return
-    for member in count():
-        places = {place: (request, member) for place, request in present}
-        if not places or member >= len(present[0][1].paths):
-            return
-        yield _Source(present[0][1].paths[member], places)
+    for member, path in enumerate(present[0][1].paths if present else []):
+        yield _Source(path, {place: (request, member) for place, request in present})
 
 
 def _is_built_here(is_built_on_rank: Callable[[], bool]) -> bool:
-    """Return whether this process builds: a process of its own always does."""
+    """Return whether this process builds: always outside ``torch.distributed``."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return True
@@ -291,7 +287,7 @@ def _is_built_here(is_built_on_rank: Callable[[], bool]) -> bool:
 
 
 def _nothing(request: SplitRequest | None) -> SplitResult:
-    """Return what stands for a split that is not built on this rank."""
+    """Return the result for a split that is not built on this rank."""
     if request is not None and request.kind == "many":
         return [None] * len(request.paths)
     return None
@@ -299,7 +295,7 @@ def _nothing(request: SplitRequest | None) -> SplitResult:
 
 @contextmanager
 def _explain(cls: Any, config: Any) -> Iterator[None]:
-    """Say what to do where the file system refuses, or a class cannot make up data."""
+    """Explain errors of the file system, and of classes without mock data."""
     name = getattr(cls, "__name__", cls)
     try:
         yield

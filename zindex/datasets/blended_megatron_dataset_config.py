@@ -1,15 +1,15 @@
-"""What every Megatron dataset is configured by, checked when it is made."""
+"""The configuration of all Megatron datasets, checked on construction."""
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from zindex.building.waiting import TAKEOVER, TIMEOUT
 from zindex.datasets.utils import Blend, Split, log_single_rank
 from zindex.errors import ConfigError
+from zindex.indexing.coordination import TAKEOVER, TIMEOUT
 from zindex.plan.blend_plan import Shuffle
-from zindex.plan.index_plan import Order, Stored
+from zindex.plan.build_plan import Order, Stored
 from zindex.plan.split import (
     Bookends,
     convert_split_vector_to_split_matrix,
@@ -30,7 +30,7 @@ _MOCK_SPLIT = "1,1,1"
 
 @dataclass
 class Defaults:
-    """What configurations take for settings of ours that a Megatron script cannot give."""
+    """Defaults of the settings that are unknown to Megatron scripts."""
 
     allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "order": ("megatron", "scalable"),
@@ -43,91 +43,91 @@ class Defaults:
     shuffle: Shuffle = "keyed"
 
 
-#: Those of this process; ``zindex.megatron.install`` sets them.
+#: The defaults of this process; ``zindex.megatron.install`` sets them.
 DEFAULTS = Defaults()
 
 
 @dataclass
 class BlendedMegatronDatasetConfig:
-    """Settings of a blend of datasets, by Megatron Core's names, and some of our own."""
+    """Settings of a blend of datasets, by Megatron Core's names, and settings of zindex."""
 
+    #: Seed of every shuffle, the same for all datasets and splits.
     random_seed: int
-    """Seed of every shuffle, the same for all datasets and splits."""
 
+    #: Tokens per sample.
     sequence_length: int
-    """Tokens per sample."""
 
+    #: Prefixes or stores, and their weights or None; ``split`` divides them into the splits.
     blend: Blend | None = None
-    """Prefixes or stores, and their weights or None, from which ``split`` cuts all splits."""
 
+    #: Separate blends of train, valid and test; excludes ``blend`` and ``split``.
     blend_per_split: list[Blend | None] | None = None
-    """A blend of its own for train, valid and test; excludes ``blend`` and ``split``."""
 
+    #: Whether each prefix of the validation blend is a separate dataset.
     multiple_validation_sets: bool | None = None
-    """Whether each prefix of the validation blend is a dataset by itself."""
 
+    #: Whether a validation passes over a whole epoch.
     full_validation: bool | None = None
-    """Whether a validation passes over a whole epoch."""
 
+    #: Shares of train, valid and test, such as ``"99,1,0"``.
     split: str | None = None
-    """Shares of train, valid and test, such as ``"99,1,0"``."""
 
+    #: Bookends of each split, from ``split``.
     split_matrix: list[Bookends] | None = field(init=False, default=None)
-    """Bookends of each split, from ``split``."""
 
+    #: Threads that open datasets.
     num_dataset_builder_threads: int = 1
-    """Threads that open datasets."""
 
+    #: Directory of the indices. None stores them next to each dataset, and computes blends in the
+    #: memory of each process.
     path_to_cache: str | None = None
-    """Directory of the indices. None puts them beside each dataset, and has each process compute
-    blends in memory."""
 
+    #: Whether a ``.bin`` is read through a mapping, or by position.
     mmap_bin_files: bool = True
-    """Whether a ``.bin`` is read through a mapping, or by position."""
 
+    #: Whether data are made up: True without any blend.
     mock: bool = field(init=False, default=False)
-    """Whether data are made up: True without any blend."""
 
+    #: The tokenizer: its special tokens, its vocabulary size and its identity are used.
     tokenizer: Any = None
-    """The tokenizer: its special tokens, its vocabulary size and its identity are used."""
 
+    #: Share of additional samples of the members of a blend, beyond their weight.
     mid_level_dataset_surplus: float = 0.005
-    """Share of samples that members of a blend get beyond what their weight asks for."""
 
+    #: Whether padding may have the id of another special token.
     allow_ambiguous_pad_tokens: bool | None = False
-    """Whether padding may have the id of another special token."""
 
+    #: Accepted for Megatron's callers, and ignored: a finished index opens by one small file.
     fast_cache_load: bool = False
-    """Taken for Megatron's sake: finding a finished index costs one small file already."""
 
+    #: Whether indices are opened lazily, at the first sample.
     defer_npy_index_mmap: bool = False
-    """Whether an index is looked for at the first sample instead of at once."""
 
+    #: Ours: ``"megatron"`` gives Megatron Core's samples, ``"scalable"`` the parallel order.
     order: Order = field(default_factory=lambda: DEFAULTS.order, kw_only=True)
-    """Ours: ``"megatron"`` gives Megatron Core's samples, ``"scalable"`` the parallel order."""
 
+    #: Ours: ``"minimal"`` stores only what the scalable order cannot compute on read.
     store: Stored = field(default_factory=lambda: DEFAULTS.store, kw_only=True)
-    """Ours: ``"minimal"`` stores only what the scalable order cannot compute on read."""
 
+    #: Ours: chunk grid of new index arrays; existing indices are found with any grid.
     grid: ChunkGrid = field(default_factory=ChunkGrid, kw_only=True)
-    """Ours: how new index arrays are cut; an index that is there is found whatever its grid."""
 
+    #: Ours: how the scalable order shuffles a blend: ``"keyed"``, or exactly ``"uniform"``.
     shuffle: Shuffle = field(default_factory=lambda: DEFAULTS.shuffle, kw_only=True)
-    """Ours: how the scalable order shuffles a blend: ``"keyed"``, or exactly ``"uniform"``."""
 
+    #: Megatron Core's of 2024-08 to 2025-02: whether a blend is drawn by the samples planned of
+    #: each member, ``ceil(size * weight)``, instead of by the weights themselves.
     renormalize_blend_weights: bool = field(default=False, kw_only=True)
-    """Megatron Core's of 2024-08 to 2025-02: whether a blend is drawn by the samples planned of
-    each member, ``ceil(size * weight)``, instead of by the weights themselves."""
 
+    #: Ours: seconds that a rank waits at most for an index that another rank builds.
     index_timeout: float = field(default=TIMEOUT, kw_only=True)
-    """Ours: seconds that a rank waits at most for an index that another rank builds."""
 
+    #: Ours: seconds without a heartbeat of the building rank after which another one builds.
     index_takeover: float = field(default=TAKEOVER, kw_only=True)
-    """Ours: seconds without any sign of the building rank after which another one builds."""
 
+    #: Ours: timeout in seconds of a sample whose part of the index is still being built; the index
+    #: is then built in the background. None builds the index before the dataset.
     follow: float | None = field(default=None, kw_only=True)
-    """Ours: seconds that a sample waits at most for what is still being built of its index; the
-    index is then built behind the datasets. None waits for the index before there is a dataset."""
 
     def __post_init__(self) -> None:
         """Check the settings against each other and derive the split matrix."""
@@ -155,7 +155,7 @@ class BlendedMegatronDatasetConfig:
         )
 
     def _check_cache(self) -> None:
-        """Check what needs a cache directory."""
+        """Check the settings that need a cache directory."""
         for name in ("fast_cache_load", "defer_npy_index_mmap"):
             if getattr(self, name) and self.path_to_cache is None:
                 raise ConfigError(
@@ -190,7 +190,7 @@ class BlendedMegatronDatasetConfig:
 
 
 def _check_blend(blend: Blend, where: str) -> None:
-    """Check that there are as many weights as prefixes, or none."""
+    """Check that there is one weight for each prefix, or none."""
     prefixes, weights = blend
     if weights is not None and len(prefixes) != len(weights):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Packed batches taken apart and spread over the ranks, long sub-samples over several of them."""
+"""Unpack batches and distribute their sub-samples over ranks, long ones over several ranks."""
 
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,30 +12,30 @@ from zindex.errors import ConfigError, SourceError
 
 __all__ = ["HybridCPDataLoaderWrapper"]
 
-# What tells of a packed sample as a whole, and is not cut along with it.
+# Tensors of a packed sample as a whole, which have no token dimension.
 _WHOLE = ("cu_seqlens", "batch_idx", "max_seqlen", "original_seq_len", "padded_seq_len")
 
 Sample = dict[str, torch.Tensor]
 
 
 class HybridCPDataLoaderWrapper:
-    """Gives each rank the sub-samples that a scheduler assigns to it.
+    """Delivers to each rank the sub-samples that a scheduler assigns to it.
 
-    At each step every data-parallel rank takes a batch of packed samples, tells the others the
-    lengths of its sub-samples, and sends each of these to the ranks that are to work on it. All of
-    it happens on the GPU where the process group speaks NCCL, on the CPU otherwise.
+    At each step every data-parallel rank takes a batch of packed samples, broadcasts the lengths of
+    its sub-samples, and sends each of these to the ranks that process it. Tensors are on the GPU if
+    the process group's backend is NCCL, on the CPU otherwise.
 
     Parameters
     ----------
     data_iterator
         Yields batches, lists of samples with ``cu_seqlens``; the other tensors of a sample have its
         tokens along their first dimension. Samples without, such as those of ``VarlenDataset``,
-        are one sub-sample each. None where a rank gets its data from another one: steps
-        give (None, None) there.
+        are one sub-sample each. None on ranks that get their data from another rank: steps return
+        (None, None) there.
     config
-        Its ``max_seqlen_per_dp_cp_rank`` is used: tokens of a sub-sample that one rank may hold.
+        Has ``max_seqlen_per_dp_cp_rank``: maximal tokens of a sub-sample on one rank.
     pg_collection
-        Has the process groups ``dp_cp``, ``dp`` and ``tp``; None takes Megatron Core's own.
+        Has the process groups ``dp_cp``, ``dp`` and ``tp``; None: Megatron Core's own.
 
     Raises
     ------
@@ -45,7 +45,7 @@ class HybridCPDataLoaderWrapper:
     Notes
     -----
     Source: Megatron Core 0.16.1, the class of this name, with the same methods and results. The
-    scheduler is Megatron Core's where it is installed, and one of the same results otherwise.
+    scheduler is Megatron Core's if that is installed, else an equivalent one.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class HybridCPDataLoaderWrapper:
             max_seq_len_per_rank=config.max_seqlen_per_dp_cp_rank, dp_cp_group=self.dp_cp_group
         )
         self.total_hdp_gpus = self.dp_cp_group.size()
-        # Places of the data-parallel ranks, those with the same share of the context, among all.
-        self._dp_places: list[int] = [
+        # Group ranks of the data-parallel ranks with the same share of the context.
+        self._dp_ranks: list[int] = [
             dist.get_group_rank(self.dp_cp_group, rank)
             for rank in dist.get_process_group_ranks(self.dp_group)
         ]
@@ -80,7 +80,7 @@ class HybridCPDataLoaderWrapper:
         Raises
         ------
         SourceError
-            If a rank has no sub-sample, and so no names of tensors; then on all ranks.
+            On all ranks, if one of them has no sub-sample, and so no names of tensors.
         """
         if self.data_iterator is None:
             return None, None
@@ -104,7 +104,7 @@ class HybridCPDataLoaderWrapper:
 
     @property
     def _device(self) -> torch.device:
-        """Where tensors must lie for the process group to send them."""
+        """Device of the tensors that the process group sends."""
         if "nccl" in dist.get_backend_config(self.dp_cp_group):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
@@ -120,7 +120,7 @@ class HybridCPDataLoaderWrapper:
         Returns
         -------
         seqlens
-            Tokens of all sub-samples, those of one data-parallel rank after those of another.
+            Tokens of all sub-samples, in the order of the data-parallel ranks.
         offsets
             Shape (data-parallel ranks,), int32: number of the first sub-sample of each.
         """
@@ -157,9 +157,9 @@ class HybridCPDataLoaderWrapper:
         return list(enumerate(seqlens_gathered)), own.to(self._device)
 
     def _gid_to_src_rank(self, gid: int, offsets: torch.Tensor) -> int:
-        """Return the place among all ranks of the one that has read a sub-sample for this one."""
+        """Return the group rank that sends a sub-sample to this rank."""
         reader = int(torch.searchsorted(offsets, gid, right=True)) - 1
-        return self._dp_places[reader]
+        return self._dp_ranks[reader]
 
     def reroute_samples_to_hdp_ranks(
         self,
@@ -169,12 +169,12 @@ class HybridCPDataLoaderWrapper:
         sample_id_groups: Sequence[Sequence[Sequence[int]]],
         offsets: torch.Tensor,
     ) -> dict[int, Sample]:
-        """Send this rank's sub-samples to those that work on them, and return what came.
+        """Send this rank's sub-samples to the ranks that process them, and return those received.
 
         Parameters
         ----------
         batch
-            Sub-samples of this rank, of which all ranks name the tensors alike.
+            Sub-samples of this rank. All ranks must have the same names of tensors.
         global_ids_this_rank
             Their numbers.
         global_id_seqlens
@@ -188,7 +188,6 @@ class HybridCPDataLoaderWrapper:
         -------
         samples
             The sub-samples of this rank by number.
-
         """
         lengths = [length for _, length in global_id_seqlens]
         wanted = [
@@ -198,10 +197,9 @@ class HybridCPDataLoaderWrapper:
         if isinstance(global_ids_this_rank, torch.Tensor):
             global_ids_this_rank = global_ids_this_rank.tolist()
         places = {number: i for i, number in enumerate(global_ids_this_rank)}
-        # Ranks with other shares of the context have the same data, and send it to their own.
+        # Ranks with other shares of the context have the same data and send it to their own peers.
         sent = {
-            rank: [number for number in wanted[rank] if number in places]
-            for rank in self._dp_places
+            rank: [number for number in wanted[rank] if number in places] for rank in self._dp_ranks
         }
         received: list[list[int]] = [[] for _ in range(self.total_hdp_gpus)]
         for number in wanted[self.dp_cp_group.rank()]:
@@ -237,13 +235,13 @@ class HybridCPDataLoaderWrapper:
         return samples
 
     def unpack_batch(self, batch: Iterable[Sample]) -> list[Sample]:
-        """Return the sub-samples of packed samples, as views of them; empty ones are left out.
+        """Return the sub-samples of packed samples as views; empty ones are left out.
 
         Parameters
         ----------
         batch
-            Samples with ``cu_seqlens``, of which repeated last values are only there for its shape,
-            or of one sub-sample each.
+            Samples with ``cu_seqlens``, which may be padded by repeating the last value, or of one
+            sub-sample each.
         """
         parts = []
         for sample in batch:
@@ -256,7 +254,7 @@ class HybridCPDataLoaderWrapper:
 
 
 def _has_tokens(name: str, value: Any) -> bool:
-    """Return whether something in a sample is said of each of its tokens."""
+    """Return whether a value of a sample has a token dimension."""
     return isinstance(value, torch.Tensor) and value.dim() > 0 and name not in _WHOLE
 
 
@@ -291,12 +289,12 @@ def _find_groups(collection: Any) -> tuple[Any, Any, Any]:
 
 
 def _scheduler_class() -> Any:
-    """Return Megatron Core's scheduler where it is installed, ours where it is not."""
+    """Return Megatron Core's scheduler if it is installed, else ours."""
     try:
         return importlib.import_module(
             "megatron.core.pipeline_parallel.hybrid_cp_schedule"
         ).BalancedCPScheduler
     except ImportError:
-        from zindex.datasets.balanced_context import BalancedCPScheduler
+        from zindex.samples.balanced_context import BalancedCPScheduler
 
         return BalancedCPScheduler

@@ -1,4 +1,4 @@
-"""A blend that was edited while it was trained on: one order of samples across all its plans."""
+"""A blend that was edited during training: one order of samples across all its plans."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,39 +9,36 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.building.blend_arrays import BlendArrays, open_blend_arrays
-from zindex.building.edits.edited import PoolTable
-from zindex.building.edits.journal import RunJournal
-from zindex.building.on_demand import needed_blend
-from zindex.datasets.batching.batch_texts import find_runs
-from zindex.datasets.batching.gpt_batches import is_plain
-from zindex.datasets.batching.gpt_tensors import make_batch
-from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.arrays import Int64Array
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.ranks import obtain
 from zindex.datasets.utils import Split, current_rank
+from zindex.indexing.blend_arrays import BlendArrays, open_blend_arrays
+from zindex.indexing.ensure import request_build
+from zindex.maintenance.edits.draws import PoolTable
+from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.blend_plan import MAX_INT16_DATASETS
-from zindex.store.identity import fingerprint
+from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
+from zindex.samples.gpt import make_batch
+from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.store.reader import Spans, read_many
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """The samples of a run with its edits, in one order.
 
-    Positions before an edit are what they were; from it on its plan holds. Items are those of the
-    datasets themselves, with ``dataset_id`` before them, the number of the dataset in `paths`. An
-    edit of the sequence length makes them longer or shorter.
+    Positions before an edit keep their samples; from the edit on its plan applies. Items are those
+    of the datasets, preceded by ``dataset_id``, the number of the dataset in `paths`. An edit of
+    the sequence length changes their length.
 
     Parameters
     ----------
     blend
-        The blend as the run's file describes it.
+        The blend that the run's file describes.
     journal
         The run and its edits, at least one.
     config
@@ -56,8 +53,8 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     edits
         Position of each edit, and the fingerprint of its entry in the journal.
     sources
-        What samples are drawn from: the blend's datasets, those that edits added, further passes
-        over one, and what was left of one when the sequence length changed.
+        The sources of samples: the blend's datasets, datasets that edits added, further passes over
+        a dataset, and unused samples of a dataset at an edit of the sequence length.
     """
 
     def __init__(
@@ -76,7 +73,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         for number, facts in enumerate(self._state.blends):
             self._pools.append(journal.pools(number))
             if number:
-                needed = needed_blend(journal.blend_plan(facts, number), journal.config.index)
+                needed = request_build(journal.blend_plan(facts, number), journal.config.index)
                 obtain(needed, self._receiver(number), rank, config)
         self.sources: list[GPTDataset | CutDataset] = []
         for number in range(len(self._state.sources)):
@@ -86,7 +83,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._dataset_of = np.array([item.dataset for item in self._state.sources], np.int64)
 
     def _receiver(self, blend: int) -> Callable[[Store], None]:
-        """Return what takes the committed store of a blend."""
+        """Return a callback for the committed store of a blend."""
 
         def receive(store: Store) -> None:
             self._arrays[blend] = open_blend_arrays(store)
@@ -94,7 +91,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return receive
 
     def _open_source(self, journal: RunJournal, number: int) -> "GPTDataset | CutDataset":
-        """Return the dataset of one source; those before it are open."""
+        """Return the dataset of one source; earlier ones are open."""
         source = self._state.sources[number]
         if number < len(self.blend.datasets):
             member = self.blend.datasets[number]
@@ -104,8 +101,8 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             self.config, random_seed=source.seed, sequence_length=source.sequence_length
         )
         if source.parent is not None:
-            used = journal.cut_table(source.blend)
-            return CutDataset(source, number, self.sources[source.parent], used, config)
+            consumed = journal.cut_table(source.blend)
+            return CutDataset(source, number, self.sources[source.parent], consumed, config)
         item = journal.index_of(number)
         path = item.dataset
         opened = [
@@ -124,7 +121,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what decides which sample stands where, in any process."""
+        """The SHA-256, in hex, of all that decides the order of the samples, in any process."""
         return self._fingerprints[-1]
 
     @cached_property
@@ -135,7 +132,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def previous_fingerprints(self) -> tuple[tuple[str, int], ...]:
-        """What the run was called before each edit, and up to which position it was the same."""
+        """The fingerprint before each edit, and the position up to which it applies."""
         positions = [position for position, _ in self.edits]
         return tuple(zip(self._fingerprints[:-1], positions, strict=True))
 
@@ -148,13 +145,13 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Parameters
         ----------
         idx
-            Its position, from the end if negative; None gives the first sample with a loss mask of
-            zeros, to fill up a batch.
+            Its position, from the end if negative; None gives padding: the first sample with a loss
+            mask of zeros.
 
         Returns
         -------
         item
-            The dataset's own sample, and before it ``dataset_id``, its number in `paths`.
+            The sample of the dataset, preceded by ``dataset_id``, its number in `paths`.
 
         Raises
         ------
@@ -169,7 +166,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Parameters
         ----------
         positions
-            Positions, as of single samples; they may lie on both sides of an edit.
+            Positions, as of single samples; they may be before and after an edit.
 
         Returns
         -------
@@ -180,14 +177,16 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             return batch_of_items(self, positions)
         where = f"the edited {self.split.name} blend of {len(self.paths)} datasets"
         numbers, is_padding = resolve_positions(positions, len(self), where)
-        # Padding is as long as the samples that it stands beside.
+        # Padding has the length of the other samples.
         real = np.flatnonzero(~is_padding)
         numbers[is_padding] = numbers[real[0]] if real.size else 0
         sources, samples = self.find_samples(numbers)
         dataset_ids = self._dataset_of[sources].astype(self._id_dtype)
-        used = {number: self.sources[number] for number in set(sources.tolist())}
-        lengths = {self._length_of(number) for number in used}
-        if len(lengths) == 1 and all(is_plain(item, GPTDataset) for item in used.values()):
+        drawn = set(sources.tolist())
+        lengths = {self._length_of(number) for number in drawn}
+        if len(lengths) == 1 and all(
+            isinstance(self.sources[number], GPTDataset) for number in drawn
+        ):
             members: Any = self.sources
             return make_batch(members, sources, samples, is_padding, dataset_ids)
         if len(lengths) == 1:
@@ -241,7 +240,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return SampleBatch(joined)
 
     def find_samples(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return where samples of the run come from.
+        """Return the sources of samples of the run.
 
         Parameters
         ----------
@@ -258,7 +257,7 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         for number in set(segments.tolist()):
             segment = self._state.segments[number]
             inside = np.flatnonzero(segments == number)
-            spans = find_runs(positions[inside] - segment.start + segment.offset)
+            spans = find_spans(positions[inside] - segment.start + segment.offset)
             arrays = self._open_arrays(segment.blend)
             datasets, draws = read_many(
                 [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]

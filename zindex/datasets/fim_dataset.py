@@ -1,4 +1,4 @@
-"""GPT datasets whose samples are filled in the middle: models of code learn from them to insert."""
+"""GPT datasets with samples for fill-in-the-middle, from which models of code learn to insert."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from numbers import Real
 import numpy as np
 import numpy.typing as npt
 
-from zindex.datasets.batching.fim_batches import EXTRA_TOKENS, MiddleFiller, make_fim_batch
-from zindex.datasets.batching.gpt_batches import is_plain, join_parts
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError
 from zindex.plan.keys import fill_key
+from zindex.samples.fim import EXTRA_TOKENS, MiddleFiller
+from zindex.samples.texts import IndexedText
 
 __all__ = ["GPTFIMDataset", "GPTFIMDatasetConfig"]
 
@@ -21,23 +21,23 @@ __all__ = ["GPTFIMDataset", "GPTFIMDatasetConfig"]
 class GPTFIMDatasetConfig(GPTDatasetConfig):
     """Settings of fill-in-the-middle datasets, by Megatron's names."""
 
+    #: Probability that a text is changed; must be given.
     fim_rate: float | None = None
-    """Probability that a text is changed; must be given."""
 
+    #: Probability that the suffix of a changed text precedes its prefix; must be given.
     fim_spm_rate: float | None = None
-    """Probability that a changed text has its suffix in front of its prefix; must be given."""
 
+    #: Tokens named ``prefix``, ``middle``, ``suffix``, ``pad`` and ``eod``; must be given.
     fim_extra_tokens: Mapping[str, str] | None = None
-    """Tokens named ``prefix``, ``middle``, ``suffix``, ``pad`` and ``eod``; must be given."""
 
+    #: Token that separates the fragments of texts, such as the files of a repository.
     fim_split_sample: str | None = None
-    """Token that cuts texts into fragments, such as the files of a repository."""
 
+    #: Probability that a fragment of a chosen text is changed; needed with the token.
     fim_fragment_rate: float | None = None
-    """Probability that a fragment of a text that is to be changed is; needed with the token."""
 
+    #: Prefix of texts and fragments that are never changed.
     fim_no_prefix: str | None = None
-    """What texts and fragments that are never changed begin with."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -64,14 +64,14 @@ class GPTFIMDatasetConfig(GPTDatasetConfig):
 
 
 class GPTFIMDataset(GPTDataset):
-    """A GPT dataset in whose samples middles of texts stand at their ends.
+    """A GPT dataset in whose samples the middles of texts are moved to their ends.
 
-    A sample is the GPT dataset's own, cut into texts at the end tokens. Each of them is changed
-    with probability ``fim_rate``: cut into prefix, middle and suffix at two random characters,
-    tokenised again, and put together as ``<prefix> p <suffix> s <middle> m``, or, with probability
-    ``fim_spm_rate``, as ``<prefix> <suffix> s <middle> p m``. The sample keeps its length. Draws
-    are keyed by seed, split and number of the sample: a sample is the same whenever, wherever and
-    after whatever else it is read.
+    A sample of the GPT dataset is split into texts at the end tokens. Each text is changed with
+    probability ``fim_rate``: split into prefix, middle and suffix at two random characters,
+    tokenised again, and joined as ``<prefix> p <suffix> s <middle> m``, or, with probability
+    ``fim_spm_rate``, as ``<prefix> <suffix> s <middle> p m``. The sample keeps its length. Random
+    numbers are keyed by seed, split and number of the sample: samples are deterministic, and
+    independent of the order of reads.
 
     Parameters
     ----------
@@ -89,12 +89,11 @@ class GPTFIMDataset(GPTDataset):
 
     Notes
     -----
-    Source: Megatron-LM, ``megatron.training.datasets.fim_dataset``, whose generator goes on with
-    every read, so that its samples depend on what was read before, and by which worker.
+    Source: Megatron-LM, ``megatron.training.datasets.fim_dataset``, whose samples depend on earlier
+    reads and on the worker, because they share one generator.
     """
 
     config: GPTFIMDatasetConfig
-    _make_together = staticmethod(make_fim_batch)
 
     def _prepare(self) -> None:
         """Count the samples, and look up the tokens."""
@@ -105,7 +104,7 @@ class GPTFIMDataset(GPTDataset):
                 f"{self._where} needs a GPTFIMDatasetConfig to be filled in the middle, got a "
                 f"{type(config).__name__}; make the configuration of that class"
             )
-        assert config.fim_rate is not None  # both were checked there
+        assert config.fim_rate is not None  # checked by the configuration
         assert config.fim_spm_rate is not None
         self.filler = MiddleFiller(
             config.tokenizer,
@@ -126,31 +125,10 @@ class GPTFIMDataset(GPTDataset):
         self.suffix_tok_id, self.pad_tok_id = self.filler.suffix, self.filler.pad
         self.eod_tok_id = self.filler.eod
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether items are made as batches make them, and not in a subclass's own way."""
-        return is_plain(self, GPTFIMDataset)
-
-    def _query_document_sample_shuffle_indices(
-        self, idx: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the token ids of a sample, filled and padded to its full length.
-
-        Parameters
-        ----------
-        idx
-            Position of the sample, from the end if negative.
-
-        Returns
-        -------
-        text, documents
-            Shape (sequence_length + x,) and (parts,), both int64. A document may be part twice.
-        """
-        sample, parts, documents = self._read_parts(idx)
-        text = join_parts(self, sample, parts)
-        count = sum(map(len, parts))
-        text[:count] = self._fill(text[:count], sample)
-        return text, documents
+    def _describe_text(self, text: IndexedText) -> IndexedText:
+        """Add the settings of the samples, and how they are filled."""
+        text.fill = self._fill
+        return super()._describe_text(text)
 
     def _fill(self, tokens: npt.NDArray[np.int64], sample: int) -> npt.NDArray[np.int64]:
         """Return the tokens of a sample, by its number, with the middles of its texts moved."""

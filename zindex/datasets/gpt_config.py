@@ -8,77 +8,78 @@ from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatas
 from zindex.errors import ConfigError
 from zindex.formats.token_dtypes import token_dtype_code
 from zindex.plan.packing import PackingRules
+from zindex.samples.tensors import TextSettings
 
 
 @dataclass
 class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     """Settings of GPT datasets, by Megatron Core's names."""
 
+    #: Whether positions count from the start of each document; must be given.
     reset_position_ids: bool | None = None
-    """Whether positions count from the start of each document; must be given."""
 
+    #: Whether attention stays within a document; must be given.
     reset_attention_mask: bool | None = None
-    """Whether attention stays within a document; must be given."""
 
+    #: Whether the loss omits predictions from an end of document; must be given.
     eod_mask_loss: bool | None = None
-    """Whether the loss leaves out what is predicted from an end of document; must be given."""
 
+    #: Whether items have an attention mask; many kernels make their own.
     create_attention_mask: bool = True
-    """Whether items hold an attention mask; many kernels make their own."""
 
+    #: Whether the validation split omits a last sample that is not full.
     drop_last_partial_validation_sequence: bool = True
-    """Whether the validation split leaves out a last sample that is not full."""
 
+    #: Whether a sample draws one more token, so that every input token has a label.
     add_extra_token_to_sequence: bool = True
-    """Whether a sample draws one token more, so that every input token has its label."""
 
+    #: Directory of each node for copies of the ``.idx`` of pairs in object storage.
     object_storage_cache_path: str | None = None
-    """Directory of each node for copies of the ``.idx`` of pairs in object storage."""
 
+    #: Data-parallel ranks.
     data_parallel_size: int = 1
-    """Data-parallel ranks."""
 
+    #: Sequence-parallel ranks; 0 without sequence parallelism.
     sequence_parallel_size: int = 0
-    """Sequence-parallel ranks; 0 without sequence parallelism."""
 
+    #: Whether samples are distributed over ranks by length.
     hybrid_context_parallel: bool = False
-    """Whether samples are spread over ranks by their length."""
 
+    #: Sequences and ``document_indices`` entries that each prefix must have.
     sequences_per_dataset: dict[str, tuple[int, int]] | None = None
-    """Sequences and ``document_indices`` entries that each prefix must have."""
 
+    #: Dtype code that the vocabulary suggests; the code in the file decides.
     token_dtype_code: int | None = field(init=False, default=None)
-    """Dtype code that the vocabulary suggests; the code in the file decides."""
 
+    #: Context-parallel ranks.
     context_parallel_size: int | None = None
-    """Context-parallel ranks."""
 
+    #: Later Megatron Core's: whether items have the boundaries of their documents for packed
+    #: attention, ``cu_seqlens`` and ``max_seqlen``, instead of an attention mask. Documents are
+    #: those of the index, not delimited by end tokens; positions always restart with each of them.
     inter_document_masking: bool = field(default=False, kw_only=True)
-    """Later Megatron Core's: whether items tell their documents apart for packed attention, by
-    ``cu_seqlens`` and ``max_seqlen`` instead of an attention mask. Documents are the index's, not
-    what ends with an end token; positions restart with each, whatever the reset settings."""
 
+    #: Later Megatron's name of ``hybrid_context_parallel``; either enables it.
     dynamic_context_parallel: bool = field(default=False, kw_only=True)
-    """Later Megatron's name of ``hybrid_context_parallel``; either of them switches it on."""
 
+    #: Later Megatron's: the made-up conversations of ``MockSFTDataset``, as JSON or a path.
     sft_mock_dataset_config_json: str | None = field(default=None, kw_only=True)
-    """Later Megatron's: the made-up conversations of ``MockSFTDataset``, as JSON or a path."""
 
+    #: Later Megatron's: the same of ``MockVarlenDataset``.
     varlen_mock_dataset_config_json: str | None = field(default=None, kw_only=True)
-    """Later Megatron's: the same of ``MockVarlenDataset``."""
 
+    #: Later Megatron's: whether ``VarlenDataset`` pads every sample to ``sequence_length``.
     varlen_sbhd_validation: bool = field(default=False, kw_only=True)
-    """Later Megatron's: whether ``VarlenDataset`` pads every sample to ``sequence_length``."""
 
+    #: Ours: whether items have their provenance: ``dataset_id``, ``document_ids`` of each token,
+    #: ``epoch`` and ``sample_id``.
     with_provenance: bool = field(default=False, kw_only=True)
-    """Ours: whether items tell where they come from: ``dataset_id``, ``document_ids`` of each
-    token, ``epoch`` and ``sample_id``."""
 
+    #: Ours: packing rules of packed datasets; None for the defaults.
     packing: PackingRules | None = field(default=None, kw_only=True)
-    """Ours: how packed datasets keep documents whole; None takes the rules' defaults there."""
 
     def __post_init__(self) -> None:
-        """Check the settings and derive the rest."""
+        """Check the settings, and derive the others."""
         super().__post_init__()
         for name in ("tokenizer", "reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
             if getattr(self, name) is None:
@@ -100,31 +101,35 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether samples are spread over ranks by their length."""
+        """Whether samples are distributed over ranks by length."""
         return self.hybrid_context_parallel or self.dynamic_context_parallel
 
-    @property
-    def has_masks(self) -> bool:
-        """Whether items hold an attention mask."""
-        return self.create_attention_mask and not self.inter_document_masking
+    def text_settings(self, pad: int, max_documents: int | None = None) -> TextSettings:
+        """Return the settings that decide the tensors of samples.
 
-    @property
-    def own_masks(self) -> bool:
-        """Whether each item's attention mask is its own, and ends at its documents."""
-        return self.has_masks and bool(self.reset_attention_mask)
-
-    @property
-    def own_positions(self) -> bool:
-        """Whether each item's positions are its own, and restart with its documents."""
-        return self.inter_document_masking or bool(self.reset_position_ids)
-
-    @property
-    def depends_on_eod(self) -> bool:
-        """Whether items depend on which of their tokens end a document."""
-        positions = self.own_positions and not self.inter_document_masking
-        return bool(self.eod_mask_loss) or self.own_masks or positions
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing in items but padding depends on their tokens or documents."""
-        return not (self.depends_on_eod or self.inter_document_masking or self.with_provenance)
+        Parameters
+        ----------
+        pad
+            Id of padding.
+        max_documents
+            Documents of a packed sample at most; None for samples of a stream.
+        """
+        length, is_packed = self.sequence_length, max_documents is not None
+        has_masks = self.create_attention_mask and not self.inter_document_masking
+        own_masks = has_masks and bool(self.reset_attention_mask)
+        # Boundaries are known from the index, or found by the end tokens.
+        has_boundaries = self.inter_document_masking or is_packed
+        restarts = own_masks or bool(self.reset_position_ids)
+        depends_on_eod = self.eod_mask_loss or (restarts and not has_boundaries)
+        return TextSettings(
+            sequence_length=length,
+            extra=int(self.add_extra_token_to_sequence),
+            pad=pad,
+            eod=self.tokenizer.eod if depends_on_eod else None,
+            eod_mask_loss=bool(self.eod_mask_loss),
+            has_masks=has_masks,
+            own_masks=own_masks,
+            own_positions=has_boundaries or bool(self.reset_position_ids),
+            num_boundaries=(max_documents or length - 1) + 2 if has_boundaries else 0,
+            with_provenance=self.with_provenance,
+        )

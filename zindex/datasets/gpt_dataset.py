@@ -1,40 +1,34 @@
-"""GPT datasets: documents in shuffled order, cut into samples of equal length, shuffled again.
+"""GPT datasets: a stream of shuffled documents, split into samples of equal length, shuffled again.
 
-The index is built by ``zindex.building``; here it is found and read. Multimodal and packed
-datasets are not here.
+The index is built by ``zindex.indexing``, and read here.
 """
 
 import operator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.building.arrays import AnyArray, IndexArrays, compute_index_arrays, open_index_arrays
-from zindex.building.on_demand import Needed
-from zindex.datasets.batching.gpt_batches import is_plain, join_parts, require_plain
-from zindex.datasets.batching.gpt_tensors import make_batch
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.gpt_index import (
-    STORED,
-    _build_document_index,
-    _build_shuffle_index,
-    index_folder,
-    index_needed,
-    memory_facts,
-    plan_index,
-    plan_samples,
-    stored_source,
-)
-from zindex.datasets.gpt_masks import Masks, _get_ltor_masks_and_position_ids, causal_mask
-from zindex.datasets.mock_gpt import MockGPTLowLevelDataset
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
-from zindex.errors import ConfigError
-from zindex.plan.epochs import EpochPlan
+from zindex.errors import ConfigError, PlanError, ZindexError
+from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.indexing.index import IndexArrays, compute_index_arrays, open_index_arrays
+from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.reader import RowReader
+from zindex.samples.batch import SampleBatch, resolve_positions
+from zindex.samples.gpt import make_batch, read_texts
+from zindex.samples.lengths import count_span, is_stored, memory_facts, stored_source
+from zindex.samples.masks import _get_ltor_masks_and_position_ids, causal_mask
+from zindex.samples.mock_gpt import MockGPTLowLevelDataset
+from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
+from zindex.samples.texts import IndexedText, Texts
+from zindex.store.rows import RowReader
 
 __all__ = [
     "GPTDataset",
@@ -52,24 +46,24 @@ class GPTDataset(TextDataset[IndexArrays]):
 
     Sample j is tokens ``[j*S, j*S + S + x)`` of the documents in document order, with S the
     sequence length and x 1 if an extra token is drawn. With ``order="megatron"`` indices and items
-    equal Megatron Core's, which the attributes of the same names hold.
+    equal Megatron Core's; the indices are attributes with its names.
 
-    A new index is built at construction, by rank 0 under ``torch.distributed`` while the others
-    look for its commit; no process waits in a collective. A builder of datasets puts this off and
-    has all indices built at once. It lies in ``config.path_to_cache``, or
-    in ``<path>/cache/GPTDataset_indices``, with ``.zarr`` stripped from a store's path. With
-    ``config.defer_npy_index_mmap`` all of this happens at the first sample instead.
+    A missing index is built at construction, under ``torch.distributed`` by rank 0 while the others
+    poll for its commit, without a collective. A builder of datasets collects the requests and
+    builds all indices together. The index is stored in ``config.path_to_cache``, or in
+    ``<path>/cache/GPTDataset_indices``, with ``.zarr`` stripped from a store's path. With
+    ``config.defer_npy_index_mmap`` this happens at the first sample.
 
     Parameters
     ----------
     indexed_dataset
-        The low-level dataset; of a multimodal one the tokens of all modes are taken.
+        The low-level dataset; a multimodal one gives the tokens of all modes.
     dataset_path
         Its path, as the user wrote it: part of Megatron's cache key.
     indexed_indices
         The documents of the split: consecutive numbers, as an array or a range.
     num_samples
-        Samples wanted at least, in as many epochs as it takes; None means one epoch.
+        Minimal number of samples, in as many epochs as necessary; None for one epoch.
     index_split
         The split.
     config
@@ -80,7 +74,7 @@ class GPTDataset(TextDataset[IndexArrays]):
     PlanError
         If the documents are not consecutive or hold no tokens.
     NotReadyError
-        If another rank should have built the index and has not.
+        If another rank has not built the index in time.
     """
 
     config: GPTDatasetConfig
@@ -90,19 +84,25 @@ class GPTDataset(TextDataset[IndexArrays]):
     _read_index = staticmethod(open_index_arrays)
 
     def _prepare(self) -> None:
-        """Count the samples."""
-        self._epochs = plan_samples(
-            self.dataset,
-            self._span,
+        """Count the samples, from the number of tokens."""
+        config, span = self.config, self._span
+        num_tokens = count_span(self.dataset, span)
+        if not num_tokens:
+            raise PlanError(
+                f"{self._where} must hold tokens to give samples, its documents "
+                f"[{span.start}, {span.stop}) hold none; give it a larger share"
+            )
+        self._epochs = plan_epochs(
+            num_tokens,
             self.num_samples,
+            sequence_length=config.sequence_length,
+            extra_token=int(config.add_extra_token_to_sequence),
             drop_last=self._drop_last,
-            config=self.config,
-            where=self._where,
         )
 
     @property
     def _drop_last(self) -> bool:
-        """Whether a last sample that is not full is left out."""
+        """Whether a last sample that is not full is omitted."""
         is_valid = self.index_split is Split.valid
         return not is_valid or self.config.drop_last_partial_validation_sequence
 
@@ -118,7 +118,7 @@ class GPTDataset(TextDataset[IndexArrays]):
 
     @property
     def shuffle_index(self) -> RowReader | AnyArray:
-        """Shape (samples,), uint32: the sample that stands at each position."""
+        """Shape (samples,), uint32: the sample at each position."""
         return self._open_arrays().shuffle_index
 
     def __len__(self) -> int:
@@ -144,55 +144,87 @@ class GPTDataset(TextDataset[IndexArrays]):
             filled up with sequence_length to sequence_length + 1 values) and ``max_seqlen`` (int32)
             instead. With ``with_provenance`` there are ``dataset_id`` (0, or the place in a blend),
             ``document_ids`` (the document of each input token, -1 where padded), ``epoch`` (of the
-            dataset, in which the sample's first token lies) and ``sample_id``.
+            dataset, of the sample's first token) and ``sample_id``.
 
         Raises
         ------
         IndexError
             If there is no such sample.
         """
+        if type(self)._query_document_sample_shuffle_indices is _QUERY:
+            member = self._text or self.open_text()
+            tokens = self._read_full(member, 0 if idx is None else idx)
+            if tokens is None:
+                return self._make_batch([idx], _make_item)[0]
+            return self._make_plain_item(tokens, member.settings, is_padding=idx is None)
         if self.config.inter_document_masking or self.config.with_provenance:
-            require_plain(self, GPTDataset)
-            return self._make_batch([idx])[0]
+            raise ConfigError(
+                "inter_document_masking and with_provenance need the items of GPTDataset itself, "
+                f"got those of {type(self).__name__}; leave the settings out"
+            )
         text, _ = self._query_document_sample_shuffle_indices(0 if idx is None else idx)
-        if self.config.add_extra_token_to_sequence:
+        settings = self.config.text_settings(self._pad_token_id)
+        tensors = make_text_tensors(
+            Texts.of_row(text), settings, np.array([idx is None]), None, None, share_mask=True
+        )
+        return SampleBatch(tensors)[0]
+
+    def _read_full(self, member: IndexedText, idx: int) -> Int64Array | None:
+        """Return the tokens of a full sample, read document by document.
+
+        None leaves all other samples, and the errors, to batches: this is several times as fast for
+        a single sample.
+        """
+        settings, arrays = member.settings, member.arrays
+        position = operator.index(idx)
+        by_batch = member.fill or settings.num_boundaries or settings.with_provenance
+        if by_batch or not -len(self) <= position < len(self):
+            return None
+        sample = int(arrays.shuffle_index[position])
+        (first, begin), (last, end) = arrays.sample_index[sample : sample + 2].tolist()
+        parts = []
+        with suppress(ZindexError, IndexError, ValueError):
+            documents = np.asarray(arrays.document_index[first : last + 1]).tolist()
+            for row, document in enumerate(documents, start=first):
+                offset = begin if row == first else 0
+                length = end + settings.extra - offset if row == last else None
+                part: Any = self.dataset.get(document, offset=offset, length=length)
+                parts.append(part[0] if isinstance(part, tuple) else part)  # without its mode
+            tokens = np.concatenate(parts, dtype=np.int64)
+            if len(tokens) == settings.sequence_length + settings.extra:
+                return tokens
+        return None
+
+    def _make_plain_item(
+        self, text: Int64Array, settings: TextSettings, *, is_padding: bool
+    ) -> dict[str, torch.Tensor]:
+        """Return the item of a full sample; tokens depend on padding and ends of documents only."""
+        if settings.extra:
             tokens, labels = torch.from_numpy(text[:-1]), torch.from_numpy(text[1:].copy())
         else:
             tokens = torch.from_numpy(text)
             labels = torch.roll(tokens, shifts=-1, dims=0)
-            labels[-1] = self._pad_token_id
-        attention_mask, loss_mask, position_ids = self._make_masks(tokens)
-        # Padding counts nothing in the loss, and gets an id that an embedding has.
-        no_label = labels == self._pad_token_id
+            labels[-1] = settings.pad
+        attention_mask, loss_mask, position_ids = _get_ltor_masks_and_position_ids(
+            tokens,
+            settings.pad if settings.eod is None else settings.eod,
+            settings.own_positions,
+            settings.own_masks,
+            settings.eod_mask_loss,
+            settings.own_masks,
+        )
+        if settings.has_masks and not settings.own_masks:
+            attention_mask = causal_mask(tokens.numel(), tokens.device)
+        no_label = labels == settings.pad
         loss_mask[no_label] = 0.0
         labels[no_label] = 0
-        tokens[tokens == self._pad_token_id] = 0
-        if idx is None:
+        tokens[tokens == settings.pad] = 0
+        if is_padding:
             loss_mask.zero_()
         item = {"tokens": tokens, "labels": labels}
         if attention_mask is not None:
             item["attention_mask"] = attention_mask
         return item | {"loss_mask": loss_mask, "position_ids": position_ids}
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether items are made as batches make them, and not in a subclass's own way."""
-        return is_plain(self, GPTDataset)
-
-    def _make_masks(self, tokens: torch.Tensor) -> Masks:
-        """Return attention mask, loss mask and position ids of a sample's inputs."""
-        config = self.config
-        attention_mask, loss_mask, position_ids = _get_ltor_masks_and_position_ids(
-            tokens,
-            config.tokenizer.eod if config.depends_on_eod else self._pad_token_id,
-            bool(config.reset_position_ids),
-            bool(config.reset_attention_mask),
-            bool(config.eod_mask_loss),
-            config.own_masks,
-        )
-        if config.has_masks and not config.own_masks:
-            attention_mask = causal_mask(tokens.numel(), tokens.device)
-        return attention_mask, loss_mask, position_ids
 
     def _query_document_sample_shuffle_indices(
         self, idx: int
@@ -207,82 +239,78 @@ class GPTDataset(TextDataset[IndexArrays]):
         Returns
         -------
         text, documents
-            Shape (sequence_length + x,) and (parts,), both int64. A document may be part twice.
+            Shape (sequence_length + x,) and (parts,), both int64. A document may occur twice.
         """
-        sample, parts, documents = self._read_parts(idx)
-        return join_parts(self, sample, parts), documents
+        positions, _ = resolve_positions([idx], len(self), self._where)
+        texts = read_texts([self], np.zeros_like(positions), positions)
+        return pad_texts(texts, self._pad_token_id)[0].astype(np.int64), texts.documents
 
-    def _read_parts(self, idx: int) -> tuple[int, list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
-        """Return a sample's number, the parts of documents it is made of, and the documents."""
-        position = operator.index(idx)
-        if not -len(self) <= position < len(self):
-            raise IndexError(
-                f"index {position} is out of range for the {len(self)} samples of {self._where}"
-            )
-        arrays = self._open_arrays()
-        sample = int(arrays.shuffle_index[position])
-        bounds = arrays.sample_index[sample : sample + 2].tolist()
-        (first, first_offset), (last, last_offset) = bounds
-        last_offset += int(self.config.add_extra_token_to_sequence)
-        documents = np.asarray(arrays.document_index[first : last + 1], np.int64)
-        dataset = self.dataset
-        parts = []
-        for i, document in enumerate(documents.tolist(), start=first):
-            offset = first_offset if i == first else 0
-            length = last_offset - offset if i == last else None
-            part = dataset.get(document, offset=offset, length=length)
-            parts.append(part[0] if isinstance(part, tuple) else part)  # without its mode
-        return sample, parts, documents
+    def _describe_text(self, text: IndexedText) -> IndexedText:
+        """Add the settings of the samples."""
+        text.settings = self.config.text_settings(self._pad_token_id)
+        text.may_end_short = not self._drop_last
+        if text.settings.with_provenance:
+            text.find_epochs = self._find_epochs
+        return text
 
-    def _plan(self, *, from_memory: bool) -> IndexPlan:
-        """Return the plan of this split's index."""
-        facts = (
-            memory_facts(self.dataset.sequence_lengths)
-            if from_memory
-            else stored_source(self.dataset).facts
-        )
-        return plan_index(
-            facts,
-            self._span,
-            self._epochs,
+    def _plan(self) -> IndexPlan:
+        """Return the plan of this split's index, the same as ``zindex.build`` makes."""
+        config, span, dataset = self.config, self._span, self.dataset
+        return IndexPlan(
+            source=(
+                stored_source(dataset).facts
+                if is_stored(dataset)
+                else memory_facts(dataset.sequence_lengths)
+            ),
             split=self.index_split.name,
+            start=span.start,
+            stop=span.stop,
+            epochs=self._epochs,
+            sequence_length=config.sequence_length,
+            extra_token=int(config.add_extra_token_to_sequence),
+            seed=config.random_seed,
             drop_last=self._drop_last,
-            config=self.config,
+            order=config.order,
+            stored=config.store,
+            grid=config.grid,
         )
 
     @property
     def _spec(self) -> dict[str, Any]:
-        """Everything that decides which sample stands where."""
-        return self._plan(from_memory=not isinstance(self.dataset, STORED)).spec
+        """Everything that decides the order of the samples."""
+        return self._plan().spec
 
     def _find_arrays(self) -> None:
-        """Take the arrays of the index; those of documents in memory are computed here."""
-        if isinstance(self.dataset, STORED):
+        """Set the arrays of the index; those of documents in memory are computed here."""
+        if is_stored(self.dataset):
             super()._find_arrays()
         else:
             lengths = self.dataset.sequence_lengths[self._span.start : self._span.stop]
-            self._arrays = compute_index_arrays(self._plan(from_memory=True), lengths)
+            self._arrays = compute_index_arrays(self._plan(), lengths)
 
     @property
-    def _needed(self) -> Needed:
-        """The store of the index, and how it is built."""
-        folder = index_folder(self.dataset, type(self).__name__, self.config)
-        return index_needed(self.dataset, self._plan(from_memory=False), folder)
+    def _needed(self) -> BuildRequest:
+        """The build request of the index."""
+        return request_build(self._plan(), self._index_folder, stored_source(self.dataset))
 
-    def _find_epochs(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the epoch in which the first token of each sample lies."""
+    def _find_epochs(self, samples: Int64Array) -> Int64Array:
+        """Return the epoch of the first token of each sample."""
         return samples * self.config.sequence_length // self._epochs.tokens_per_epoch
 
 
+_QUERY = GPTDataset._query_document_sample_shuffle_indices
+_make_item = partial(make_batch, share_mask=True)
+
+
 class MockGPTDataset(GPTDataset):
-    """A GPT dataset of made-up documents, whose index is computed in memory and never stored.
+    """A GPT dataset of made-up documents, with an index in memory only.
 
     Parameters
     ----------
     dataset
         The made-up documents.
     dataset_path
-        Without meaning, but part of Megatron's cache key.
+        Part of Megatron's cache key, otherwise ignored.
     indices, num_samples, index_split
         As for ``GPTDataset``.
     config
@@ -314,5 +342,73 @@ class MockGPTDataset(GPTDataset):
     def build_low_level_dataset(  # type: ignore[override]
         dataset_path: str | None, config: GPTDatasetConfig
     ) -> MockGPTLowLevelDataset:
-        """Return made-up documents for a tokenizer; the path says nothing."""
+        """Return made-up documents for a tokenizer; the path is ignored."""
         return MockGPTLowLevelDataset(config.tokenizer)
+
+
+def _build_document_index(
+    documents: npt.NDArray[np.integer[Any]],
+    num_epochs: int,
+    numpy_random_state: np.random.RandomState,
+    separate_final_epoch: bool,
+) -> npt.NDArray[np.int32]:
+    """Return the documents of some epochs in shuffled order, drawn from a given generator.
+
+    Kept for Megatron's callers: indices of datasets are built by ``zindex.indexing`` from a seed.
+
+    Parameters
+    ----------
+    documents
+        Shape (documents,), of one epoch.
+    num_epochs
+        Epochs.
+    numpy_random_state
+        The generator; its state advances.
+    separate_final_epoch
+        Whether the last epoch is shuffled separately.
+
+    Returns
+    -------
+    document_index
+        Shape (num_epochs * documents,), int32.
+
+    Notes
+    -----
+    Source: Megatron Core ``gpt_dataset``, bit by bit.
+    """
+    together = num_epochs - 1 if separate_final_epoch and num_epochs > 1 else num_epochs
+    epochs = np.tile(np.asarray(documents).astype(np.int32), num_epochs)
+    cut = together * len(documents)
+    numpy_random_state.shuffle(epochs[:cut])
+    if cut < epochs.size:
+        numpy_random_state.shuffle(epochs[cut:])
+    return epochs
+
+
+def _build_shuffle_index(
+    num_samples: int, total_size: int, numpy_random_state: np.random.RandomState
+) -> npt.NDArray[np.integer[Any]]:
+    """Return samples in shuffled order: the first ones among themselves, then the others.
+
+    Kept for Megatron's callers, as ``_build_document_index`` is.
+
+    Parameters
+    ----------
+    num_samples
+        Samples that are shuffled among themselves first.
+    total_size
+        All samples.
+    numpy_random_state
+        The generator; its state advances.
+
+    Returns
+    -------
+    shuffle_index
+        Shape (total_size,), uint32, or int64 from ``2**32 - 2`` samples on.
+    """
+    dtype = np.int64 if total_size >= np.iinfo(np.uint32).max - 1 else np.uint32
+    samples: npt.NDArray[np.integer[Any]] = np.arange(total_size, dtype=dtype)
+    numpy_random_state.shuffle(samples[:num_samples])
+    if num_samples < total_size:
+        numpy_random_state.shuffle(samples[num_samples:])
+    return samples

@@ -1,16 +1,18 @@
 """The functions of Megatron Core's compiled helpers, for code that calls them.
 
-Datasets of this package do not come here: their indices are built by ``zindex.building``.
+zindex's own datasets do not use them: ``zindex.indexing`` builds their indices.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.mapping_tasks import map_epochs, seed_order, seed_targets
+from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, PlanError
+from zindex.indexing.mapping_tasks import map_epochs, seed_order, seed_targets
 from zindex.kernels.blend import blend_range, blend_range_exhaustive
 from zindex.kernels.mersenne64 import shuffle_rows64
 from zindex.kernels.samples import fill_boundaries, gather_lengths
@@ -28,7 +30,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-AnyArray = npt.NDArray[Any]
 _INT32_MAX = np.iinfo(np.int32).max
 _UINT32_MAX = np.iinfo(np.uint32).max
 
@@ -42,18 +43,18 @@ def build_sample_idx(
     drop_last_partial_sequence: bool = True,
     add_extra_token_to_sequence: bool = True,
 ) -> AnyArray:
-    """Return where samples of a stream of documents start, in int32 where that is enough.
+    """Return where samples of a stream of documents start, in int32 if that suffices.
 
     Parameters
     ----------
     sizes
         Shape (documents of the corpus,), tokens of each.
     document_indices
-        Shape (documents of all epochs,): documents in the order in which they are streamed.
+        Shape (documents of all epochs,): documents in stream order.
     sequence_length
         Tokens per sample.
     num_epochs, tokens_per_epoch
-        Their product is the tokens of the stream.
+        Their product is the length of the stream in tokens.
     drop_last_partial_sequence
         Whether a last sample with fewer tokens is left out.
     add_extra_token_to_sequence
@@ -86,66 +87,45 @@ def build_sample_idx(
     )
 
 
-def build_sample_idx_int32(
-    sizes: AnyArray,
-    document_idx: AnyArray,
-    seq_length: int,
-    num_epochs: int,
-    tokens_per_epoch: int,
-    drop_last_partial_sequence: bool = True,
-    add_extra_token_to_sequence: int = 1,
-) -> AnyArray:
-    """Return the sample index in int32; parameters and errors as of `build_sample_idx`."""
-    wanted = (num_epochs, tokens_per_epoch, drop_last_partial_sequence)
-    return _sample_index(
-        np.int32, sizes, document_idx, seq_length, *wanted, add_extra_token_to_sequence
-    )
+def _sample_index_builder(dtype: type[np.integer[Any]]) -> Callable[..., AnyArray]:
+    """Return the builder of sample indices of one dtype, with the signature of Megatron's."""
+
+    def build(
+        sizes: AnyArray,
+        document_idx: AnyArray,
+        seq_length: int,
+        num_epochs: int,
+        tokens_per_epoch: int,
+        drop_last_partial_sequence: bool = True,
+        add_extra_token_to_sequence: int = 1,
+    ) -> AnyArray:
+        """Return the sample index; parameters and errors as of `build_sample_idx`."""
+        extra_token = add_extra_token_to_sequence
+        num_tokens = num_epochs * tokens_per_epoch - extra_token
+        if seq_length < 1 or num_tokens < 0 or not len(document_idx):
+            raise PlanError(
+                "a sample index needs a sequence length of at least 1 and documents that hold "
+                f"tokens, got {seq_length}, {len(document_idx)} documents and "
+                f"{num_tokens + extra_token} tokens"
+            )
+        # Megatron counts in float32 here, which affects the result.
+        rounded_up = int(np.ceil(np.float32(num_tokens) / np.float32(seq_length)))
+        num_samples = num_tokens // seq_length if drop_last_partial_sequence else rounded_up
+        lengths = np.empty(len(document_idx), np.int32)
+        documents = np.ascontiguousarray(document_idx, np.int32)
+        gather_lengths(np.ascontiguousarray(sizes, np.int32), documents, 0, lengths)
+        boundaries: AnyArray = np.empty((num_samples + 1, 2), dtype)
+        filled = fill_boundaries(lengths, 0, 0, seq_length, extra_token, boundaries, 0, 0)
+        # Samples beyond the documents end with the last document.
+        boundaries[filled:] = len(lengths) - 1, int(lengths[-1]) - extra_token
+        return boundaries
+
+    build.__name__ = build.__qualname__ = f"build_sample_idx_{np.dtype(dtype).name}"
+    return build
 
 
-def build_sample_idx_int64(
-    sizes: AnyArray,
-    document_idx: AnyArray,
-    seq_length: int,
-    num_epochs: int,
-    tokens_per_epoch: int,
-    drop_last_partial_sequence: bool = True,
-    add_extra_token_to_sequence: int = 1,
-) -> AnyArray:
-    """Return the sample index in int64; parameters and errors as of `build_sample_idx`."""
-    wanted = (num_epochs, tokens_per_epoch, drop_last_partial_sequence)
-    return _sample_index(
-        np.int64, sizes, document_idx, seq_length, *wanted, add_extra_token_to_sequence
-    )
-
-
-def _sample_index(
-    dtype: type[np.integer[Any]],
-    sizes: AnyArray,
-    document_idx: AnyArray,
-    seq_length: int,
-    num_epochs: int,
-    tokens_per_epoch: int,
-    drop_last: bool,
-    extra_token: int,
-) -> AnyArray:
-    """Return the sample index in one dtype."""
-    num_tokens = num_epochs * tokens_per_epoch - extra_token
-    if seq_length < 1 or num_tokens < 0 or not len(document_idx):
-        raise PlanError(
-            "a sample index needs a sequence length of at least 1 and documents that hold tokens, "
-            f"got {seq_length}, {len(document_idx)} documents and {num_tokens + extra_token} tokens"
-        )
-    # Megatron counts in float32 here, which is part of what it gives.
-    rounded_up = int(np.ceil(np.float32(num_tokens) / np.float32(seq_length)))
-    num_samples = num_tokens // seq_length if drop_last else rounded_up
-    lengths = np.empty(len(document_idx), np.int32)
-    documents = np.ascontiguousarray(document_idx, np.int32)
-    gather_lengths(np.ascontiguousarray(sizes, np.int32), documents, 0, lengths)
-    boundaries: AnyArray = np.empty((num_samples + 1, 2), dtype)
-    filled = fill_boundaries(lengths, 0, 0, seq_length, extra_token, boundaries, 0, 0)
-    # What lies beyond the documents ends with the last of them.
-    boundaries[filled:] = len(lengths) - 1, int(lengths[-1]) - extra_token
-    return boundaries
+build_sample_idx_int32 = _sample_index_builder(np.int32)
+build_sample_idx_int64 = _sample_index_builder(np.int64)
 
 
 def build_blending_indices(
@@ -156,15 +136,15 @@ def build_blending_indices(
     size: int,
     verbose: bool,
 ) -> None:
-    """Write which dataset, and which of its samples, each position of a weighted blend draws.
+    """Write the dataset and the sample that each position of a weighted blend draws.
 
     Parameters
     ----------
     dataset_index, dataset_sample_index
         Shape (at least ``size``,), int16 or int32, and int64 or int32; filled.
     weights
-        Shape (at least ``num_datasets``,), float64, finite. A tenth of a microsecond per position
-        if each is in ``(0, 1]``, some microseconds otherwise.
+        Shape (at least ``num_datasets``,), float64, finite. Cost: 0.1 microseconds per position if
+        each is in ``(0, 1]``, some microseconds otherwise.
     num_datasets, size
         How many datasets and positions there are.
     verbose
@@ -187,7 +167,7 @@ def build_blending_indices(
 
 
 def _blend_any(shares: AnyArray, counts: AnyArray, datasets: AnyArray, numbers: AnyArray) -> None:
-    """Blend by weights that are no shares, position by position."""
+    """Blend by weights outside (0, 1], position by position."""
     if not len(shares) or not np.all(np.isfinite(shares)):
         raise PlanError(f"weights must be finite numbers, one for each dataset, got {shares}")
     for position in range(len(datasets)):
@@ -202,7 +182,7 @@ def build_exhaustive_blending_indices(
     sizes: npt.NDArray[np.int64],
     num_datasets: int,
 ) -> None:
-    """Write the draws of a blend in which each sample of each dataset comes once.
+    """Write the draws of a blend that has each sample of each dataset once.
 
     Parameters
     ----------
@@ -240,30 +220,30 @@ def build_mapping(
     Parameters
     ----------
     docs_
-        Shape (documents + 1,), int64: sentences at which documents start, and at last end.
+        Shape (documents + 1,), int64: first sentence of each document, and the end of the last.
     sizes_
         Shape (sentences of the corpus,), int32, tokens.
     num_epochs
-        Passes over the documents at most.
+        Maximal number of passes over the documents.
     max_num_samples
-        Samples after which no further epoch begins; the last one is finished.
+        Number of samples after which no further epoch begins; the last epoch is completed.
     max_seq_length
         Tokens of a sample, at least 2.
     short_seq_prob
         Share of samples with a shorter target, 0 to 1.
     seed
-        Of the targets, an int32; the one after it is that of the shuffle.
+        Seed of the targets, an int32; the shuffle uses the next one.
     verbose
         Whether the number of samples is logged.
     min_num_sent
-        Sentences of a sample at least.
+        Minimal number of sentences of a sample.
 
     Returns
     -------
     mapping
         Shape (samples, 3), uint32, or uint64 where there are more than ``2**32 - 1`` sentences:
         first sentence, sentence after the last one, and target in tokens. Empty if no document
-        gives a sample, however many epochs are asked for.
+        gives a sample, for any number of epochs.
 
     Raises
     ------
@@ -309,7 +289,7 @@ def build_blocks_mapping(
     max_seq_length
         Tokens of a block and its title, at least 2.
     seed
-        An int32; the one after it is that of the shuffle.
+        An int32; the shuffle uses the next one.
     use_one_sent_blocks
         Whether a block may be a single sentence.
 
@@ -350,7 +330,7 @@ def _map(
     num_epochs: int,
     max_num_samples: int,
 ) -> AnyArray:
-    """Return the samples of as many epochs as it takes, shuffled."""
+    """Return the samples of as many epochs as needed, shuffled."""
     if not -(2**31) <= seed < 2**31 or max_num_samples < 0:
         raise ConfigError(
             "a sentence mapping needs a seed in [-2**31, 2**31) and a number of samples, got "

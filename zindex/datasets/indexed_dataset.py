@@ -1,7 +1,4 @@
-"""Megatron's ``.bin/.idx`` pairs under Megatron Core's names, checked on every open.
-
-The file format itself lives in ``zindex.formats``, what reads object storage in `bin_readers`.
-"""
+"""Megatron's ``.bin/.idx`` pairs under Megatron Core's names, checked on every open."""
 
 import operator
 import os
@@ -12,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.bin_readers import (
-    OBJECT_STORAGE_BIN_READERS,
-    _MultiStorageClientBinReader,
-    _S3BinReader,
-    open_remote_pair,
-)
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.object_storage_utils import (
+    OBJECT_STORAGE_BIN_READERS,
     ObjectStorageConfig,
     S3Config,
+    _MultiStorageClientBinReader,
+    _S3BinReader,
     dataset_exists,
     is_object_storage_path,
+    open_remote_pair,
 )
+from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.bin_idx import bin_path, idx_path
+from zindex.formats.bin_idx import IdxFile, bin_path, idx_path
 from zindex.formats.bin_writer import PairWriter
 from zindex.formats.megatron_readers import (
     _BinReader,
@@ -36,8 +33,8 @@ from zindex.formats.megatron_readers import (
 )
 from zindex.formats.token_dtypes import DType
 from zindex.formats.token_values import append_to_each, convert_tokens
-from zindex.store.flat_file import FlatFile
 from zindex.store.rows import RowReader
+from zindex.store.tokens import FlatFile
 
 __all__ = [
     "OBJECT_STORAGE_BIN_READERS",
@@ -58,17 +55,14 @@ __all__ = [
 ]
 
 TokenType: TypeAlias = type[np.number[Any]]
-TokenArray: TypeAlias = npt.NDArray[Any]
-Item: TypeAlias = TokenArray | tuple[TokenArray, np.int8]
-Items: TypeAlias = list[TokenArray] | tuple[list[TokenArray], npt.NDArray[np.int8]]
 
 
-class IndexedDataset(torch.utils.data.Dataset[Item]):
+class IndexedDataset(SequenceDataset):
     """The sequences of a ``.bin/.idx`` pair by number, under Megatron Core's contract.
 
-    Both files are checked to the last element when the dataset is opened. It pickles as its
-    constructor's arguments and opens again where it arrives; a forked child uses what its parent
-    opened. With ``mmap`` items are read-only views of the file, without it fresh arrays.
+    Both files are checked to the last element on open. The dataset pickles as its constructor's
+    arguments, and is opened again when unpickled; a forked child uses the files of its parent. With
+    ``mmap`` items are read-only views of the file, without it new arrays.
 
     Parameters
     ----------
@@ -77,23 +71,23 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
     multimodal
         Whether items come with their modes, which the file must then have.
     mmap
-        Whether tokens are read through a mapping, which dies with SIGBUS if the file is cut, or by
-        position, which raises. It says nothing of object storage, which has no mappings.
+        Whether tokens are read through a mapping, which dies with SIGBUS if the file is truncated,
+        or by position, which raises. It has no effect on object storage.
     object_storage_config, s3_config
-        For a pair in object storage, where its ``.idx`` is kept and how its ``.bin`` is read.
+        For a pair in object storage: the cache of its ``.idx``, and how to read its ``.bin``.
     fast_cache_load
-        Taken for Megatron's sake; the check of the file is fast enough never to be left out.
+        Accepted for Megatron's callers, and ignored: the check of the file is always fast.
     sequences_per_dataset
         The sequences and ``document_indices`` entries that the file must have.
     dtype_code
-        Taken for Megatron's sake; the code in the file decides.
+        Accepted for Megatron's callers, and ignored: the code in the file decides.
 
     Raises
     ------
     SourceError
         If a file is missing or contradicts the format, the other file or the counts given.
     ConfigError
-        If the pair is in object storage and there is no configuration for that, or the reverse.
+        If the pair is in object storage without a configuration for it, or the reverse.
     """
 
     def __init__(
@@ -133,7 +127,7 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
         self.sequences_per_dataset = sequences_per_dataset
         self.dtype_code = dtype_code
         counts = (sequences_per_dataset, dtype_code)
-        #: The tokens of all sequences, read by position; samples of a batch are read from here.
+        #: The tokens of all sequences, read by position: batches use it.
         self.tokens: RowReader
         self.bin_reader: _BinReader
         if is_object_storage_path(path_prefix) or object_storage_config is not None:
@@ -192,51 +186,44 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
             pointer, length, mode = self.index[int(idx)]
             tokens = self.bin_reader.read(self.index.dtype, int(length), int(pointer))
             return tokens if mode is None else (tokens, mode)
-        if isinstance(idx, slice):
-            return self._get_slice(idx)
-        raise TypeError(
-            f"a sequence is asked for by a whole number or a slice, not by {type(idx).__name__}; "
-            "convert it with int()"
-        )
+        return self._get_slice(idx)
 
-    def _get_slice(self, span: slice) -> Items:
-        """Return the sequences of a contiguous slice, read at once."""
-        start, stop, step = span.indices(len(self))
-        if step != 1:
-            raise ValueError(
-                f"slices of an IndexedDataset must be contiguous, but the step of {span} is "
-                f"{step}; ask for the numbers one by one"
-            )
-        stop = max(start, stop)
-        sequences: list[TokenArray] = []
-        if start < stop:
-            stops = np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
-            tokens = self.bin_reader.read(
-                self.index.dtype, int(stops[-1]), int(self.index.sequence_pointers[start])
-            )
-            sequences = np.split(tokens, stops[:-1])
-        modes = self.index.sequence_modes
-        return sequences if modes is None else (sequences, modes[start:stop])
+    def _read_slice(self, start: int, stop: int) -> list[AnyArray]:
+        """Return the tokens of each sequence in ``[start, stop)``, which is not empty."""
+        stops = np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
+        first = int(self.index.sequence_pointers[start])
+        tokens = self.bin_reader.read(self.index.dtype, int(stops[-1]), first)
+        return np.split(tokens, stops[:-1])
+
+    def _read_modes(self, start: int, stop: int) -> AnyArray:
+        """Return the modes of sequences ``[start, stop)``."""
+        return self.sequence_modes[start:stop]
 
     def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
-        """Return a part of a sequence: ``length`` tokens (None: all) from token ``offset``.
+        """Return a span of a sequence: ``length`` tokens (None: all) from token ``offset``.
 
         Raises
         ------
         IndexError
-            If there is no such sequence, or the part does not lie within it.
+            If there is no such sequence, or the span is not within it.
         """
         pointer, whole, mode = self.index[operator.index(idx)]
         start = operator.index(offset)
         count = int(whole) - start if length is None else operator.index(length)
-        if start < 0 or count < 0 or start + count > whole:
-            raise IndexError(
-                f"a part must lie within its sequence of {whole} tokens, but {count} tokens from "
-                f"offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
-            )
+        self._check_span(idx, int(whole), start, count)
         nbytes_before = start * self.index.dtype_size
         tokens = self.bin_reader.read(self.index.dtype, count, int(pointer) + nbytes_before)
         return tokens if mode is None else (tokens, mode)
+
+    @property
+    def length_file(self) -> IdxFile:
+        """The checked ``.idx`` file."""
+        return self.index.file
+
+    def find_bounds(self, numbers: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
+        """Return the first token of sequences among all of the ``.bin``, and their lengths."""
+        index = self.index
+        return index.sequence_pointers[numbers] // index.dtype_size, index.sequence_lengths[numbers]
 
     @property
     def sequence_lengths(self) -> npt.NDArray[np.int32]:
@@ -279,9 +266,9 @@ class IndexedDataset(torch.utils.data.Dataset[Item]):
 class IndexedDatasetBuilder:
     """Write a ``.bin/.idx`` pair under Megatron Core's contract.
 
-    Tokens may come as torch tensors, numpy arrays, lists of numbers or lists of decimal strings; a
-    value that the dtype cannot hold is refused, and a refused call has written nothing. Neither
-    file has its name before ``finalize``.
+    Tokens may be torch tensors, numpy arrays, lists of numbers or lists of decimal strings. A value
+    that the dtype cannot hold is an error, and the call then writes nothing. Both files get their
+    names in ``finalize``.
 
     Parameters
     ----------
@@ -318,7 +305,7 @@ class IndexedDatasetBuilder:
         tensor
             The tokens of all its sequences.
         lengths
-            Tokens of each sequence, together all of them. None at all append an empty document.
+            Tokens of each sequence, in sum all tokens. An empty list appends an empty document.
         modes
             Mode of each sequence; zeros if left out.
 
@@ -346,7 +333,7 @@ class IndexedDatasetBuilder:
         modes
             Mode of each document; zeros if left out.
         eod_token
-            Appended to each document, also to an empty one, which becomes this token alone.
+            Appended to each document; an empty document becomes this token alone.
         chunk_size
             Documents converted at a time.
 
@@ -371,8 +358,8 @@ class IndexedDatasetBuilder:
 
     def _convert_documents(
         self, documents: Any, eod_token: int | None
-    ) -> tuple[TokenArray, npt.NDArray[np.int64]]:
-        """Return the tokens of documents in one row, and the length of each."""
+    ) -> tuple[AnyArray, npt.NDArray[np.int64]]:
+        """Return the concatenated tokens of documents, and the length of each."""
         owner = self._writer.bin_path
         if type(documents).__module__.partition(".")[0] == "awkward":
             import awkward
@@ -413,5 +400,5 @@ def get_bin_path(path_prefix: str) -> str:
 
 
 def _as_values(tokens: Any) -> Any:
-    """Return a tensor's values as an array, and anything else as it is."""
+    """Return a tensor's values as an array, and anything else unchanged."""
     return tokens.detach().cpu().numpy() if isinstance(tokens, torch.Tensor) else tokens

@@ -1,8 +1,7 @@
-"""The base of datasets that mask tokens: documents of sentences, drawn as runs of sentences.
+"""Base class of datasets that mask tokens in runs of sentences.
 
-Which sentences make a sample is Megatron Core's sentence mapping; what is masked in it is drawn
-from a generator of the sample's own, keyed by seed and position. BERT's and T5's samples are in
-their own modules.
+Megatron Core's sentence mapping selects the sentences of a sample. Masks are drawn from a generator
+that is keyed by seed and position. BERT and T5 have modules of their own.
 """
 
 import logging
@@ -10,35 +9,35 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.building.mapping_arrays import MappingArrays, open_mapping_arrays
-from zindex.building.on_demand import Needed
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.gpt_index import STORED, index_folder
-from zindex.datasets.masking.mapping import (
-    ComputedMapping,
-    SentenceRules,
-    compute_sentences,
-    needed_sentences,
-    plan_sentences,
-)
-from zindex.datasets.masking.plain_masks import Masked, mask_tokens
-from zindex.datasets.masking.vocabulary import Vocabulary, require_tokens
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError
-from zindex.plan.sentence_mapping import MappingPlan
+from zindex.errors import ConfigError, PlanError
+from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.indexing.mapping_tasks import SentenceSource
+from zindex.indexing.sentence_mapping import (
+    MappingArrays,
+    compute_mapping,
+    memory_facts,
+    open_mapping_arrays,
+    plan_mapping,
+    stored_facts,
+)
+from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
+from zindex.samples import lengths
+from zindex.samples.lengths import is_stored, stored_source
+from zindex.samples.masking.mask_rules import Masked, Vocabulary, mask_tokens
 from zindex.store.open import Store
 from zindex.store.reader import RowReader
-
-AnyArray = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
+from zindex.text.tokenizers.base import find_token
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +51,41 @@ _REQUIRED = (
     "masking_use_longer_ngrams",
     "masking_use_geometric_distribution",
 )
-#: Stands for a setting without which there is no configuration.
+#: Default of a required setting.
 MISSING: Any = None
-# What a subclass may do in its own way, without the kernel's knowing.
+# Methods that a subclass may override; the kernel then does not mask its samples.
 _WAYS = ("_create_masked_lm_predictions", "_get_token_mask")
+
+
+# The three splits of a dataset share one digest of its documents.
+_facts: "WeakKeyDictionary[Any, SentenceFacts]" = WeakKeyDictionary()
+
+
+class SentenceRules(NamedTuple):
+    """Size of the samples of a dataset."""
+
+    #: Maximal number of tokens, without special ones.
+    max_length: int
+    #: Minimal number of sentences.
+    min_sentences: int
+
+
+@dataclass(frozen=True)
+class ComputedMapping:
+    """A sentence mapping in memory, with the arrays of a stored one."""
+
+    #: Shape (samples, 3), uint32 or uint64: first sentence, end, and maximal number of tokens.
+    sample_index: AnyArray
+
+    @property
+    def sentence_index(self) -> AnyArray:
+        """The samples, which are shuffled already."""
+        return self.sample_index
+
+    @cached_property
+    def shuffle_index(self) -> Int64Array:
+        """Shape (samples,), int64: each position itself."""
+        return np.arange(len(self.sample_index))
 
 
 @dataclass
@@ -68,30 +98,30 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
         If a setting is missing, out of range, or excludes another.
     """
 
+    #: Share of the tokens that are masked, above 0 and below 1.
     masking_probability: float = MISSING
-    """Share of the tokens that are masked, above 0 and below 1."""
 
+    #: Share of samples with a shorter target length, 0 to 1.
     short_sequence_probability: float = MISSING
-    """Share of samples that are shorter than they could be, 0 to 1."""
 
+    #: Maximal number of words that are masked together.
     masking_max_ngram: int = MISSING
-    """Words that are masked together at most."""
 
+    #: Whether whole words are masked, or single pieces.
     masking_do_full_word: bool = MISSING
-    """Whether words are masked whole, or by their pieces."""
 
+    #: Whether as many further tokens are permuted.
     masking_do_permutation: bool = MISSING
-    """Whether as many tokens again change places among each other."""
 
+    #: Whether longer n-grams are more likely than shorter ones, or less likely.
     masking_use_longer_ngrams: bool = MISSING
-    """Whether longer n-grams are likelier than shorter ones, not the other way round."""
 
+    #: Whether lengths of n-grams are drawn as in SpanBERT (arXiv:1907.10529, section 3.1).
     masking_use_geometric_distribution: bool = MISSING
-    """Whether lengths of n-grams are drawn as in SpanBERT (arXiv:1907.10529, section 3.1)."""
 
+    #: Not in Megatron: directory of each node for copies of ``.idx`` files in object storage, as
+    #: for GPT datasets.
     object_storage_cache_path: str | None = field(default=None, kw_only=True)
-    """Ours, as GPT datasets have it: directory of each node for copies of ``.idx`` files that are
-    in object storage."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -130,17 +160,20 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
         if getattr(self, name) is None:
             raise ConfigError(f"{name} must be given for masked datasets, got None; set it")
 
-    def _require_length(self, kind: str, num_special: int) -> None:
-        """Refuse samples that have no room for two tokens beside the special ones."""
+    def _check_kind(self, kind: str, num_special: int, tokens: tuple[str, ...]) -> None:
+        """Refuse samples without room for two tokens, and tokenizers without special tokens."""
         if self.sequence_length < num_special + 2:
             raise ConfigError(
                 f"sequence_length of {kind} datasets must be at least {num_special + 2}, for "
                 f"{num_special} special tokens and two others, got {self.sequence_length}; raise it"
             )
-
-    def _require_tokens(self, names: tuple[str, ...], kind: str) -> None:
-        """Refuse a tokenizer that lacks a special token, or the texts of its tokens."""
-        require_tokens(self.tokenizer, names, kind)
+        missing = [name for name in tokens if find_token(self.tokenizer, name) is None]
+        if missing:
+            raise ConfigError(
+                f"the tokenizer of {kind} datasets must have {', '.join(tokens)}, "
+                f"{type(self.tokenizer).__name__} has no {', '.join(missing)}; take a WordPiece "
+                "tokenizer with these special tokens"
+            )
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -149,22 +182,22 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.pop("vocabulary", None)  # made again where it is needed
+        state.pop("vocabulary", None)  # recomputed lazily
         return state
 
 
 class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
-    """A split of a dataset of documents as samples of sentences, in which tokens are masked.
+    """A split of documents as samples of sentences with masked tokens.
 
-    Documents are what is divided among the splits. Sentences are the sequences of the dataset. The
+    The documents are divided among the splits; sentences are the sequences of the dataset. The
     tokenizer is a WordPiece one: pieces that begin with ``##`` belong to the word before them.
 
-    What a sample draws is keyed by ``random_seed`` and its position: batches, workers and the order
-    of reads do not matter. With ``order="megatron"`` samples equal Megatron Core's; but permutation
-    draws from the sample's generator too, not from numpy's global one, and a position from the end
-    gives the sample that stands there.
+    Draws are keyed by ``random_seed`` and the position of the sample, so batches, workers and the
+    order of reads do not matter. With ``order="megatron"`` samples equal Megatron Core's, with two
+    differences: permutation draws from the sample's generator too, not from numpy's global one, and
+    a negative position counts from the end.
 
-    A subclass says by `_sentence_rules` how much its samples hold, or calls `_build_sample_index`.
+    A subclass defines `_sentence_rules`, or calls `_build_sample_index`.
 
     Parameters
     ----------
@@ -175,7 +208,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     indexed_indices
         The documents of the split: consecutive numbers, as an array or a range.
     num_samples
-        Samples wanted at least, in as many epochs as it takes; None means one epoch.
+        Minimal number of samples, over as many epochs as needed; None means one epoch.
     index_split
         The split.
     config
@@ -186,7 +219,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     PlanError
         If the documents are not consecutive, or give no samples.
     NotReadyError
-        If another rank should have built the index and has not.
+        If another rank has not built the index in time.
     """
 
     config: MaskedWordPieceDatasetConfig
@@ -201,15 +234,15 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     @staticmethod
     def _key_config_attributes() -> list[str]:
         """Return the settings that are part of Megatron's cache key."""
-        # By the class, not super(): callers go by Megatron Core's static methods.
+        # By the class, not super(), because Megatron Core's callers use static methods.
         return [*MegatronDataset._key_config_attributes(), *_REQUIRED[1:]]
 
     def _sentence_rules(self) -> SentenceRules | None:
-        """Return how much a sample holds; None where `_build_sample_index` will be called."""
+        """Return the size of samples; None if the subclass calls `_build_sample_index`."""
         return None
 
     def _prepare(self) -> None:
-        """Take the rules of samples."""
+        """Set the size of samples."""
         if self.config.follow is not None:
             raise ConfigError(
                 f"{self._where} cannot be followed while its sentences are mapped, got follow="
@@ -220,7 +253,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         self._own_rows: AnyArray | None = None
 
     def _request_index(self) -> None:
-        """Have the samples mapped; a subclass that says nothing of them yet does so itself."""
+        """Request the mapping, unless the subclass calls `_build_sample_index` later."""
         if self._rules is None:
             return
         if self.num_samples == 0:
@@ -231,34 +264,48 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     def _build_sample_index(
         self, sequence_length: int, min_sentences_per_sample: int
     ) -> RowReader | AnyArray:
-        """Return the samples, found or built now: for subclasses in Megatron Core's manner.
+        """Return the samples, found or built now; Megatron Core's subclasses call this.
 
         Parameters
         ----------
         sequence_length
-            Tokens that a sample may have, without special tokens.
+            Maximal tokens of a sample, without special tokens.
         min_sentences_per_sample
-            Sentences that it has at least.
+            Minimal number of its sentences.
 
         Returns
         -------
         sample_index
-            Shape (samples, 3), uint32 or uint64: first sentence, end, and tokens at most.
+            Shape (samples, 3), uint32 or uint64: first sentence, end, and maximal number of tokens.
         """
         self._rules = SentenceRules(sequence_length, min_sentences_per_sample)
-        self._store = self._arrays = self._own_rows = None
+        self._store = self._arrays = self._own_rows = self._text = None
         return self.sample_index
 
     def _find_arrays(self) -> None:
-        """Take the samples: from a store, or computed where the sentences are in memory."""
+        """Open the samples of a store, or compute those of sentences in memory."""
         if self._own_rows is not None:
             self._arrays = ComputedMapping(self._own_rows)
         elif self.num_samples == 0:
             self._arrays = ComputedMapping(np.empty((0, 3), np.uint32))
-        elif isinstance(self.dataset, STORED):
+        elif is_stored(self.dataset):
             super()._find_arrays()
         else:
-            self._arrays = compute_sentences(self.dataset, self._plan(), self._where)
+            self._arrays = ComputedMapping(self._compute_mapping())
+
+    def _compute_mapping(self) -> AnyArray:
+        """Return the samples of a dataset in memory."""
+        plan, dataset = self._plan(), self.dataset
+        bounds = np.asarray(dataset.document_indices)[plan.start : plan.stop + 1]
+        own = dataset.sequence_lengths[plan.first_sentence : plan.stop_sentence]
+        rows = compute_mapping(plan, bounds, own)
+        if not len(rows):
+            raise PlanError(
+                f"{self._where} must hold documents of at least {plan.min_num_sentences} "
+                f"sentences, none too long, its {plan.num_documents:,} give no sample; split "
+                "documents into sentences, or give it a larger share"
+            )
+        return rows
 
     def _plan(self) -> MappingPlan:
         """Return the plan of the samples."""
@@ -267,18 +314,44 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
                 f"{type(self).__name__} must say how much its samples hold, it says nothing; "
                 "define _sentence_rules, or call _build_sample_index"
             )
-        return plan_sentences(self, self._rules)
+        config, dataset, span = self.config, self.dataset, self._span
+        settings: dict[str, Any] = {
+            "split": self.index_split.name,
+            "max_sequence_length": self._rules.max_length,
+            "min_num_sentences": self._rules.min_sentences,
+            "short_sequence_probability": config.short_sequence_probability,
+            "seed": config.random_seed,
+            "num_requested": self.num_samples or None,
+            "order": config.order,
+            "stored": config.store,
+            "grid": config.grid,
+        }
+        if is_stored(dataset):
+            source = SentenceSource(stored_source(dataset))
+            facts = _facts.get(dataset)
+            if facts is None:
+                facts = _facts[dataset] = stored_facts(source)
+            return plan_mapping(source, span, facts=facts, **settings)
+        bounds = dataset.document_indices
+        return MappingPlan(
+            source=memory_facts(lengths.memory_facts(dataset.sequence_lengths), bounds),
+            start=span.start,
+            stop=span.stop,
+            first_sentence=int(bounds[span.start]),
+            stop_sentence=int(bounds[span.stop]),
+            **settings,
+        )
 
     @property
     def _spec(self) -> dict[str, Any]:
-        """Everything that decides which sample stands where."""
+        """What decides the sample at each position."""
         return self._plan().spec
 
     @property
-    def _needed(self) -> Needed:
+    def _needed(self) -> BuildRequest:
         """The store of the samples, and how it is built."""
-        folder = index_folder(self.dataset, type(self).__name__, self.config)
-        return needed_sentences(self.dataset, self._plan(), folder)
+        source = SentenceSource(stored_source(self.dataset))
+        return request_build(self._plan(), self._index_folder, source)
 
     def _read_index(self, store: Store) -> MappingArrays:
         """Return the samples of a store."""
@@ -286,13 +359,13 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     @property
     def sample_index(self) -> RowReader | AnyArray:
-        """Shape (samples, 3), uint32 or uint64: first sentence, end, and tokens at most."""
+        """Shape (samples, 3), uint32 or uint64: first sentence, end, and maximal length."""
         return self._open_arrays().sample_index
 
     @sample_index.setter
     def sample_index(self, rows: RowReader | AnyArray) -> None:
         if self._arrays is None or rows is not self._arrays.sample_index:
-            self._own_rows = np.asarray(rows)
+            self._own_rows, self._text = np.asarray(rows), None
             self._find_arrays()
 
     @cached_property
@@ -306,18 +379,18 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether items are what `_make_together` makes, of this class or of one above."""
+        """Whether items are made by `_make_together`, not overridden by a subclass."""
         home = self._home
         return home is not None and type(self).__getitem__ is home.__getitem__
 
     @property
     def _masks_plainly(self) -> bool:
-        """Whether tokens are masked as the kernel does it, and not in a subclass's own way."""
+        """Whether tokens are masked as the kernel does, not overridden by a subclass."""
         return all(getattr(type(self), name) is getattr(self._home, name) for name in _WAYS)
 
     @property
     def _home(self) -> "type[MaskedWordPieceDataset] | None":
-        """The class whose samples `_make_together` makes."""
+        """The class that defines `_make_together`."""
         classes = (base for base in type(self).__mro__ if "_make_together" in vars(base))
         return next(classes, None)
 
@@ -329,23 +402,22 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     ) -> Masked:
         """Return the tokens of a sample with some of them masked.
 
-        The samples of a class that leaves this and `_get_token_mask` alone are made by a kernel
-        with the same draws.
+        Classes that override neither this nor `_get_token_mask` use a kernel with the same draws.
 
         Parameters
         ----------
         token_ids
             The tokens.
         target_sequence_length
-            Tokens that the sample may have at most.
+            Maximal tokens of the sample.
         numpy_random_state
-            What is drawn from.
+            Source of all draws.
 
         Returns
         -------
         masked_token_ids, masked_positions, masked_labels, boundaries, masked_spans
-            The tokens after masking; where tokens were masked or moved, and what they were; 1 where
-            a word or separator begins, else 0; positions and tokens before of each masked n-gram.
+            The tokens after masking; positions of masked or moved tokens, and their tokens before;
+            1 where a word or separator begins, else 0; positions and tokens of each masked n-gram.
 
         Raises
         ------
@@ -362,7 +434,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     @abstractmethod
     def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> int | None:
-        """Return what stands for a masked token; None keeps it."""
+        """Return the replacement of a masked token; None keeps it."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -1,4 +1,4 @@
-"""The base of every Megatron dataset: what it is made of, its cache key and its pad token."""
+"""The base of all Megatron datasets: their parts, cache key and pad token."""
 
 import hashlib
 import warnings
@@ -21,7 +21,7 @@ from zindex.formats.megatron_cache import describe
 
 LowLevelDataset: TypeAlias = IndexedDataset | ZarrIndexedDataset | Iterable[Any]
 
-#: Pad id of a tokenizer that has none, or none of its own: an id that no dataset holds.
+#: Pad id for a tokenizer without one, or with an ambiguous one: no dataset contains this id.
 _PAD_TOKEN_ID = -1
 
 _AMBIGUOUS_PAD = (
@@ -33,8 +33,8 @@ _AMBIGUOUS_PAD = (
 class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     """A split of a low-level dataset, as samples.
 
-    It pickles as paths, numbers and its config: an ``IndexedDataset`` is opened again at the first
-    sample that is read where it arrives.
+    It pickles as paths, numbers and its config: an unpickled ``IndexedDataset`` is opened again at
+    the first sample.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     dataset_path
         Its path, as the user wrote it: part of Megatron's cache key.
     indices
-        Shape (documents,): what the split holds of the low-level dataset. A ``range`` will do.
+        Shape (documents,), or a ``range``: the elements of the low-level dataset in the split.
     num_samples
-        Samples wanted at least; None means one epoch.
+        Minimal number of samples; None for one epoch.
     index_split
         The split.
     config
@@ -54,7 +54,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     Attributes
     ----------
     unique_identifiers
-        What Megatron identifies the dataset by, in its order.
+        The identity of the dataset in Megatron, in its order.
     """
 
     def __init__(
@@ -68,6 +68,8 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     ) -> None:
         super().__init__()
         self._dataset: LowLevelDataset | _ClosedDataset = dataset
+        #: What batches read, opened at the first one.
+        self._text: Any = None
         self.dataset_path = dataset_path
         self._indices = _as_range(indices)
         self.num_samples = None if num_samples is None else int(num_samples)
@@ -81,7 +83,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         for name in self._key_config_attributes():
             self.unique_identifiers[name] = getattr(self.config, name)
         if config.order != "megatron":
-            # Another order is another dataset, of which Megatron's key knows nothing.
+            # Megatron's key has no entry for the order.
             self.unique_identifiers["order"] = config.order
         self._pad_token_id = _resolve_pad(
             config.tokenizer, allow_ambiguous=bool(config.allow_ambiguous_pad_tokens)
@@ -94,7 +96,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
 
     @cached_property
     def unique_description_hash(self) -> str:
-        """The MD5 of the description: Megatron's cache key, not ours."""
+        """The MD5 of the description: Megatron's cache key, not that of zindex."""
         return describe(self.unique_identifiers)[1]
 
     @property
@@ -107,10 +109,11 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     @dataset.setter
     def dataset(self, dataset: LowLevelDataset) -> None:
         self._dataset = dataset
+        self._text = None
 
     @property
     def indices(self) -> npt.NDArray[np.integer[Any]]:
-        """Shape (documents,): what the split holds; made anew at each use if it is a range."""
+        """Shape (documents,): the elements of the split; a range is expanded at each use."""
         if isinstance(self._indices, range):
             dtype = np.int32 if self._indices.stop <= np.iinfo(np.int32).max else np.int64
             found = self._indices
@@ -123,7 +126,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what tells this dataset's samples from others'."""
+        """The SHA-256, in hex, that identifies the samples of this dataset."""
         return hashlib.sha256(self.unique_description.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +137,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Return how many elements of a low-level dataset are divided among the splits."""
+        """Return the number of elements of a low-level dataset that splits divide."""
         raise NotImplementedError
 
     @staticmethod
@@ -158,7 +161,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True, slots=True)
 class _ClosedDataset:
-    """An ``IndexedDataset`` on its way to another process: its arguments, nothing open."""
+    """A pickled ``IndexedDataset``: its arguments, without open files."""
 
     kind: type[IndexedDataset]
     state: tuple[Any, ...]
@@ -173,7 +176,7 @@ class _ClosedDataset:
 def _as_range(
     indices: npt.NDArray[np.integer[Any]] | range,
 ) -> npt.NDArray[np.integer[Any]] | range:
-    """Return a run of consecutive numbers as a range, anything else as it is."""
+    """Return consecutive numbers as a range, others unchanged."""
     if isinstance(indices, range) or not indices.size:
         return indices
     if indices.ndim != 1 or not (np.diff(indices) == 1).all():
@@ -182,7 +185,7 @@ def _as_range(
 
 
 def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
-    """Return the pad id of a tokenizer, or -1 where it has none of its own.
+    """Return the pad id of a tokenizer, or -1 if it has none or an ambiguous one.
 
     Source: Megatron Core ``MegatronDataset.__init__``.
     """
@@ -203,7 +206,7 @@ def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
 
 
 def _special_tokens(tokenizer: Any) -> list[Any]:
-    """Return the ids of all special tokens but padding, as far as a tokenizer tells."""
+    """Return the ids of the special tokens that a tokenizer names, except padding."""
     try:
         named = [
             value for name, value in tokenizer.special_tokens_dict.items() if name != "pad_token"

@@ -1,7 +1,7 @@
 """Made-up samples of text with an image, and the configuration of multimodal datasets.
 
-Real multimodal data come as ``IndexedDataset(prefix, multimodal=True)``, whose sequences have
-modes; a dataset over them is the caller's own, and is split and blended like others.
+Real multimodal data is read by ``IndexedDataset(prefix, multimodal=True)``, whose sequences have
+modes. Users write their own dataset over it, which is split and blended like others.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.datasets.batching.batch_memory import allocate_arrays
-from zindex.datasets.batching.gpt_batches import is_plain
-from zindex.datasets.batching.gpt_tensors import make_batch
-from zindex.datasets.batching.sample_batch import SampleBatch
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import MockGPTDataset
 from zindex.errors import ConfigError
+from zindex.samples.batch import SampleBatch, allocate_arrays
+from zindex.samples.gpt import make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +27,7 @@ Item = dict[str, Any]
 
 
 def _keep(sample: Item) -> Item:
-    """Return a sample as it is. It has a name, so that configurations can be pickled."""
+    """Return a sample unchanged; a named function, so that configurations can be pickled."""
     return sample
 
 
@@ -37,15 +35,15 @@ def _keep(sample: Item) -> Item:
 class MultimodalDatasetConfig(GPTDatasetConfig):
     """Settings of multimodal datasets, by Megatron Core's names."""
 
+    #: Height of images in pixels; must be given.
     image_h: int | None = None
-    """Height of images in pixels; must be given."""
 
+    #: Width of images in pixels; must be given.
     image_w: int | None = None
-    """Width of images in pixels; must be given."""
 
+    #: Makes an item of a sample with its image. Spawned loader workers need a module-level
+    #: function.
     preprocess_func: Callable[[Item], Item] = _keep
-    """What makes an item of a sample with its image; loader workers that are spawned need it to be
-    a function of a module."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -101,14 +99,6 @@ class MockMultimodalDataset(MockGPTDataset):
         -------
         item
             What ``GPTDataset`` gives, and ``image`` of shape (3, image_h, image_w), float32; or
-            what ``config.preprocess_func`` makes of it.
+            the result of ``config.preprocess_func``.
         """
-        sample: Item = super().__getitem__(idx)
-        shape = 3, self.config.image_h or 0, self.config.image_w or 0
-        sample["image"] = torch.zeros(shape, dtype=torch.float32)
-        return self.config.preprocess_func(sample)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether items are made as batches make them, and not in a subclass's own way."""
-        return is_plain(self, MockMultimodalDataset)
+        return self._make_batch([idx])[0]

@@ -1,22 +1,32 @@
-"""``.bin/.idx`` pairs in object storage under Megatron Core's names: places and ``.idx`` files.
+"""``.bin/.idx`` pairs in object storage under Megatron Core's names.
 
-Beside Megatron's ``s3://`` and ``msc://`` there are the other schemes of stores: ``gs://``,
-``az://``, ``http://`` and ``https://``. The ``.bin`` is read in `zindex.datasets.bin_readers`.
+Besides Megatron's ``s3://`` and ``msc://`` it supports the other schemes of stores: ``gs://``,
+``az://``, ``http://`` and ``https://``.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from zindex.building.source import is_store
+import numpy as np
+import numpy.typing as npt
+
+from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.sources.node_copy import keep_copy
-from zindex.store.objects import SCHEMES
-from zindex.store.remote_files import MSC_PREFIX, S3_PREFIX, open_remote, split_s3_url
+from zindex.formats.bin_idx import bin_path, idx_path
+from zindex.formats.bin_reader import check_span
+from zindex.formats.megatron_readers import _BinReader, _IndexReader
+from zindex.ingest.length_source import is_store
+from zindex.io.node_copy import keep_copy
+from zindex.io.objects import SCHEMES
+from zindex.io.remote_files import MSC_PREFIX, S3_PREFIX, UNKNOWN, open_remote, split_s3_url
+from zindex.store.tokens import FlatObject
 
 __all__ = [
     "MSC_PREFIX",
+    "OBJECT_STORAGE_BIN_READERS",
     "S3_PREFIX",
     "ObjectStorageConfig",
     "S3Client",
@@ -47,8 +57,8 @@ class ObjectStorageConfig:
     path_to_idx_cache
         Directory of this node for copies of ``.idx`` files.
     bin_chunk_nbytes
-        None: of a ``.bin`` what is wanted is asked for and no more, for reading in shuffled order.
-        Otherwise, as Megatron Core does, blocks of so many bytes, of which one is kept.
+        None requests exactly the bytes of each read, for reading in shuffled order. Otherwise, as
+        in Megatron Core, reads fetch blocks of so many bytes, of which one is cached.
 
     Raises
     ------
@@ -72,7 +82,7 @@ S3Config = ObjectStorageConfig
 
 
 class S3Client(Protocol):
-    """The calls of an S3 client that are made here, in boto3's words."""
+    """The methods of a boto3 S3 client that are called here."""
 
     def download_file(self, Bucket: str, Key: str, Filename: str) -> None:  # noqa: N803
         """Write an object to a file."""
@@ -83,7 +93,7 @@ class S3Client(Protocol):
         ...
 
     def head_object(self, Bucket: str, Key: str) -> dict[str, Any]:  # noqa: N803
-        """Return what the store says of an object."""
+        """Return the metadata of an object."""
         ...
 
     def get_object(self, Bucket: str, Key: str, Range: str) -> dict[str, Any]:  # noqa: N803
@@ -101,12 +111,12 @@ def is_object_storage_path(path: str | os.PathLike[str] | None) -> bool:
 
 
 def get_object_storage_access(path: str) -> str:
-    """Return how a URL is reached: ``"s3"``, ``"msc"`` or another scheme.
+    """Return the access method of a URL: ``"s3"``, ``"msc"`` or another scheme.
 
     Raises
     ------
     ConfigError
-        If it is no URL of object storage.
+        If it is not a URL of object storage.
     """
     for prefix, access in _ACCESS.items():
         if path.startswith(prefix):
@@ -118,20 +128,20 @@ def get_object_storage_access(path: str) -> str:
 
 
 def parse_s3_path(path: str) -> tuple[str, str]:
-    """Return bucket and key of an ``s3://`` URL; ConfigError if it is none."""
+    """Return bucket and key of an ``s3://`` URL; ConfigError for other URLs."""
     return split_s3_url(path)
 
 
 def get_index_cache_path(idx_path: str, object_storage_config: ObjectStorageConfig) -> str:
-    """Return where the copy of an ``.idx`` goes: as Megatron Core says for its two schemes.
+    """Return the path of the local copy of an ``.idx``, as in Megatron Core for its two schemes.
 
     Raises
     ------
     ConfigError
-        If the path is no URL of object storage.
+        If the path is not a URL of object storage.
     """
     access = get_object_storage_access(idx_path)
-    # Other schemes have a directory of their own: their buckets may be named like those of S3.
+    # Other schemes have separate directories, because their buckets may have the names of S3's.
     folder = () if access in ("s3", "msc") else (access,)
     rest = idx_path.removeprefix(f"{access}://").lstrip("/")
     return os.path.join(object_storage_config.path_to_idx_cache, *folder, rest)
@@ -143,7 +153,7 @@ def dataset_exists(path_prefix: str, idx_path: str, bin_path: str) -> bool:
     Raises
     ------
     ConfigError
-        If the prefix is no URL of object storage.
+        If the prefix is not a URL of object storage.
     StoreUnavailableError
         If the store does not answer.
     """
@@ -152,16 +162,16 @@ def dataset_exists(path_prefix: str, idx_path: str, bin_path: str) -> bool:
 
 
 def cache_index_file(remote_path: str, local_path: str) -> None:
-    """Make a local file hold what an object holds, fetched once per node and version.
+    """Copy an object to a local file, once per node and version.
 
-    Every rank may call it, on every node and at any time: no rank waits for another's call.
+    Any rank on any node may call it at any time: no rank waits for a call of another.
 
     Raises
     ------
     ConfigError
-        If the path is no URL of object storage.
+        If the path is not a URL of object storage.
     SourceError
-        If there is no such object, or it is written meanwhile.
+        If there is no such object, or it changes during the copy.
     StoreUnavailableError
         If the store does not answer.
     """
@@ -176,7 +186,7 @@ def cache_index_file(remote_path: str, local_path: str) -> None:
 
 
 def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
-    """Return how the pair at a path is read, from a dataset's configuration.
+    """Return how to read the pair at a path, from a dataset's configuration.
 
     Parameters
     ----------
@@ -188,17 +198,17 @@ def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
     Returns
     -------
     storage
-        None for everything that is no pair in object storage: paths, and Zarr stores anywhere.
+        None for local paths and for Zarr stores.
 
     Raises
     ------
     ConfigError
-        If the configuration does not say where copies and indices go.
+        If the configuration does not name the directories of copies and indices.
     """
     if not is_object_storage_path(path):
         return None
     access = get_object_storage_access(path)
-    with suppress(ConfigError):  # what stores cannot be named by, or no client of theirs reaches
+    with suppress(ConfigError):  # not a URL of a store, or no client for it
         if is_store(path):
             return None
     cache = getattr(config, "object_storage_cache_path", None)
@@ -214,6 +224,140 @@ def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
             "None; name a directory that all nodes share, or a URL of s3, gs or az"
         )
     return ObjectStorageConfig(cache)
+
+
+# Size of an object whose client does not report it: reads end with the object in any case.
+_ANY_NBYTES = 1 << 62
+
+
+class _ObjectBinReader(_BinReader):
+    """Read from object storage: exactly the requested bytes, or through one cached block.
+
+    Parameters
+    ----------
+    bin_path
+        URL of the ``.bin``.
+    object_storage_config
+        Whether it is read in blocks.
+    nbytes
+        The size that it must have; None queries it.
+
+    Raises
+    ------
+    SourceError
+        If there is no such object.
+    """
+
+    def __init__(
+        self,
+        bin_path: str,
+        object_storage_config: ObjectStorageConfig,
+        nbytes: int | None = None,
+    ) -> None:
+        self._bin_path = bin_path
+        size = _find_size(bin_path) if nbytes is None else nbytes
+        block = object_storage_config.bin_chunk_nbytes
+        self._bytes = FlatObject(bin_path, _ANY_NBYTES if size is None else size, np.uint8, block)
+
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+        """Return ``count`` items from byte ``offset`` in a fresh array.
+
+        Raises
+        ------
+        SourceError
+            If the span is not within the object.
+        VerificationError
+            If the object is gone or shorter than it was.
+        StoreUnavailableError
+            If the store does not answer.
+        """
+        itemsize = np.dtype(dtype).itemsize
+        start, count = int(offset), int(count)
+        check_span(self._bin_path, len(self._bytes), start, count, itemsize)
+        return self._bytes.read(start, start + count * itemsize).view(dtype)
+
+
+class _S3BinReader(_ObjectBinReader):
+    """Read from ``s3://``."""
+
+
+class _MultiStorageClientBinReader(_ObjectBinReader):
+    """Read from ``msc://`` through the multistorageclient package."""
+
+
+#: The reader of each scheme.
+OBJECT_STORAGE_BIN_READERS: dict[str, type[_ObjectBinReader]] = {
+    "s3": _S3BinReader,
+    "msc": _MultiStorageClientBinReader,
+    **dict.fromkeys(("gs", "az", "http", "https"), _ObjectBinReader),
+}
+
+
+def _find_size(url: str) -> int | None:
+    """Return the size of an object; None if its client does not report it."""
+    found = open_remote(url).look_up()
+    if found is None:
+        raise SourceError(
+            f"both files of a .bin/.idx pair must be in object storage, but there is no {url}; "
+            "give the URL of the pair without its suffix"
+        )
+    return None if found is UNKNOWN else found.nbytes
+
+
+def open_remote_pair(
+    path_prefix: str,
+    multimodal: bool,
+    object_storage_config: ObjectStorageConfig | None,
+    sequences_per_dataset: Sequence[int] | None,
+    dtype_code: int | None,
+    *,
+    is_new: bool,
+) -> tuple[_IndexReader, _ObjectBinReader, FlatObject]:
+    """Return the readers of a pair in object storage, checked as on a file system.
+
+    Parameters
+    ----------
+    path_prefix, multimodal, object_storage_config, sequences_per_dataset, dtype_code
+        As of an ``IndexedDataset``.
+    is_new
+        Whether to look for a newer ``.idx`` than the local copy. A dataset that was unpickled in
+        another process keeps the copy that it was made with.
+
+    Returns
+    -------
+    index, bin_reader, tokens
+        Arrays of the ``.idx``, Megatron's reader of the ``.bin``, and the one that batches use.
+
+    Raises
+    ------
+    ConfigError
+        If there is no configuration.
+    SourceError
+        If an object is missing, or the two contradict the format or each other.
+    """
+    if object_storage_config is None:
+        raise ConfigError(
+            f"object_storage_config must be given for a pair in object storage, got None for "
+            f"{path_prefix}; pass ObjectStorageConfig(path_to_idx_cache=...)"
+        )
+    remote, url = idx_path(path_prefix), bin_path(path_prefix)
+    local = get_index_cache_path(remote, object_storage_config)
+    if is_new or not os.path.exists(local):
+        cache_index_file(remote, local)
+    index = _IndexReader(local, multimodal, sequences_per_dataset, dtype_code)
+    nbytes = index.file.bin_nbytes
+    size = _find_size(url) if is_new else None
+    if size not in (None, nbytes):
+        raise SourceError(
+            f"{url} must have {nbytes} bytes, where the last sequence of {remote} ends, but has "
+            f"{size}; it is cut, unfinished or of another dataset, so upload the pair again"
+        )
+    bin_reader = OBJECT_STORAGE_BIN_READERS[get_object_storage_access(path_prefix)]
+    return (
+        index,
+        bin_reader(url, object_storage_config, nbytes),
+        FlatObject(url, nbytes, index.dtype, object_storage_config.bin_chunk_nbytes),
+    )
 
 
 def _is_s3_path(path: str) -> bool:

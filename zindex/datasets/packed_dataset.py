@@ -1,54 +1,52 @@
-"""Packed datasets: samples that hold documents whole, as many as fit, and end in padding.
+"""Packed datasets: samples of whole documents, as many as fit, followed by padding.
 
-The index is built by ``zindex.building``; here it is found and read.
+The index is built by ``zindex.indexing``, and read here.
 """
 
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.building.on_demand import Needed
-from zindex.building.packed_arrays import PackedArrays, needed_packing, open_packed_arrays
-from zindex.building.source import LengthSource
-from zindex.datasets.batching.gpt_batches import is_plain
-from zindex.datasets.batching.gpt_sources import is_known
-from zindex.datasets.batching.packed_batches import make_packed_batch
 from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.gpt_index import STORED, index_folder, stored_source
+from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.text_dataset import TextDataset
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
+from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.indexing.packing import PackedArrays, open_packed_arrays
+from zindex.ingest.length_source import LengthSource
 from zindex.plan.packing import PackingPlan, PackingRules
+from zindex.samples.lengths import stored_source
+from zindex.samples.packed import make_packed_batch
+from zindex.samples.texts import IndexedText
 from zindex.store.reader import RowReader
 
 
 class PackedGPTDataset(TextDataset[PackedArrays]):
     """A split of a dataset as samples of whole documents, for training without truncation.
 
-    A sample has room for ``sequence_length + x`` tokens, x being 1 if an extra token is drawn. It
-    holds documents, at most ``config.packing.max_documents``, chosen by best fit, and padding after
-    them. A document that is longer is split, truncated or dropped, as ``config.packing`` says;
-    split, its parts are what a stream would be cut into, so that with the extra token every token
-    but the document's first is a label once.
+    A sample has room for ``sequence_length + x`` tokens, with x 1 if an extra token is drawn. It
+    consists of at most ``config.packing.max_documents`` documents, chosen by best fit, and padding.
+    A longer document is split, truncated or dropped, by ``config.packing``. It is split as a stream
+    would be: with the extra token every token except the document's first is a label once.
 
-    How many samples there are is known when the index is built, which happens as in ``GPTDataset``.
-    Both orders of documents are keyed, whatever ``config.order``: packing has no counterpart in
-    Megatron Core. Documents do not see each other: positions restart with each, the attention mask
-    ends at them, and no label crosses from one into the next.
+    The number of samples is known when the index is built, which happens as in ``GPTDataset``. The
+    order of documents is keyed with any ``config.order``: packing has no counterpart in Megatron
+    Core. Documents are isolated: positions restart with each, the attention mask ends at them, and
+    no label is in the next document.
 
     Parameters
     ----------
     indexed_dataset
-        The low-level dataset; it lies on disk or in an object store.
+        The low-level dataset, on disk or in an object store.
     dataset_path
         Its path, as the user wrote it.
     indexed_indices
         The documents of the split: consecutive numbers, as an array or a range.
     num_samples
-        Samples wanted at least, in as many epochs as it takes; None means one epoch.
+        Minimal number of samples, in as many epochs as necessary; None for one epoch.
     index_split
         The split.
     config
@@ -57,11 +55,11 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     Raises
     ------
     ConfigError
-        If the documents are made up, or the index is to be followed while it is built.
+        If the documents are made up, or ``config.follow`` is set.
     PlanError
         If they are not consecutive, hold no tokens, or are all dropped.
     NotReadyError
-        If another rank should have built the index and has not.
+        If another rank has not built the index in time.
     """
 
     config: GPTDatasetConfig
@@ -70,8 +68,8 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     _read_index = staticmethod(open_packed_arrays)
 
     def _prepare(self) -> None:
-        """Check that there is something to pack."""
-        if not (isinstance(self.dataset, STORED) and is_known(self.dataset)):
+        """Check that there are documents to pack."""
+        if type(self.dataset) not in (IndexedDataset, ZarrIndexedDataset):
             raise ConfigError(
                 f"{self._where} must be text that zindex opens from disk to be packed, got "
                 f"{type(self.dataset).__name__}; use GPTDataset for other data"
@@ -91,7 +89,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
 
     @property
     def rules(self) -> PackingRules:
-        """How documents become samples."""
+        """The rules that pack documents into samples."""
         return self.config.packing or PackingRules()
 
     @property
@@ -106,12 +104,12 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
 
     @property
     def shuffle_index(self) -> RowReader:
-        """Shape (samples,): the sample that stands at each position."""
+        """Shape (samples,): the sample at each position."""
         return self._open_arrays().shuffle_index
 
     @property
     def padding_share(self) -> float:
-        """Share of the room of all samples that is padding."""
+        """Share of padding in all samples."""
         self._open_arrays()
         assert self._store is not None
         share: float = self._store.attributes["padding_share"]
@@ -152,10 +150,12 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
         """
         return self._make_batch([idx])[0]
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether items are made as batches make them, and not in a subclass's own way."""
-        return is_plain(self, PackedGPTDataset)
+    def _describe_text(self, text: IndexedText) -> IndexedText:
+        """Add the settings of the samples."""
+        text.settings = self.config.text_settings(self._pad_token_id, self.rules.max_documents)
+        if text.settings.with_provenance:
+            text.find_epochs = text.arrays.epochs_of
+        return text
 
     @property
     def _source(self) -> LengthSource:
@@ -163,7 +163,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
 
     @cached_property
     def _plan(self) -> PackingPlan:
-        """The plan of this split's index: the same as ``zindex.build`` makes of these settings."""
+        """The plan of this split's index, the same as ``zindex.build`` makes."""
         config, span, source = self.config, self._span, self._source
         return PackingPlan(
             source=source.facts,
@@ -182,15 +182,10 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
 
     @property
     def _spec(self) -> dict[str, Any]:
-        """Everything that decides which sample stands where."""
+        """Everything that decides the order of the samples."""
         return self._plan.spec
 
     @property
-    def _needed(self) -> Needed:
-        """The store of the index, and how it is built."""
-        folder = index_folder(self.dataset, type(self).__name__, self.config)
-        return needed_packing(self._plan, self._source, folder)
-
-    def _find_epochs(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the epoch that each sample is of."""
-        return self._open_arrays().epochs_of(samples)
+    def _needed(self) -> BuildRequest:
+        """The build request of the index."""
+        return request_build(self._plan, self._index_folder, self._source)

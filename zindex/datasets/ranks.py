@@ -1,16 +1,14 @@
-"""What the ranks of a run owe each other: who builds, and news of failures.
+"""Coordinate the ranks of a job: rank 0 builds, and errors reach all ranks.
 
-No collective is called here. All ranks need the same stores and find them by their names; torch's
-key-value store, which every process group has, only carries word of ranks that failed or finished.
-A store that does not answer is no news, for the rank that serves it may be the one that died.
+No collective is called here. All ranks need the same stores and find them by their names. torch's
+key-value store, which every process group has, only carries errors and counts of finished ranks. A
+store that does not answer is ignored: the rank that serves it may be the one that died.
 """
 
 import itertools
 import json
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,98 +18,93 @@ from typing import Any, TypeVar
 import torch
 
 from zindex import errors
-from zindex.building.background import FollowedBuilds
-from zindex.building.on_demand import Builds, Needed, Receive, ensure_store
-from zindex.building.waiting import Rank
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.utils import current_rank
 from zindex.errors import ZindexError
+from zindex.indexing.coordination import Rank
+from zindex.indexing.ensure import BuildRequest, Builds, Receive
+from zindex.io.backoff import Backoff
 
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-# Seconds that a rank which is done waits for the others without any news of them.
+# Seconds that a finished rank waits for the others without any progress of theirs.
 _GRACE = 10.0
-# Seconds that a rank which failed gives the others to stop too; its end may end the store.
+# Seconds that a failed rank waits for the others to stop; its exit may end the store.
 _LINGER = 5.0
-# Seconds that the store has for an answer.
+# Timeout of the store, in seconds.
 _ANSWER = 5.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 
-_calls = itertools.count()
-_collected: ContextVar[Builds | None] = ContextVar("zindex_collected", default=None)
+_steps = itertools.count()
+_collector: ContextVar[Builds | None] = ContextVar("zindex_collector", default=None)
 
 
 @contextmanager
 def collect(builds: Builds) -> Iterator[None]:
-    """Let datasets that are made in the block need their stores together, not one by one."""
-    token = _collected.set(builds)
+    """Collect the build requests of datasets made in the block, to build them together."""
+    token = _collector.set(builds)
     try:
         yield
     finally:
-        _collected.reset(token)
+        _collector.reset(token)
 
 
 def obtain(
-    needed: Needed, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
+    request: BuildRequest, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
 ) -> None:
-    """Hand over a committed store: now, or when all that are collected are finished.
+    """Call back with a store: once the collected builds are finished, or immediately.
 
     Parameters
     ----------
-    needed
-        The store.
+    request
+        The build request.
     receive
-        Called with it.
+        Called with the store.
     rank
-        The rank of this process, or of the one that it works for.
+        The rank of this process, or of the process that it is a worker of.
     config
-        How long to wait for other ranks.
+        The timeouts for other ranks.
     """
-    builds = _collected.get()
+    builds = _collector.get()
     if builds is None:
-        obtain_now(needed, receive, rank, config)
+        obtain_now(request, receive, rank, config)
     else:
-        builds.add(needed, receive)
+        builds.add(request, receive)
 
 
 def obtain_now(
-    needed: Needed, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
+    request: BuildRequest, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
 ) -> None:
-    """Hand over a store now, committed unless it is to be followed; parameters as of `obtain`."""
+    """Build or find a store now, and call back with it; parameters as of `obtain`."""
     this = Rank(rank, config.index_timeout, config.index_takeover)
-    if config.follow is None:
-        receive(ensure_store(needed, this))
-        return
-    with FollowedBuilds(this, config.follow) as builds:
-        builds.add(needed, receive)
+    with Builds(this, config.follow) as builds:
+        builds.add(request, receive)
         builds.finish()
 
 
-def open_builds(config: BlendedMegatronDatasetConfig, meeting: "Meeting") -> Builds:
-    """Return the builds of a step that all ranks take; those that are followed outlast it."""
-    rank = Rank(current_rank(), config.index_timeout, config.index_takeover, meeting.listen)
-    if config.follow is None:
-        return Builds(rank)
-    return FollowedBuilds(rank, config.follow, meeting.report)
+def open_builds(config: BlendedMegatronDatasetConfig, step: "RankStep") -> Builds:
+    """Return the builds of a step of all ranks; builds that are followed may outlast it."""
+    rank = Rank(current_rank(), config.index_timeout, config.index_takeover, step.listen)
+    return Builds(rank, config.follow, step.report)
 
 
-class Meeting:
-    """One step that all ranks take, such as a call of ``build()``; none waits for all in vain.
+class RankStep:
+    """A step that all ranks take, such as a call of ``build()``, and the errors of each.
 
-    A context manager. Leaving it with an error tells the other ranks, which raise the same one
-    where they are. Leaving it without waits until all ranks are done or one has failed, but not
-    for ranks of which nothing is heard.
+    A context manager. An error that leaves it is broadcast, and raised on the other ranks. Without
+    an error it waits until all ranks are done or one has failed, but not for ranks that make no
+    progress.
 
     Parameters
     ----------
     name
-        The same on all ranks, and new for each step.
+        The same on all ranks, and unique for each step.
     rank, num_ranks
-        This rank, and how many there are.
+        This rank, and the number of ranks.
     store
-        A ``torch.distributed.Store``; None if there is nobody to talk to.
+        A ``torch.distributed.Store``; None for a single rank.
     """
 
     def __init__(self, name: str, rank: int = 0, num_ranks: int = 1, store: Any = None) -> None:
@@ -120,7 +113,7 @@ class Meeting:
         self.num_ranks = num_ranks
         self._store = store
 
-    def __enter__(self) -> "Meeting":
+    def __enter__(self) -> "RankStep":
         return self
 
     def __exit__(
@@ -132,71 +125,69 @@ class Meeting:
         if error is None:
             try:
                 self._wait_for_all()
-            except ZindexError as heard:
-                self._tell(heard)
+            except ZindexError as received:
+                self._broadcast(received)
                 raise
         elif isinstance(error, Exception):
-            self._tell(error)
+            self._broadcast(error)
 
     def leave(self) -> None:
-        """Take no part: neither does this rank wait for others, nor they for it."""
+        """Skip the step: this rank does not wait for others, nor they for it."""
         self._count("absent", 1)
         self._store = None
 
     def listen(self) -> None:
         """Raise the error of another rank, if one has failed."""
         key = self._key("failed")
-        news = self._ask(lambda store: store.get(key) if store.check([key]) else None)
-        if news is None:
+        message = self._ask(lambda store: store.get(key) if store.check([key]) else None)
+        if message is None:
             return
-        said = json.loads(news)
-        kind = getattr(errors, said["kind"], ZindexError)
-        message = f"rank {said['rank']}: {said['message']}"
+        found = json.loads(message)
+        kind = getattr(errors, found["kind"], ZindexError)
+        text = f"rank {found['rank']}: {found['message']}"
         try:
-            error: Exception = kind(message)
-        except TypeError:  # it takes more than a sentence
-            error = ZindexError(message)
-        error._zindex_heard = True  # type: ignore[attr-defined]
+            error: Exception = kind(text)
+        except TypeError:  # its constructor takes more than a sentence
+            error = ZindexError(text)
+        error._zindex_received = True  # type: ignore[attr-defined]
         raise error
 
     def report(self, error: Exception) -> None:
-        """Tell the others of an error, which they raise where they listen."""
-        if not getattr(error, "_zindex_heard", False):
+        """Publish an error, which other ranks raise where they listen."""
+        if not getattr(error, "_zindex_received", False):
             kind, message = type(error).__name__, str(error)
             if not isinstance(error, ZindexError):
                 kind, message = "ZindexError", f"{kind}: {message}"
-            news = json.dumps({"rank": self.rank, "kind": kind, "message": message})
-            self._ask(lambda store: store.set(self._key("failed"), news))
+            text = json.dumps({"rank": self.rank, "kind": kind, "message": message})
+            self._ask(lambda store: store.set(self._key("failed"), text))
 
-    def _tell(self, error: Exception) -> None:
-        """Tell the others of an error, and stay until they have stopped too: they may need us."""
+    def _broadcast(self, error: Exception) -> None:
+        """Broadcast an error and wait for peers to exit: they may need this rank's store."""
         self.report(error)
-        self._count("stopped", 1)
-        deadline = time.monotonic() + _LINGER
-        for _ in self._pauses():
+        num_stopped = self._count("stopped", 1)
+        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=_LINGER)
+        while num_stopped is not None and self._num_missing(num_stopped) > 0:
+            if not backoff.wait():
+                return
             num_stopped = self._count("stopped")
-            if num_stopped is None or time.monotonic() >= deadline:
-                return
-            if num_stopped + (self._count("absent") or 0) >= self.num_ranks:
-                return
 
     def _wait_for_all(self) -> None:
-        """Wait until all ranks are done, or one has failed, or nothing is heard of the others."""
+        """Wait until all ranks are done, one has failed, or the others make no progress."""
         num_done = self._count("done", 1)
-        deadline = time.monotonic() + _GRACE
-        for _ in self._pauses():
+        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=_GRACE)
+        while self._store is not None:
             self.listen()
-            seen, num_done = num_done, self._count("done")
+            previous, num_done = num_done, self._count("done")
             if num_done is None:
                 return
-            missing = self.num_ranks - num_done - (self._count("absent") or 0)
+            missing = self._num_missing(num_done)
             if missing <= 0:
                 return
-            if num_done != seen:
-                deadline = time.monotonic() + _GRACE
-            elif time.monotonic() >= deadline:
+            if num_done != previous:
+                backoff.restart()
+            if not backoff.wait():
                 logger.warning(
-                    "rank %d goes on without %d of %d ranks: nothing was heard of them for %.0f s",
+                    "rank %d continues without %d of %d ranks, which made no progress for %.0f s",
                     self.rank,
                     missing,
                     self.num_ranks,
@@ -204,56 +195,51 @@ class Meeting:
                 )
                 return
 
-    def _pauses(self) -> Iterator[None]:
-        """Give a turn at growing intervals; none if there is nobody to talk to."""
-        pause = _FIRST_WAIT
-        while self._store is not None:
-            yield
-            time.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_WAIT)
+    def _num_missing(self, num_present: int) -> int:
+        return self.num_ranks - num_present - (self._count("absent") or 0)
 
     def _key(self, word: str) -> str:
         return f"zindex/{self.name}/{word}"
 
     def _count(self, word: str, increment: int = 0) -> int | None:
-        """Return how many ranks have said a word, with this one; None if there is no news."""
+        """Return the number of ranks that reported a word; None without an answer."""
         key = self._key(word)
         return self._ask(lambda store: int(store.add(key, increment)))
 
-    def _ask(self, question: Callable[[Any], R]) -> R | None:
-        """Return the store's answer; None if it gives none, and then it is not asked again."""
+    def _ask(self, query: Callable[[Any], R]) -> R | None:
+        """Return the store's answer; None after a timeout, then the store is no longer used."""
         store, answers = self._store, []
         if store is None:
             return None
 
         def ask() -> None:
             try:
-                answers.append(question(store))
+                answers.append(query(store))
             except Exception as error:
-                logger.info("torch's store gives no news: %s", error)
+                logger.info("torch's store does not answer: %s", error)
 
-        # A connection to a machine that died may never answer; a daemon holds up nobody.
-        asking = threading.Thread(target=ask, name="zindex-news", daemon=True)
-        asking.start()
-        asking.join(_ANSWER)
+        # A connection to a dead machine may never answer; a daemon thread does not delay exit.
+        thread = threading.Thread(target=ask, name="zindex-store", daemon=True)
+        thread.start()
+        thread.join(_ANSWER)
         if not answers:
             self._store = None
             return None
         return answers[0]
 
 
-def open_meeting() -> Meeting:
-    """Return the next step of all ranks: every process must take the same ones in order."""
-    name = str(next(_calls))
+def open_step() -> RankStep:
+    """Return the next step of all ranks: every process must take the same steps in order."""
+    name = str(next(_steps))
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
-        return Meeting(name)
+        return RankStep(name)
     num_ranks = distributed.get_world_size()
     if num_ranks == 1:
-        return Meeting(name)
+        return RankStep(name)
     try:
         store = distributed.distributed_c10d._get_default_store()
     except Exception as error:
         logger.info("torch's process group has no store: %s", error)
         store = None
-    return Meeting(name, current_rank(), num_ranks, store)
+    return RankStep(name, current_rank(), num_ranks, store)

@@ -7,34 +7,34 @@ from typing import Any
 import torch
 
 from zindex.errors import ConfigError
-from zindex.store.objects import PlaceLike
+from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KEY, KIND
 
 
 class RecordDataset(torch.utils.data.Dataset[Any]):
-    """Records of tar or jsonl files by number, from the store that ``zindex import`` made of them.
+    """Records of a store that ``zindex import`` made of tar or jsonl files, by number.
 
-    Opening reads one small file; every other read opens what it needs, in the process that reads.
-    It pickles as its path and the store's description, and is safe after ``fork``.
+    Opening reads one small file; the files of records are opened lazily, in the process that reads.
+    It pickles as its path and the store's description, and is fork-safe.
 
     Parameters
     ----------
     path
         Place of the store.
     fields
-        Fields to read; None: all. What is not asked for is not read.
+        Fields to read; None: all.
     process_fn
-        What makes items of records, as for the streaming datasets: it takes an iterator of records
-        and yields as many items, in their order. None: items are the records.
+        Makes items of records, as for the streaming datasets: it takes an iterator of records and
+        yields as many items, in order. None: items are the records.
 
     Raises
     ------
     StoreNotFoundError
-        If nothing is there, or it is not committed.
+        If there is no store, or it is not committed.
     StoreError
-        If it is no store of records.
+        If it is not a store of records.
     ConfigError
         If the store has no such field.
 
@@ -59,19 +59,19 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields that are read, as far as a record has them; keys and files come along."""
+        """Fields that are read if a record has them, besides its key and file."""
         return self._reader.fields
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of what decides the records."""
+        """SHA-256, in hex, of everything that decides the records."""
         return self.store.fingerprint
 
     def __len__(self) -> int:
         return self._reader.num_records
 
     def __getitem__(self, index: int) -> Any:
-        """Return one record, or what ``process_fn`` makes of it.
+        """Return one record, or the item that ``process_fn`` makes of it.
 
         Parameters
         ----------
@@ -81,8 +81,8 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         Returns
         -------
         record
-            The fields that it has: bytes, text, JSON values, or arrays of numbers; its key as
-            ``__key__`` and the name of its file as ``__url__``.
+            Its fields: bytes, text, JSON values, or arrays of numbers; its key as ``__key__`` and
+            the name of its file as ``__url__``.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         VerificationError
             If its bytes fail their checksum.
         ConfigError
-            If ``process_fn`` makes no item of it, or several.
+            If ``process_fn`` does not make exactly one item of it.
         """
         record = self._reader.read(self._number(index))
         return record if self.process_fn is None else self._process([record])[0]
@@ -108,7 +108,7 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         return records if self.process_fn is None else self._process(records)
 
     def _process(self, records: list[dict[str, Any]]) -> list[Any]:
-        """Return what ``process_fn`` makes of records, which must be as many."""
+        """Return the items that ``process_fn`` makes of records, one for each."""
         assert self.process_fn is not None
         count = len(records)
         keys = [record.get(KEY) for record in records]

@@ -1,22 +1,24 @@
-"""The torch datasets of a run, as its YAML file describes them."""
+"""Open the torch datasets of a run, as its YAML file describes them."""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zindex.building.edits.journal import find_journals
-from zindex.building.planning import PlannedBlend, PlannedIndex, PlannedPacking, plan_run
 from zindex.config import RunConfig, as_config
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.packed_dataset import PackedGPTDataset
-from zindex.datasets.ranks import collect, open_builds, open_meeting
+from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, plan_run
+from zindex.maintenance.edits.journal import find_journals
+from zindex.plan.index_plan import IndexPlan
+from zindex.samples.lengths import adopt_source
 from zindex.store.open import Store
 
-#: A dataset of a run: cut out of a stream, or packed.
+#: A dataset of a run: of a stream, or packed.
 Member = GPTDataset | PackedGPTDataset
 
 
@@ -27,12 +29,12 @@ def open_run(
     follow: float | None = None,
     **settings: Any,
 ) -> dict[str, BlendedDataset | EditedDataset | list[Member]]:
-    """Return the datasets that a run describes; what ``zindex build`` has not built is built.
+    """Return the datasets of a run; indices that ``zindex build`` has not built are built.
 
-    A run that was edited comes with its edits; see `zindex.edit`.
+    The datasets of an edited run include its edits; see `zindex.edit`.
 
     Under ``torch.distributed`` every rank calls this. Rank 0 builds what is missing, the others
-    look for the commits, and nobody waits at a barrier.
+    poll for the commits, without a barrier.
 
     Parameters
     ----------
@@ -41,18 +43,18 @@ def open_run(
     tokenizer
         The tokenizer: its special tokens, its vocabulary size and its identity are used.
     follow
-        Seconds that a sample waits at most for what is still being built of it: the datasets are
-        returned at once, and built behind them. None waits here until all is built; so does a run
-        that was edited.
+        Timeout in seconds of a sample whose part of an index is still being built: the datasets are
+        returned immediately, and built in the background. None, or a run that was edited, builds
+        all indices first.
     settings
-        Further settings of ``GPTDatasetConfig``; masks and positions are as in plain text unless
-        they say otherwise.
+        Further settings of ``GPTDatasetConfig``; by default masks and positions are those of plain
+        text.
 
     Returns
     -------
     datasets
-        By split: the blend, with its edits if there are any, or, in a run without blends, the
-        datasets in the run's order.
+        By split: the blend, with its edits, or, in a run without blends, the datasets in the run's
+        order.
 
     Raises
     ------
@@ -64,7 +66,7 @@ def open_run(
     journals = find_journals(config, plan)
     followed = None if journals else follow
     gpt_config = _make_config(config, tokenizer, {"follow": followed} | settings)
-    with open_meeting() as meeting, open_builds(gpt_config, meeting) as builds:
+    with open_step() as step, open_builds(gpt_config, step) as builds:
         with collect(builds):
             members = _open_members(plan.members, gpt_config)
             blends = {item.split: _open_blend(item, members, gpt_config) for item in plan.blends}
@@ -82,7 +84,7 @@ def open_run(
 
 
 def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) -> GPTDatasetConfig:
-    """Return the torch side's configuration of a run."""
+    """Return the configuration of a run's datasets."""
     plain = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
     if config.packing is not None:  # packed attention needs no mask, which would be large
         plain["inter_document_masking"] = True
@@ -106,7 +108,7 @@ def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) ->
 
 
 def _open_members(
-    items: Sequence[PlannedIndex | PlannedPacking], config: GPTDatasetConfig
+    items: Sequence[PlannedIndex[Any]], config: GPTDatasetConfig
 ) -> dict[tuple[str, str], Member]:
     """Return the dataset of every index, by path and split."""
     tokens: dict[str, Any] = {}
@@ -120,8 +122,9 @@ def _open_members(
                 if isinstance(opened, Store)
                 else GPTDataset.build_low_level_dataset(path, config)
             )
+            adopt_source(tokens[path], item.source)
         documents, split = range(plan.start, plan.stop), Split[plan.split]
-        kind = GPTDataset if isinstance(item, PlannedIndex) else PackedGPTDataset
+        kind = GPTDataset if isinstance(plan, IndexPlan) else PackedGPTDataset
         members[path, plan.split] = kind(
             tokens[path], path, documents, item.num_requested, split, config
         )

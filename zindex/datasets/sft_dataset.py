@@ -1,31 +1,27 @@
-"""Conversations for supervised fine-tuning, side by side in rows of one length."""
+"""Conversations for supervised fine-tuning, packed into rows of one length."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
-from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
-from zindex.datasets.conversations.chat_tokens import ChatTokens
-from zindex.datasets.conversations.json_records import JsonRecords
-from zindex.datasets.conversations.mock_conversations import (
-    MockSFTLowLevelDataset,
-    load_json_arg,
-    open_mock,
-)
-from zindex.datasets.conversations.packed_rows import (
+from zindex.arrays import Int64Array, IntegerArray
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, load_json_arg, open_mock
+from zindex.datasets.utils import Split
+from zindex.errors import ConfigError, SourceError
+from zindex.samples.batch import Item, SampleBatch, batch_of_items, resolve_positions
+from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
+    ChatTokens,
     Encoded,
     as_ids,
     make_conversation_batch,
 )
-from zindex.datasets.conversations.validation_texts import PretrainValidAsSFTDataset
-from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.utils import Split
-from zindex.errors import ConfigError, SourceError
+from zindex.samples.conversations.json_records import JsonRecords
 
 __all__ = [
     "IGNORE_INDEX",
@@ -37,7 +33,6 @@ __all__ = [
     "load_json_arg",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 Messages = list[dict[str, Any]]
 
 
@@ -47,9 +42,9 @@ class SFTLowLevelDataset:
     Parameters
     ----------
     dataset_path
-        A plain JSONL file whose objects have ``messages``, each with ``role`` and ``content``. A
-        line may hold several conversations in a row, each of which begins with the role
-        ``system``. One JSON array of such objects will do as well.
+        An uncompressed JSONL file, or one JSON array, of objects with ``messages``, each with
+        ``role`` and ``content``. A record may hold several conversations in a row, each of which
+        begins with the role ``system``.
 
     Raises
     ------
@@ -60,16 +55,16 @@ class SFTLowLevelDataset:
     """
 
     def __init__(self, dataset_path: str) -> None:
-        self.records = JsonRecords(dataset_path)
+        self.records: Any = JsonRecords(dataset_path)
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, idx: int) -> Messages:
+    def __getitem__(self, idx: int) -> Any:
         """Return the messages of one record."""
         return self.read_many([idx])[0]
 
-    def read_many(self, indices: Sequence[int]) -> list[Messages]:
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
         """Return the messages of records, which are read together.
 
         Raises
@@ -78,16 +73,14 @@ class SFTLowLevelDataset:
             If a record has no messages.
         """
         records = self.records.read_many(indices)
-        return [
-            self._check(record.get("messages"), index)
-            for index, record in zip(indices, records, strict=True)
-        ]
+        return [self._convert(*pair) for pair in zip(records, indices, strict=True)]
 
-    def _check(self, messages: Any, index: int) -> Messages:
-        """Return the messages of a record, which must be some."""
-        is_list = isinstance(messages, list) and messages
-        if is_list and all(isinstance(message, dict) and "role" in message for message in messages):
-            return list(messages)
+    def _convert(self, record: dict[str, Any], index: int) -> Any:
+        """Return the messages of a record, at least one."""
+        messages = record.get("messages")
+        found = messages if isinstance(messages, list) else []
+        if found and all(isinstance(one, dict) and "role" in one for one in found):
+            return found
         raise SourceError(
             f"record {index} of {self.records.path} must have messages, a list of objects with "
             f"role and content, got {str(messages)[:80]!r}; mend or remove it"
@@ -97,9 +90,9 @@ class SFTLowLevelDataset:
 class SFTDataset(MegatronDataset):
     """A split of conversations as samples of ``sequence_length`` tokens.
 
-    Sample j is record ``j % records`` of the split: its conversations side by side, each padded to
-    what context parallelism needs, cut off or padded at the end. The loss counts what the
-    tokenizer's ``tokenize_conversation`` gives as targets.
+    Sample j is record ``j % records`` of the split: its conversations in a row, each padded as
+    context parallelism needs, truncated or padded at the end. The loss counts the targets of the
+    tokenizer's ``tokenize_conversation``.
 
     Parameters
     ----------
@@ -110,40 +103,40 @@ class SFTDataset(MegatronDataset):
     indices
         The records of the split.
     num_samples
-        Samples; records come again where there are fewer. None: each record once.
+        Number of samples; records repeat if there are fewer. None: each record once.
     index_split
         The split.
     config
         The configuration, without attention masks and without positions that restart at end
-        tokens. If it has ``sft_cross_document_attention``, samples have no ``cu_seqlens`` and their
-        positions go on from one conversation to the next. Its tokenizer has ``eod``, ``pad`` if
-        there is one, and ``tokenize_conversation(messages, return_target, add_generation_prompt)``,
-        which returns ids and targets; or it is one of zindex's with a chat template.
+        tokens. With ``sft_cross_document_attention`` samples have no ``cu_seqlens`` and positions
+        continue from one conversation to the next. Its tokenizer has ``eod``, perhaps ``pad``, and
+        ``tokenize_conversation(messages, return_target, add_generation_prompt)``, which returns ids
+        and targets; or it is one of zindex's with a chat template.
 
     Raises
     ------
     ConfigError
-        If a setting asks for what samples of conversations do not have.
+        If a setting is not available for samples of conversations.
 
     Notes
     -----
-    Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``. Differences: where the
-    tokenizer pads with a negative id, inputs have the end of document there, for no embedding has
-    it; where it pads with the end of document, only padding is left out of the loss, not the ends
+    Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``. Differences: if the tokenizer
+    pads with a negative id, inputs are padded with the end of document, because no embedding has a
+    negative id; if it pads with the end of document, the loss leaves out padding only, not the ends
     of conversations.
     """
 
     config: GPTDatasetConfig
     num_samples: int | None = None
     _make_together = staticmethod(make_conversation_batch)
-    #: Tokens beyond those of a sample that a record that is cut off keeps: as labels.
+    #: Tokens beyond the inputs that a truncated record keeps as labels.
     _num_kept_labels = 0
 
     def __init__(
         self,
         dataset: Any,
         dataset_path: str | None,
-        indices: npt.NDArray[np.integer[Any]] | range,
+        indices: IntegerArray | range,
         num_samples: int | None,
         index_split: Split,
         config: GPTDatasetConfig,
@@ -175,14 +168,14 @@ class SFTDataset(MegatronDataset):
     def __len__(self) -> int:
         return len(self._indices) if self.num_samples is None else self.num_samples
 
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+    def __getitem__(self, idx: int | None) -> Item:
         """Return a sample.
 
         Parameters
         ----------
         idx
-            Its position, from the end if negative; None gives the first one with a loss mask of
-            zeros, to fill up a batch.
+            Its position, from the end if negative; None is padding: the first sample with a loss
+            mask of zeros.
 
         Returns
         -------
@@ -190,8 +183,8 @@ class SFTDataset(MegatronDataset):
             ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding and
             -100 where nothing is to be learned), ``loss_mask`` (float32) and ``position_ids``
             (int64, from 0 in each conversation), all of shape (sequence_length,); ``cu_seqlens``
-            (int32, where conversations start, filled up with sequence_length to
-            sequence_length + 1 values) and ``max_seqlen`` (int32).
+            (int32, starts of conversations, filled up with sequence_length to sequence_length + 1
+            values) and ``max_seqlen`` (int32).
 
         Raises
         ------
@@ -202,7 +195,7 @@ class SFTDataset(MegatronDataset):
         """
         return self._make_batch([idx])[0]
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
+    def __getitems__(self, positions: Sequence[int | None]) -> Any:
         """Return the samples of a batch, read together: torch's DataLoader calls this.
 
         Parameters
@@ -216,7 +209,7 @@ class SFTDataset(MegatronDataset):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether items are made as batches make them, and not in a subclass's own way."""
+        """Whether items are made as batches make them, not overridden by a subclass."""
         return type(self).__getitem__ is SFTDataset.__getitem__
 
     @property
@@ -232,12 +225,12 @@ class SFTDataset(MegatronDataset):
         )
 
     def _find_records(self, positions: Int64Array) -> list[int]:
-        """Return the number of the record that stands at each position."""
+        """Return the number of the record at each position."""
         indices = self._indices
         return [int(indices[place]) for place in (positions % len(indices)).tolist()]
 
     def _read_records(self, numbers: Sequence[int]) -> list[Any]:
-        """Return what the low-level dataset has under some numbers."""
+        """Return records of the low-level dataset by number."""
         dataset = self.dataset
         if hasattr(dataset, "read_many"):
             return list(dataset.read_many(numbers))
@@ -245,16 +238,16 @@ class SFTDataset(MegatronDataset):
 
     @property
     def _has_boundaries(self) -> bool:
-        """Whether samples tell their conversations apart."""
+        """Whether samples have the boundaries of their conversations."""
         return not getattr(self.config, "sft_cross_document_attention", False)
 
     @cached_property
     def padding_divisor(self) -> int:
-        """What the tokens of each conversation are padded to a multiple of."""
+        """Conversations are padded to a multiple of this number of tokens."""
         return self._calculate_padding_divisor()
 
     def _calculate_padding_divisor(self) -> int:
-        """Return what the ranks that share a conversation need it to be a multiple of."""
+        """Return the divisor that the ranks of a sequence need."""
         config = self.config
         num_ranks = getattr(config, "context_parallel_size", None) or 1
         if getattr(config, "is_hybrid", False):
@@ -264,7 +257,7 @@ class SFTDataset(MegatronDataset):
         return num_chunks * (getattr(config, "sequence_parallel_size", None) or 1)
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
-        """Yield the conversations of a record as ids, each made when it is asked for."""
+        """Yield the conversations of a record as ids, lazily."""
         for conversation in self._split_conversations(record):
             yield self._encode_conversation(conversation)
 
@@ -286,7 +279,7 @@ class SFTDataset(MegatronDataset):
 
     @cached_property
     def _chat_tokens(self) -> ChatTokens:
-        """What makes ids of conversations where the tokenizer does not."""
+        """Encoder for tokenizers without ``tokenize_conversation``."""
         return ChatTokens(self.config.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -305,14 +298,14 @@ class SFTDataset(MegatronDataset):
 
 
 class MockSFTDataset(SFTDataset):
-    """Made-up conversations as samples like those of ``SFTDataset``, one in each.
+    """Made-up conversations as samples like those of ``SFTDataset``, one per sample.
 
     Parameters
     ----------
     dataset, dataset_path, indices, num_samples, index_split, config
-        As for ``SFTDataset``. ``config.sft_mock_dataset_config_json`` says what
-        ``MockSFTLowLevelDataset`` is asked for; with its format ``"sbhd"`` samples have no
-        ``cu_seqlens`` and no ``max_seqlen``.
+        As for ``SFTDataset``. ``config.sft_mock_dataset_config_json`` has the settings of
+        ``MockSFTLowLevelDataset``; with its format ``"sbhd"`` samples have no ``cu_seqlens`` and no
+        ``max_seqlen``.
     """
 
     _num_kept_labels = 1
@@ -321,12 +314,12 @@ class MockSFTDataset(SFTDataset):
     def build_low_level_dataset(
         dataset_path: str | None, config: GPTDatasetConfig
     ) -> MockSFTLowLevelDataset:
-        """Return made-up conversations; the path says nothing."""
+        """Return made-up conversations; the path has no effect."""
         return open_mock(config.sft_mock_dataset_config_json, config.sequence_length)
 
     @property
     def _has_boundaries(self) -> bool:
-        """Whether samples tell their conversations apart."""
+        """Whether samples have the boundaries of their conversations."""
         return getattr(self.dataset, "format", "thd") != "sbhd"
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
@@ -335,3 +328,89 @@ class MockSFTDataset(SFTDataset):
         tokens = np.append(as_ids(record), eod)[: self.config.sequence_length + 1]
         tokens[-1] = eod
         yield Encoded(tokens, tokens)
+
+
+class PretrainValidAsSFTDataset(torch.utils.data.Dataset[Item]):
+    """Samples of pre-training texts that validate a fine-tuning, each as one conversation.
+
+    Parameters
+    ----------
+    dataset
+        A dataset of GPT samples without attention masks, such as a split that a builder made.
+    max_samples
+        Maximal number of samples, from the first on; None: all.
+    packed
+        Whether samples have ``cu_seqlens`` and ``max_seqlen``, as those of ``SFTDataset`` do.
+
+    Notes
+    -----
+    Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``.
+    """
+
+    _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+
+    def __init__(self, dataset: Any, max_samples: int | None = None, packed: bool = True) -> None:
+        self.dataset = dataset
+        self.max_samples = max_samples
+        self.packed = packed
+
+    @property
+    def index_split(self) -> Split:
+        """The split of the samples."""
+        split: Split = self.dataset.index_split
+        return split
+
+    def __len__(self) -> int:
+        count = len(self.dataset)
+        return count if self.max_samples is None else min(count, self.max_samples)
+
+    def __getitem__(self, idx: int | None) -> Item:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Its position, from the end if negative; None as for the dataset below.
+
+        Returns
+        -------
+        item
+            ``tokens``, ``labels``, ``loss_mask`` and ``position_ids`` unchanged, of shape
+            (sequence_length,); if packed, ``cu_seqlens`` (int32, 0 and then sequence_length in
+            shape (sequence_length + 1,)) and ``max_seqlen`` (int32).
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        """
+        return self.__getitems__([idx])[0]
+
+    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
+        """Return the samples of a batch, read together if the dataset below can.
+
+        Parameters
+        ----------
+        positions
+            Positions, as of single samples.
+        """
+        places: list[int | None] = []
+        if len(positions):
+            numbers, is_padding = resolve_positions(positions, len(self), type(self).__name__)
+            pairs = zip(numbers.tolist(), is_padding.tolist(), strict=True)
+            places = [None if is_pad else number for number, is_pad in pairs]
+        if hasattr(self.dataset, "__getitems__"):
+            samples = self.dataset.__getitems__(places)
+        else:
+            samples = [self.dataset[place] for place in places]
+        return SampleBatch.of_items([self._convert(sample) for sample in samples])
+
+    def _convert(self, sample: Item) -> Item:
+        """Return a sample as one conversation."""
+        item = {key: sample[key] for key in self._KEYS}
+        if self.packed:
+            length = len(item["tokens"])
+            item["cu_seqlens"] = torch.full((length + 1,), length, dtype=torch.int32)
+            item["cu_seqlens"][0] = 0
+            item["max_seqlen"] = torch.tensor(length, dtype=torch.int32)
+        return item

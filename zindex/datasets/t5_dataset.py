@@ -1,4 +1,4 @@
-"""T5 datasets: text whose masked spans are sentinels, and the spans for the decoder."""
+"""T5 datasets: text with sentinels for masked spans, and the spans for the decoder."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,11 +9,11 @@ from zindex.datasets.masked_dataset import (
     MISSING,
     MaskedWordPieceDataset,
     MaskedWordPieceDatasetConfig,
+    SentenceRules,
 )
-from zindex.datasets.masking.attention_masks import build_pair_mask, choose_attention_masks
-from zindex.datasets.masking.mapping import SentenceRules
-from zindex.datasets.masking.t5_batches import make_t5_batch
 from zindex.errors import ConfigError
+from zindex.samples.masking.attention_masks import build_pair_mask, choose_attention_masks
+from zindex.samples.masking.masked_batches import make_t5_batch
 
 __all__ = [
     "MaskedWordPieceDataset",
@@ -22,7 +22,7 @@ __all__ = [
     "T5MaskedWordPieceDatasetConfig",
 ]
 
-# One token in front of the decoder's input and one behind its labels, as Megatron counts.
+# The first token of the decoder's input and the last of its labels, as Megatron counts.
 _NUM_SPECIAL = 2
 
 
@@ -33,28 +33,27 @@ class T5MaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
     Raises
     ------
     ConfigError
-        If a setting is missing, out of range, or excludes another, or the tokenizer has not what
-        samples need.
+        If a setting is missing, out of range, or excludes another, or the tokenizer lacks a
+        special token.
     """
 
+    #: Tokens of the encoder's input: ``sequence_length``.
     sequence_length_encoder: int = field(init=False, default=MISSING)
-    """Tokens of the encoder's input: ``sequence_length``."""
 
+    #: Tokens of the decoder's input and of its labels.
     sequence_length_decoder: int = MISSING
-    """Tokens of the decoder's input and of its labels."""
 
     def __post_init__(self) -> None:
         """Check the settings and derive the encoder's length."""
         super().__post_init__()
         self.sequence_length_encoder = self.sequence_length
         self._require("sequence_length_decoder")
-        self._require_length("T5", _NUM_SPECIAL)
+        self._check_kind("T5", _NUM_SPECIAL, ("mask", "bos", "eos"))
         if self.sequence_length_decoder < 1:
             raise ConfigError(
                 "sequence_length_decoder must be at least 1, got "
                 f"{self.sequence_length_decoder}; raise it"
             )
-        self._require_tokens(("mask", "bos", "eos"), "T5")
         sentinels = getattr(self.tokenizer, "additional_special_tokens_ids", None)
         if not sentinels:
             raise ConfigError(
@@ -67,7 +66,7 @@ class T5MaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
 class T5MaskedWordPieceDataset(MaskedWordPieceDataset):
     """A split of a dataset as T5's samples.
 
-    Parameters, errors and what draws are keyed by are those of ``MaskedWordPieceDataset``.
+    Parameters, errors and keys of draws are those of ``MaskedWordPieceDataset``.
     """
 
     config: T5MaskedWordPieceDatasetConfig
@@ -82,7 +81,7 @@ class T5MaskedWordPieceDataset(MaskedWordPieceDataset):
         return [*MaskedWordPieceDataset._key_config_attributes(), "sequence_length_decoder"]
 
     def _sentence_rules(self) -> SentenceRules:
-        """Return how much a sample holds."""
+        """Return the size of samples."""
         return SentenceRules(self.config.sequence_length - _NUM_SPECIAL, 1)
 
     def __getitem__(self, idx: int | None) -> dict[str, Any]:
@@ -91,16 +90,16 @@ class T5MaskedWordPieceDataset(MaskedWordPieceDataset):
         Parameters
         ----------
         idx
-            Position of the sample, from the end if negative; None gives the first one with a loss
-            mask of zeros, to fill up a batch.
+            Position of the sample, from the end if negative; None is padding: the first sample with
+            a loss mask of zeros.
 
         Returns
         -------
         item
             ``text_enc``: the text with a sentinel for each masked span; 0 in padding. ``enc_mask``:
-            1, 0 in padding. Both int64, shape (sequence_length,). ``text_dec``: the token in front,
-            and each sentinel with its span; 0 in padding. ``dec_mask``: 1, 0 in padding.
-            ``labels``: ``text_dec`` without the token in front, and with the end token behind; -1
+            1, 0 in padding. Both int64, shape (sequence_length,). ``text_dec``: the first
+            token, and each sentinel with its span; 0 in padding. ``dec_mask``: 1, 0 in padding.
+            ``labels``: ``text_dec`` without the first token, and with the end token added; -1
             in padding (0 if that is the pad id). ``loss_mask``: 1 where there is a label, else 0.
             All int64, shape (sequence_length_decoder,). ``truncated`` (int): 1 if sentences were
             too long for the sample, else 0.
@@ -115,5 +114,5 @@ class T5MaskedWordPieceDataset(MaskedWordPieceDataset):
         return self._make_batch([idx])[0]
 
     def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
-        """Return what stands for a masked token: always the mask."""
+        """Return the replacement of a masked token: always the mask."""
         return self.config.tokenizer.mask

@@ -1,5 +1,6 @@
-"""What datasets of tokenised text have in common: an index that is found, built or waited for."""
+"""The base of datasets of tokenised text, whose index is found, built or computed."""
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,37 +9,41 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zindex.building.on_demand import Needed
-from zindex.building.source import is_store
-from zindex.datasets.batching.sample_batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.gpt_index import STORED, document_span
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.object_storage_utils import find_storage
 from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError
-from zindex.store.identity import fingerprint
+from zindex.errors import ConfigError, PlanError
+from zindex.indexing.ensure import BuildRequest
+from zindex.ingest.length_source import is_store
+from zindex.samples.batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.samples.lengths import is_stored
+from zindex.samples.texts import Documents, IndexedText
+from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 
-Int64Array = npt.NDArray[np.int64]
 ArraysT = TypeVar("ArraysT")
+
+# Methods that subclasses override to make items in their own way.
+_ITEM_METHODS = ("__getitem__", "_query_document_sample_shuffle_indices")
 
 
 class MakeBatch(Protocol):
-    """Makes samples of several datasets of one class and configuration together."""
+    """Makes samples of several datasets of one class and configuration."""
 
     def __call__(
         self,
         datasets: Sequence[Any],
         which: Int64Array,
         positions: Int64Array,
-        is_padding: npt.NDArray[np.bool_],
-        dataset_ids: npt.NDArray[Any] | None,
+        is_padding: BoolArray,
+        dataset_ids: AnyArray | None,
     ) -> SampleBatch:
-        """Return the samples; see `zindex.datasets.batching.gpt_tensors.make_batch`."""
+        """Return the samples; see `zindex.samples.gpt.make_batch`."""
 
 
 class TextDataset(MegatronDataset, Generic[ArraysT]):
@@ -57,8 +62,10 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         If another rank should have built the index and has not.
     """
 
-    #: How samples of several such datasets are made together.
+    #: Makes the samples of several such datasets.
     _make_together: ClassVar[MakeBatch]
+
+    _text: IndexedText | None
 
     def __init__(
         self,
@@ -72,7 +79,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         super().__init__(
             indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
         )
-        self._span = document_span(self._indices, self._where)
+        self._span = self._find_span()
         self._prepare()
         self._rank = current_rank()
         self._store: Store | None = None
@@ -80,20 +87,35 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         if not config.defer_npy_index_mmap:
             self._request_index()
 
+    def _find_span(self) -> range:
+        """Return the consecutive documents of the split."""
+        indices = self._indices
+        if isinstance(indices, range) and indices.step == 1 and len(indices):
+            return indices
+        if not len(indices):
+            raise PlanError(f"{self._where} must hold documents, got none; give it a larger share")
+        breaks = np.flatnonzero(np.diff(np.asarray(indices).reshape(-1)) != 1)
+        first = int(breaks[0]) if breaks.size else 0
+        raise PlanError(
+            f"{self._where} must hold consecutive documents in ascending order, got "
+            f"{np.asarray(indices)[first : first + 2].tolist()} at place {first} of "
+            f"{len(indices)}; give a range of documents"
+        )
+
     def _request_index(self) -> None:
-        """Have the index found or built; together with those of others if they are collected."""
-        if isinstance(self._dataset, STORED):
+        """Find or build the index, together with others that are collected."""
+        if is_stored(self._dataset):
             obtain(self._needed, self._receive, self._rank, self.config)
         else:
             self._open_arrays()
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Check the documents, and count what is known of the samples before the index is."""
+        """Check the documents, and compute what is known without the index."""
 
     @property
     def _where(self) -> str:
-        """The split and the dataset, for messages."""
+        """Name of the split and the dataset in messages."""
         return f"{self.index_split.name} of {self.dataset_path}"
 
     @staticmethod
@@ -110,8 +132,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         Parameters
         ----------
         dataset_path
-            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair: it is told from
-            the files.
+            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair; the files decide.
         config
             The configuration.
 
@@ -120,8 +141,8 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         SourceError, StoreError
             If it is missing or damaged.
         ConfigError
-            If it is a pair in object storage without ``object_storage_cache_path``, or
-            ``sequences_per_dataset`` leaves it out.
+            If it is a pair in object storage without ``object_storage_cache_path``, or is missing
+            from ``sequences_per_dataset``.
         """
         storage = find_storage(dataset_path, config)
         if storage is None and is_store(dataset_path):
@@ -158,51 +179,65 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         -------
         batch
             For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way is asked for them one by one.
+            A subclass that makes items in its own way makes them one by one.
         """
-        if not len(positions) or not self._is_plain:
+        text = self._text
+        if not len(positions) or not (text.is_plain if text else self._is_plain):
             return batch_of_items(self, positions)
         return self._make_batch(positions)
 
-    def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
+    def _make_batch(
+        self, positions: Sequence[int | None], make: MakeBatch | None = None
+    ) -> SampleBatch:
         """Return the samples of a batch, read together."""
         numbers, is_padding = resolve_positions(positions, len(self), self._where)
-        tells = getattr(self.config, "with_provenance", False)
-        dataset_ids = np.zeros(len(numbers), np.int16) if tells else None
-        which = np.zeros(len(numbers), np.int64)
-        return self._make_together([self], which, numbers, is_padding, dataset_ids)
+        has_ids = getattr(self.config, "with_provenance", False)
+        dataset_ids = np.zeros(len(numbers), np.int16) if has_ids else None
+        make = make or self._make_together
+        return make([self], np.zeros_like(numbers), numbers, is_padding, dataset_ids)
 
     @property
-    @abstractmethod
     def _is_plain(self) -> bool:
-        """Whether items are what `_make_together` makes; a subclass may have its own way."""
+        """Whether `_make_together` makes the items; False for a subclass with its own way."""
+        kind = type(self)
+        home = next(base for base in kind.__mro__ if "_make_together" in vars(base))
+        return all(getattr(kind, name, None) is getattr(home, name, None) for name in _ITEM_METHODS)
 
     @property
     @abstractmethod
     def _spec(self) -> dict[str, Any]:
-        """Everything that decides which sample stands where."""
+        """Everything that decides the order of the samples."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what decides which sample stands where, in any process.
+        """The SHA-256, in hex, of all that decides the order of the samples, in any process.
 
-        It says nothing of the tokens themselves, only of the lengths of the documents.
+        It covers the lengths of the documents, not their tokens.
         """
         return fingerprint(self._spec)
 
     @property
+    def _index_folder(self) -> str:
+        """The directory of the indices: the cache, or one next to the dataset."""
+        if self.config.path_to_cache:
+            return self.config.path_to_cache
+        prefix = str(self.dataset.path_prefix).rstrip("/").removesuffix(".zarr")
+        return os.path.join(prefix, "cache", f"{type(self).__name__}_indices")
+
+    @property
     @abstractmethod
-    def _needed(self) -> Needed:
-        """The store of the index, and how it is built."""
+    def _needed(self) -> BuildRequest:
+        """The build request of the index."""
 
     @abstractmethod
     def _read_index(self, store: Store) -> ArraysT:
-        """Return the arrays of an index; nothing is read before it is used."""
+        """Return the lazy arrays of an index."""
 
     def _receive(self, store: Store) -> None:
         """Take the index, committed or followed while it is built."""
         self._store = store
         self._arrays = self._read_index(store)
+        self._text = None
 
     def _open_arrays(self) -> ArraysT:
         """Return the arrays of the index, built or found at first use."""
@@ -212,12 +247,43 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         return self._arrays
 
     def _find_arrays(self) -> None:
-        """Take the arrays of the index, from a store that is built if it is not there."""
+        """Set the arrays of the index, from a store that is built if it is missing."""
         if self._store is None:
             obtain_now(self._needed, self._receive, self._rank, self.config)
         else:
             self._receive(self._store)
 
+    def open_text(self) -> IndexedText:
+        """Return the index and the documents, opened for batches at first use."""
+        text = self._text  # a build in the background may reset the attribute
+        if text is None:
+            dataset = self.dataset
+            text = self._describe_text(
+                IndexedText(
+                    where=self._where,
+                    arrays=self._open_arrays(),
+                    documents=open_documents(dataset),
+                    num_documents=len(dataset),
+                    is_plain=self._is_plain,
+                )
+            )
+            self._text = text
+        return text
+
+    def _describe_text(self, text: IndexedText) -> IndexedText:
+        """Add the settings of the samples."""
+        return text
+
     def __getstate__(self) -> dict[str, Any]:
-        # Arrays in memory are made again where they are needed; stored ones stay where they are.
-        return super().__getstate__() | {"_arrays": None}
+        # Computed arrays are computed again in the process that needs them.
+        return super().__getstate__() | {"_arrays": None, "_text": None}
+
+
+def open_documents(low_level_dataset: Any) -> Documents:
+    """Return the documents of a low-level dataset as batches read them."""
+    # Subclasses may override how documents are read.
+    if type(low_level_dataset) is ZarrIndexedDataset:
+        return Documents(low_level_dataset.tokens, low_level_dataset.offsets)
+    if type(low_level_dataset) is IndexedDataset:
+        return Documents(low_level_dataset.tokens, find=low_level_dataset.find_bounds)
+    return Documents.of_items(low_level_dataset)

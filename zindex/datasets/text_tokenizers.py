@@ -1,15 +1,13 @@
-"""Tokenizers of files as Megatron's datasets and training scripts want them.
+"""Tokenizers of files under the names of Megatron's datasets and training scripts.
 
-What makes ids of texts lives in ``zindex.text.tokenizers``, which ``zindex tokenize`` uses alone.
+The tokenizers themselves are in ``zindex.text.tokenizers``.
 """
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zindex.datasets.megatron_tokenizer import MegatronTokenizer
 from zindex.datasets.tokenizer_metadata import (
     metadata_beside,
     read_metadata,
@@ -17,32 +15,37 @@ from zindex.datasets.tokenizer_metadata import (
     write_metadata,
 )
 from zindex.errors import ConfigError
-from zindex.text.chat_template import open_template
-from zindex.text.tokenizer_settings import TokenizerSettings
-from zindex.text.tokenizers.hugging_face import TOKENIZER_FILE
-from zindex.text.tokenizers.opening import (
-    find_library,
-    open_text_tokenizer,
-)
-from zindex.text.tokenizers.rust_tokenizer import RustTokenizer
-from zindex.text.tokenizers.text_tokenizer import NAMES, TextTokenizer
+from zindex.text.tokenizers.base import MegatronTokenizer, find_token
+from zindex.text.tokenizers.null_tokenizer import NullTokenizer
+from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
+from zindex.text.tokenizers.rust_tokenizers import TOKENIZER_FILE, WordPieceTokenizer
+from zindex.text.tokenizers.text_tokenizer import NAMES
 
-# Arguments of Megatron's that say how a tokenizer is downloaded or which code of its is run: here
-# nothing is downloaded and no code is run.
+__all__ = [
+    "NAMES",
+    "TOKENIZER_FILE",
+    "MegatronTokenizerText",
+    "NullTokenizer",
+    "WordPieceTokenizer",
+]
+
+# Megatron's arguments for downloads and remote code, both of which zindex never does.
 _LOADING = ("use_fast", "trust_remote_code")
 
 
 class MegatronTokenizerText(MegatronTokenizer):
-    """A tokenizer of a file, with the names of Megatron's legacy and newer tokenizers.
+    """A tokenizer of a file with the members of Megatron's legacy and newer tokenizers.
+
+    It opens a `zindex.text.tokenizers.text_tokenizer.TextTokenizer` by Megatron's metadata, and has
+    all members of that.
 
     Parameters
     ----------
     path
         Its file or folder; None for libraries that read none.
     config
-        ``library``, as of `zindex.text.tokenizers.opening.open_text_tokenizer` (None tells it from
-        the file), ``chat_template``, ``model_type`` and what else belongs to it: these become
-        attributes.
+        ``library`` (see `zindex.text.tokenizers.open_tokenizer`; None infers it from the file),
+        ``chat_template``, ``model_type`` and further metadata; they become attributes.
     options
         Arguments of the library's class.
 
@@ -53,8 +56,8 @@ class MegatronTokenizerText(MegatronTokenizer):
 
     Notes
     -----
-    Special tokens that the tokenizer lacks raise NotImplementedError, as of `MegatronTokenizer`;
-    datasets then take -1 for padding. It pickles by path.
+    Missing special tokens raise NotImplementedError, as for `MegatronTokenizer`; datasets then pad
+    with -1. It pickles by path.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class MegatronTokenizerText(MegatronTokenizer):
         super().__init__(*([] if path is None else [os.fspath(path)]), **options)
         self.path = None if path is None else os.fspath(path)
         self.additional_args = options
+        metadata_template = settings.pop("chat_template", None)
         for name, value in settings.items():
             setattr(self, name, value)
         given = {name: value for name, value in options.items() if name not in _LOADING}
@@ -79,11 +83,11 @@ class MegatronTokenizerText(MegatronTokenizer):
         if not library and source is not None:
             library = find_library(source)
         self.library = settings.get("library") or library
-        self._tokenizer: TextTokenizer = open_text_tokenizer(source, library or None, **given)
+        self._tokenizer = open_text_tokenizer(source, library or None, **given)
         if extra:
             self._tokenizer.add_special_tokens(list(extra))
-        # In Megatron's order: of its metadata, of the tokenizer, of the arguments.
-        templates = (settings.get("chat_template"), self._tokenizer.chat_template, template)
+        # Megatron's precedence: metadata, tokenizer, arguments.
+        templates = (metadata_template, self._tokenizer.chat_template, template)
         self.chat_template = next((text for text in templates if text is not None), None)
 
     @staticmethod
@@ -99,15 +103,15 @@ class MegatronTokenizerText(MegatronTokenizer):
         tokenizer_path
             Its file or folder; None for libraries that read none.
         metadata_path
-            The metadata, or their file; None takes ``tokenizer_metadata.json`` beside the
-            tokenizer, and where there is none, what the tokenizer's own file tells.
+            The metadata or their file; None takes ``tokenizer_metadata.json`` in the tokenizer's
+            folder, or infers the library from the tokenizer's file if there is none.
         options
             Arguments of the library's class.
 
         Raises
         ------
         ConfigError
-            If the metadata are missing or no JSON object, or name a class of their own.
+            If the metadata are missing or not a JSON object, or name a custom class.
         """
         is_file = isinstance(metadata_path, str | os.PathLike) and bool(os.fspath(metadata_path))
         if isinstance(metadata_path, Mapping):
@@ -133,7 +137,7 @@ class MegatronTokenizerText(MegatronTokenizer):
 
     write_metadata = staticmethod(write_metadata)
 
-    def tokenize(self, text: str) -> list[int]:  # type: ignore[override]
+    def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text, as a list as Megatron's libraries do."""
         return self._tokenizer.text_to_ids(text)
 
@@ -142,75 +146,8 @@ class MegatronTokenizerText(MegatronTokenizer):
         return self._tokenizer.ids_to_text(ids)
 
     def offsets(self, ids: list[int], text: str) -> list[int]:
-        """Return where in the text each token starts; NotImplementedError where not known."""
+        """Return the start of each token in the text; NotImplementedError if unknown."""
         return self._tokenizer.offsets(ids, text)
-
-    def apply_chat_template(
-        self,
-        conversation: Sequence[Mapping[str, Any]],
-        chat_template: str | None = None,
-        *,
-        tokenize: bool = True,
-        add_generation_prompt: bool = False,
-        **variables: Any,
-    ) -> str | list[int]:
-        """Return a dialogue as text, or as ids.
-
-        Parameters
-        ----------
-        conversation
-            Messages with ``role`` and ``content``.
-        chat_template
-            The text of a template; None: the tokenizer's own.
-        tokenize
-            Whether to return ids.
-        add_generation_prompt
-            Whether the next answer is asked for at the end.
-        variables
-            What the template is given besides.
-
-        Raises
-        ------
-        ConfigError
-            If there is no template.
-        """
-        text = self.chat_template if chat_template is None else chat_template
-        if text is None:
-            raise ConfigError(
-                "apply_chat_template needs a chat template, this tokenizer has none; pass "
-                "chat_template"
-            )
-        known = TokenizerSettings(self._tokenizer.special_tokens_map, {"default": text})
-        template = open_template(None, known, variables=variables)
-        assert template is not None  # there is a text
-        rendered = template.render(list(conversation), add_generation_prompt=add_generation_prompt)
-        return self._tokenizer.text_to_ids(rendered) if tokenize else rendered
-
-    def add_special_tokens(self, special_tokens: Mapping[str, Any] | Sequence[str]) -> None:
-        """Name special tokens; see `zindex.text.tokenizers.text_tokenizer.TextTokenizer`."""
-        self._tokenizer.add_special_tokens(special_tokens)
-
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write the tokenizer with all added tokens to a folder, as a ``tokenizer.json``.
-
-        Raises
-        ------
-        ConfigError
-            If its library has files of its own.
-        """
-        inner = self._tokenizer
-        if not isinstance(inner, RustTokenizer):
-            raise ConfigError(
-                f"save_pretrained must be asked of a huggingface, bpe or wordpiece tokenizer, this "
-                f"one is of the library {self.library}; copy its file"
-            )
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        inner.tokenizer.save(str(folder / TOKENIZER_FILE))
-        tokens: dict[str, Any] = inner.special_tokens_map
-        tokens["additional_special_tokens"] = inner.additional_special_tokens
-        tokens["chat_template"] = self.chat_template
-        (folder / "tokenizer_config.json").write_text(json.dumps(tokens, indent=2), "utf-8")
 
     @property
     def vocab(self) -> dict[str, int]:
@@ -227,74 +164,27 @@ class MegatronTokenizerText(MegatronTokenizer):
         """Number of token ids."""
         return self._tokenizer.vocab_size
 
-    @property
-    def special_tokens_dict(self) -> dict[str, int]:
-        """Ids of the special tokens that have names, by these, such as ``eos_token``."""
-        found = {f"{name}_token": self._tokenizer.special_id(f"{name}_token") for name in NAMES}
-        return {name: number for name, number in found.items() if number is not None}
-
-    @property
-    def additional_special_tokens(self) -> list[str]:
-        """Texts of the special tokens without names, such as T5's sentinels."""
-        return list(self._tokenizer.additional_special_tokens)
-
-    @property
-    def additional_special_tokens_ids(self) -> list[int]:
-        """Ids of the special tokens without names."""
-        return self._tokenizer.tokens_to_ids(self._tokenizer.additional_special_tokens)
-
-    def _special(self, name: str) -> int:
-        """Return the id of a special token; NotImplementedError where there is none."""
-        found = self._tokenizer.special_id(f"{name}_token")
+    def _find_special(self, name: str) -> int:
+        """Return the id of a special token."""
+        found = find_token(self._tokenizer, name)
         if found is None:
             self._refuse("attribute", name)
         return found
 
-    @property
-    def cls(self) -> int:
-        """Id of the classification token."""
-        return self._special("cls")
+    def __getattr__(self, name: str) -> Any:
+        """Return another member of the opened tokenizer, such as ``apply_chat_template``."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._tokenizer, name)
 
     @property
-    def sep(self) -> int:
-        """Id of the separator."""
-        return self._special("sep")
+    def chat_template(self) -> str | None:
+        """The chat template, or None."""
+        return self._tokenizer.chat_template
 
-    @property
-    def pad(self) -> int:
-        """Id of padding."""
-        return self._special("pad")
-
-    @property
-    def bos(self) -> int:
-        """Id of the beginning of a sequence."""
-        return self._special("bos")
-
-    @property
-    def eos(self) -> int:
-        """Id of the end of a sequence."""
-        return self._special("eos")
-
-    @property
-    def mask(self) -> int:
-        """Id of the mask token."""
-        return self._special("mask")
-
-    @property
-    def unk(self) -> int:
-        """Id of the token for what is unknown."""
-        return self._special("unk")
-
-    @property
-    def eod(self) -> int:
-        """Id of the end of a document; that of a sequence where there is no other."""
-        found = self._tokenizer.eod
-        if found is None:
-            self._refuse("attribute", "eod")
-        return found
-
-    # The names of NeMo.
-    cls_id, sep_id, pad_id, bos_id, eos_id, mask_id, unk_id = cls, sep, pad, bos, eos, mask, unk
+    @chat_template.setter
+    def chat_template(self, text: str | None) -> None:
+        self._tokenizer.chat_template = text
 
     @property
     def vocab_file(self) -> str | None:
@@ -307,27 +197,3 @@ class MegatronTokenizerText(MegatronTokenizer):
         """Path of the merges of a BPE, if it was given."""
         found = self.additional_args.get("merges_file")
         return None if found is None else os.fspath(found)
-
-
-class WordPieceTokenizer(MegatronTokenizerText):
-    """BERT's tokenizer; see `zindex.text.tokenizers.wordpiece.WordPieceTokenizer`."""
-
-    def __init__(
-        self,
-        vocab_file: str | os.PathLike[str],
-        lower_case: bool = True,
-        vocab_extra_ids: int = 0,
-    ) -> None:
-        super().__init__(
-            vocab_file,
-            {"library": "wordpiece"},
-            lower_case=lower_case,
-            vocab_extra_ids=vocab_extra_ids,
-        )
-
-
-class NullTokenizer(MegatronTokenizerText):
-    """Ids written as text; see `zindex.text.tokenizers.null_tokenizer.NullTokenizer`."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(None, {"library": "null"}, vocab_size=vocab_size)

@@ -1,4 +1,4 @@
-"""The metadata that Megatron keeps beside a tokenizer, and its tokenizers by name."""
+"""Read and write Megatron's tokenizer metadata, and resolve its tokenizers by name."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError
-from zindex.text.tokenizers.opening import MEGATRON_TYPES, WITHOUT_FILES
+from zindex.text.tokenizers.open_tokenizer import MEGATRON_TYPES, WITHOUT_FILES
 
 _METADATA_FILE = "tokenizer_metadata.json"
 _MODEL_TYPES = ("default", "gpt", "mamba", "bert", "t5")
@@ -29,23 +29,23 @@ def write_metadata(
     tokenizer_path
         Its file or folder.
     tokenizer_library
-        What reads it.
+        The library that reads it.
     model_type
-        ``"gpt"``, ``"bert"``, ``"t5"``, ``"mamba"`` or ``"default"``, which None means unless
-        there is a class.
+        ``"gpt"``, ``"bert"``, ``"t5"``, ``"mamba"`` or ``"default"``. None means ``"default"``
+        unless there is a class.
     tokenizer_class
-        The class of its own that Megatron makes of it.
+        Megatron's custom class of the tokenizer.
     chat_template
         Its chat template.
     overwrite
-        Whether metadata that are there may be replaced.
+        Whether existing metadata may be replaced.
     metadata_path
-        Where to write; None: ``tokenizer_metadata.json`` beside the tokenizer.
+        Where to write; None: ``tokenizer_metadata.json`` in the tokenizer's folder.
 
     Raises
     ------
     ConfigError
-        If there is no such tokenizer, library or model type, or metadata are there.
+        If there is no such tokenizer, library or model type, or the metadata exist.
     """
     if not os.path.exists(tokenizer_path):
         raise ConfigError(
@@ -97,7 +97,7 @@ def resolve_megatron(
     """
     given = dict(options)
     vocab = given.pop("vocab_file", None)
-    given.pop("include_special_tokens", None)  # its tokenizers put none around a text
+    given.pop("include_special_tokens", None)  # these tokenizers add none
     known = ("BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer")
     if path not in known:
         raise ConfigError(
@@ -116,7 +116,7 @@ def resolve_megatron(
 
 
 def metadata_beside(tokenizer_path: str | os.PathLike[str]) -> Path:
-    """Return where the metadata of a tokenizer's file or folder are."""
+    """Return the path of the metadata of a tokenizer's file or folder."""
     path = Path(tokenizer_path)
     return (path if path.is_dir() else path.parent) / _METADATA_FILE
 
@@ -127,7 +127,7 @@ def read_metadata(file: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If it is missing, or holds no JSON object.
+        If it is missing, or not a JSON object.
     """
     try:
         found = json.loads(file.read_bytes())

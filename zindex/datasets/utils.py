@@ -1,4 +1,4 @@
-"""What every Megatron dataset module imports: splits, weights, blend lists, logging."""
+"""Utilities of Megatron datasets: splits, weights, blend lists, logging."""
 
 import logging
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ __all__ = [
     "normalize",
 ]
 
-#: Prefixes of a blend and their weights; weights are None where lengths decide.
+#: Prefixes of a blend and their weights, or None for the lengths of the datasets.
 Blend = tuple[list[str], list[float] | None]
 
 
 class Split(Enum):
-    """The splits of a dataset, by their place in a split string."""
+    """The splits of a dataset, numbered as in a split string."""
 
     train = 0
     valid = 1
@@ -32,7 +32,7 @@ class Split(Enum):
 
 
 def compile_helpers() -> None:
-    """Do nothing: no helper needs a compiler here; Megatron's callers may go on calling it."""
+    """Do nothing: for Megatron's callers; no helper needs a compiler here."""
 
 
 def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
@@ -41,24 +41,24 @@ def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
     Parameters
     ----------
     blend
-        Prefixes only, or weights, as text or as numbers, and prefixes in turn; None for no blend.
+        Prefixes, or alternating weights, as text or numbers, and prefixes; None for no blend.
 
     Returns
     -------
     blend
-        Stripped prefixes, and their weights as given, not normalised; None for None. A list of odd
-        length, or one without any number in a weight's place, is a list of prefixes.
+        Stripped prefixes, and their weights, not normalised; None for None. A list of odd length,
+        or without a number in the place of a weight, is a list of prefixes.
 
     Raises
     ------
     ConfigError
-        If the list is empty, or numbers stand in some places of weights and not in others.
+        If the list is empty, or only some places of weights have numbers.
 
     Notes
     -----
-    Source: Megatron Core ``get_blend_from_list``, whose results this keeps: a list of prefixes
-    that are all numbers is taken for weights. Its version 0.16 takes some lists with one bad weight
-    for prefixes alone and refuses others; later ones refuse all of them.
+    Source: Megatron Core ``get_blend_from_list``, with equal results: numeric prefixes are taken
+    for weights. Its version 0.16 takes some lists with one invalid weight for prefixes, and refuses
+    others; later versions refuse all of them.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
 
 
 def _parse_weight(entry: Any) -> float | None:
-    """Return a number, or None for what is none."""
+    """Return a number, or None if the text is not a number."""
     try:
         return float(entry)
     except ValueError:

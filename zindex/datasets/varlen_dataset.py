@@ -1,36 +1,31 @@
-"""Samples of the lengths of their conversations or texts, for schedulers that pack them.
+"""Conversations or texts as samples of their own lengths, for schedulers that pack them.
 
-Where a row of many conversations is wanted as a sample, `zindex.datasets.sft_dataset` has it.
+For rows of many conversations use `zindex.datasets.sft_dataset`.
 """
 
-import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.datasets.batching.sample_batch import Item, SampleBatch, resolve_positions
-from zindex.datasets.conversations.json_records import JsonRecords
-from zindex.datasets.conversations.mock_conversations import MockSFTLowLevelDataset, open_mock
-from zindex.datasets.conversations.packed_rows import (
+from zindex.arrays import AnyArray
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
+from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.samples.batch import Item, SampleBatch, resolve_positions
+from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
     Encoded,
     as_ids,
     find_pad_ids,
-    telling_record,
+    naming_record,
 )
-from zindex.datasets.conversations.record_layouts import Messages
-from zindex.datasets.conversations.record_layouts import convert_instruction as _alpaca_to_messages
-from zindex.datasets.conversations.record_layouts import convert_messages as _messages_passthrough
-from zindex.datasets.conversations.record_layouts import convert_sharegpt as _sharegpt_to_messages
-from zindex.datasets.conversations.record_layouts import convert_text as _raw_text_loader
-from zindex.datasets.conversations.record_layouts import select_layout as _select_converter
-from zindex.datasets.gpt_config import GPTDatasetConfig
-from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.samples.conversations.json_records import JsonRecords
+from zindex.text.conversations import LAYOUTS, Message, find_layout, read_as_megatron
 from zindex.text.text_checks import check_unicode
 
 __all__ = [
@@ -45,23 +40,40 @@ __all__ = [
     "_sharegpt_to_messages",
 ]
 
+Converter = Callable[[Mapping[str, Any]], list[Message] | str]
+
+_CONVERTERS: dict[str, Converter] = {
+    layout: partial(read_as_megatron, layout=layout) for layout in LAYOUTS
+}
+# Megatron's names of these functions.
+_messages_passthrough = _CONVERTERS["openai-messages"]
+_sharegpt_to_messages = _CONVERTERS["sharegpt"]
+_alpaca_to_messages = _CONVERTERS["alpaca"]
+_raw_text_loader = _CONVERTERS["pretrain-text"]
+
+
+def _select_converter(columns: Iterable[str]) -> tuple[Converter, str]:
+    """Return the converter of records with some fields, and Megatron's name of their layout."""
+    layout = find_layout(columns)
+    return _CONVERTERS[layout], layout
+
 
 def _looks_like_hf_id(path: str | None) -> bool:
-    """Return whether a path may be ``owner/name`` of a dataset in a hub: no file has that name."""
+    """Return whether a path may be ``owner/name`` in a hub: there is no such file."""
     if not path or os.path.exists(path) or path.startswith(("/", "./", "../")):
         return False
     return "/" in path
 
 
 class _ParquetRecords:
-    """The rows of a Parquet file by number, in Arrow's memory; opened again after unpickling."""
+    """The rows of a Parquet file by number, memory-mapped; reopened after unpickling."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         if not os.path.isfile(path):
             raise StoreNotFoundError(f"{path} must be a file, there is none; check the path")
         try:
-            parquet = importlib.import_module("pyarrow.parquet")
+            from pyarrow import parquet
         except ImportError as error:
             raise ConfigError(
                 f"pyarrow must be installed to read {path}, it is not; install it, or write the "
@@ -71,7 +83,7 @@ class _ParquetRecords:
             self._table = parquet.read_table(path, memory_map=True)
         except (ValueError, OSError) as error:
             raise SourceError(
-                f"{path} must be a file of Parquet, but: {error}; make it anew"
+                f"{path} must be a file of Parquet, but: {error}; write it again"
             ) from error
 
     def __len__(self) -> int:
@@ -90,23 +102,23 @@ class _ParquetRecords:
 
 
 class VarlenLowLevelDataset(SFTLowLevelDataset):
-    """Conversations and texts of a file, whatever their layout, as messages or plain text.
+    """Conversations and texts of a file in any layout, as messages or plain text.
 
     Parameters
     ----------
     dataset_path
-        A plain JSONL file, a JSON array of objects, or a ``.parquet`` file. Records have
+        An uncompressed JSONL file, a JSON array of objects, or a ``.parquet`` file. Records have
         ``messages`` (``role``, ``content``), ``conversations`` (``from``, ``value``), an
-        instruction and an answer, or ``text``; each tells its layout by its own fields.
+        instruction and an answer, or ``text``; the fields of each record decide its layout.
 
     Raises
     ------
     ConfigError
-        If the path names a dataset of a hub, or Parquet cannot be read here.
+        If the path names a dataset of a hub, or pyarrow is missing.
     StoreNotFoundError
         If there is no such file.
     SourceError
-        If it has no records, or its first one is of no layout.
+        If it has no records, or the first one has no known layout.
     """
 
     def __init__(self, dataset_path: str) -> None:
@@ -115,48 +127,37 @@ class VarlenLowLevelDataset(SFTLowLevelDataset):
                 f"{dataset_path} must be a file, there is none of this name; if it is a dataset of "
                 "a hub, download it and write it as JSONL or Parquet"
             )
-        if dataset_path.endswith(".parquet"):
-            self.records: Any = _ParquetRecords(dataset_path)
-        else:
-            self.records = JsonRecords(dataset_path)
+        open_records = _ParquetRecords if dataset_path.endswith(".parquet") else JsonRecords
+        self.records = open_records(dataset_path)
         if not len(self.records):
             raise SourceError(f"{dataset_path} must hold records, got none; name another file")
-        self._converter, self._schema_name = _select_converter(
-            _filled(self.records.read_many([0])[0])
-        )
+        self._schema_name = find_layout(_filled(self.records.read_many([0])[0]))
 
     @property
     def schema_name(self) -> str:
         """Layout of the first record, by Megatron's name."""
         return self._schema_name
 
-    def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Return records as messages, or as text; they are read together."""
-        return [
-            self._convert(record, index)
-            for index, record in zip(indices, self.records.read_many(indices), strict=True)
-        ]
-
-    def _convert(self, record: dict[str, Any], index: int) -> Messages | str:
-        """Return what a record says, by its own layout, or that of the first one."""
+    def _convert(self, record: dict[str, Any], index: int) -> list[Message] | str:
+        """Return the content of a record, by its own layout or that of the first record."""
         try:
-            converter, _ = _select_converter(_filled(record))
+            layout = find_layout(_filled(record))
         except SourceError:
-            converter = self._converter
-        with telling_record(index, self.records.path):
-            return converter(record)
+            layout = self._schema_name
+        with naming_record(index, self.records.path):
+            return read_as_megatron(record, layout)
 
 
 def _filled(record: dict[str, Any]) -> list[str]:
-    """Return the fields of a record that say something."""
+    """Return the fields of a record that are not null."""
     return [name for name, value in record.items() if value is not None]
 
 
 class VarlenDataset(SFTDataset):
-    """A split of conversations and texts as samples of their own lengths, one of each.
+    """A split of conversations and texts as samples of their own lengths, one record each.
 
-    A sample is cut off at ``sequence_length`` tokens and padded to no more than ranks that share it
-    need; a scheduler packs several of them.
+    A sample is truncated to ``sequence_length`` tokens, and padded no further than the ranks that
+    share it need; a scheduler packs several of them.
 
     Parameters
     ----------
@@ -164,7 +165,7 @@ class VarlenDataset(SFTDataset):
         As for ``SFTDataset``.
     config
         The same. For texts its tokenizer has ``tokenize``. With ``varlen_sbhd_validation`` samples
-        are padded to ``sequence_length`` instead, to compare with.
+        are padded to ``sequence_length`` instead, for comparisons.
 
     Notes
     -----
@@ -178,14 +179,13 @@ class VarlenDataset(SFTDataset):
         """Return the opened records of a file."""
         return VarlenLowLevelDataset(dataset_path)
 
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+    def __getitem__(self, idx: int | None) -> Item:
         """Return a sample.
 
         Parameters
         ----------
         idx
-            Its position, from the end if negative; None gives the first one with a loss mask of
-            zeros.
+            As for ``SFTDataset``.
 
         Returns
         -------
@@ -193,8 +193,7 @@ class VarlenDataset(SFTDataset):
             ``tokens``, ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids`` (int64),
             all of shape (padded length,), and the lengths without and with padding as
             ``original_seq_len`` and ``padded_seq_len``, shape (1,), int32. With
-            ``varlen_sbhd_validation`` the first four have shape (sequence_length,), and there are
-            no others.
+            ``varlen_sbhd_validation`` only the first four, of shape (sequence_length,).
 
         Raises
         ------
@@ -207,7 +206,7 @@ class VarlenDataset(SFTDataset):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether items of a batch may be stacked as one: their lengths differ."""
+        """Whether items of a batch may be stacked: never, as their lengths differ."""
         return False
 
     def __getitems__(self, positions: Sequence[int | None]) -> Any:
@@ -221,8 +220,7 @@ class VarlenDataset(SFTDataset):
         Returns
         -------
         items
-            A plain list, for schedulers that ask for one: of different lengths, samples cannot be
-            stacked.
+            A plain list, as schedulers expect: samples of different lengths cannot be stacked.
         """
         if type(self).__getitem__ is not VarlenDataset.__getitem__:
             return [self[position] for position in positions]
@@ -236,14 +234,14 @@ class VarlenDataset(SFTDataset):
         names = self._find_records(numbers)
         items = []
         for name, record in zip(names, self._read_records(names), strict=True):
-            with telling_record(name, self._path):
+            with naming_record(name, self._path):
                 items.append(self._make_item(self._encode_record(record)))
         for i in np.flatnonzero(is_padding).tolist():
             items[i]["loss_mask"].zero_()
         return SampleBatch.of_items(items)
 
     def _encode_record(self, record: Any) -> Encoded:
-        """Return a conversation, or a text, as ids and targets."""
+        """Return a conversation or a text as ids and targets."""
         if not isinstance(record, str):
             return self._encode_conversation(record)
         check_unicode(record)
@@ -257,30 +255,26 @@ class VarlenDataset(SFTDataset):
         tokens, targets = self._close(encoded, int(tokenizer.eod))
         length = len(tokens) - 1
         is_wide = getattr(config, "varlen_sbhd_validation", False)
-        padded = config.sequence_length if is_wide else -(-length // self.padding_divisor)
-        if not is_wide:
-            padded *= self.padding_divisor
+        divisor = self.padding_divisor
+        padded = config.sequence_length if is_wide else -(-length // divisor) * divisor
         item = {
             "tokens": _pad(tokens[:padded], padded, pad.token),
             "labels": _pad(targets[1:], padded, pad.label),
             "loss_mask": _pad((targets[1:] != IGNORE_INDEX).astype(np.float32), padded, 0),
             "position_ids": torch.arange(padded),
         }
-        if is_wide:
-            return item
-        lengths = {"original_seq_len": length, "padded_seq_len": padded}
-        return item | {
-            name: torch.tensor([value], dtype=torch.int32) for name, value in lengths.items()
-        }
+        if not is_wide:
+            item["original_seq_len"] = torch.tensor([length], dtype=torch.int32)
+            item["padded_seq_len"] = torch.tensor([padded], dtype=torch.int32)
+        return item
 
     def _close(self, encoded: Encoded, eod: int) -> Encoded:
-        """Return ids that end with the end of document, and of which at least one is an input."""
+        """Return at least two ids that fit and end with the end of document."""
         tokens, targets = encoded
-        if not len(tokens) or tokens[-1] != eod:
-            tokens, targets = np.append(tokens, eod), np.append(targets, eod)
-        if len(tokens) < 2:
-            tokens, targets = np.append(tokens, eod), np.append(targets, eod)
+        num_ends = max(2 - len(tokens), int(not len(tokens) or tokens[-1] != eod))
         width = self.config.sequence_length + 1
+        for _ in range(num_ends):
+            tokens, targets = np.append(tokens, eod), np.append(targets, eod)
         if len(tokens) > width:
             tokens, targets = tokens[:width].copy(), targets[:width].copy()
             if tokens[-1] != eod:
@@ -294,15 +288,15 @@ class MockVarlenDataset(VarlenDataset):
     Parameters
     ----------
     dataset, dataset_path, indices, num_samples, index_split, config
-        As for ``SFTDataset``. ``config.varlen_mock_dataset_config_json`` says what
-        ``MockSFTLowLevelDataset`` is asked for.
+        As for ``SFTDataset``. ``config.varlen_mock_dataset_config_json`` has the settings of
+        ``MockSFTLowLevelDataset``.
     """
 
     @staticmethod
     def build_low_level_dataset(
         dataset_path: str | None, config: GPTDatasetConfig
     ) -> MockSFTLowLevelDataset:
-        """Return made-up conversations; the path says nothing."""
+        """Return made-up conversations; the path has no effect."""
         return open_mock(config.varlen_mock_dataset_config_json, config.sequence_length)
 
     def _encode_record(self, record: Any) -> Encoded:
@@ -311,8 +305,8 @@ class MockVarlenDataset(VarlenDataset):
         return Encoded(tokens, tokens)
 
 
-def _pad(values: npt.NDArray[Any], length: int, value: float) -> torch.Tensor:
-    """Return values with others behind them, in memory of their own."""
+def _pad(values: AnyArray, length: int, value: float) -> torch.Tensor:
+    """Return a padded copy of values."""
     padded = np.full(length, value, values.dtype)
     padded[: len(values)] = values
     return torch.from_numpy(padded)

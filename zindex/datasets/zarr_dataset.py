@@ -5,21 +5,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from zindex import schema
-from zindex.building.source import count_tokens
+from zindex.arrays import AnyArray
+from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError
+from zindex.ingest.length_source import count_tokens
 from zindex.store.open import Store, open_store
 from zindex.store.reader import RowReader
 from zindex.store.tokens import open_tokens
 
 
-class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
+class ZarrIndexedDataset(SequenceDataset):
     """The sequences of a token store by number.
 
-    Opening reads one small file; every other read opens what it needs, in the process that reads.
-    It pickles as its path and the store's description, and is safe after ``fork``.
+    Opening reads one small file; reads open the other files lazily, in the process that reads. It
+    pickles as its path and the store's description, and is safe after ``fork``.
 
     Parameters
     ----------
@@ -31,11 +32,11 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
     Raises
     ------
     StoreNotFoundError
-        If nothing is there, or it is not committed.
+        If there is no store, or it is not committed.
     StoreError
-        If it is no token store.
+        If it is not a token store.
     ConfigError
-        If modes are asked of a store without.
+        If the store has no modes and ``multimodal`` is set.
     """
 
     def __init__(self, path_prefix: str, multimodal: bool = False) -> None:
@@ -44,7 +45,7 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
 
     @classmethod
     def of(cls, path_prefix: str, store: Store) -> "ZarrIndexedDataset":
-        """Return the dataset of a token store that is open already."""
+        """Return the dataset of an open token store."""
         dataset = cls.__new__(cls)
         dataset._take(path_prefix, store, multimodal=False)
         return dataset
@@ -53,7 +54,7 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
         self.path_prefix = path_prefix
         self.multimodal = multimodal
         self.store = store
-        #: Tokens of all sequences, and (shape (sequences + 1,), int64) where each one starts.
+        #: Tokens of all sequences, and (shape (sequences + 1,), int64) the first token of each.
         self.tokens: RowReader = open_tokens(self.store)
         self.offsets: RowReader = self.store[schema.SEQUENCE_OFFSET.name]
         if multimodal:
@@ -64,6 +65,11 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
         """Dtype of the tokens."""
         dtype: np.dtype[Any] = np.dtype(self.store.spec["token_dtype"])
         return dtype
+
+    @property
+    def length_file(self) -> Store:
+        """The token store."""
+        return self.store
 
     def __len__(self) -> int:
         return int(self.store.spec["num_sequences"])
@@ -92,43 +98,32 @@ class ZarrIndexedDataset(torch.utils.data.Dataset[Any]):
         """
         if isinstance(idx, (int, np.integer)):
             return self.get(int(idx))
-        if not isinstance(idx, slice):
-            raise TypeError(
-                "a sequence is asked for by a whole number or a slice, not by "
-                f"{type(idx).__name__}; convert it with int()"
-            )
-        start, stop, step = idx.indices(len(self))
-        if step != 1:
-            raise ValueError(
-                f"slices of a dataset must be contiguous, but the step of {idx} is {step}; "
-                "ask for the numbers one by one"
-            )
-        stop = max(start, stop)
+        return self._get_slice(idx)
+
+    def _read_slice(self, start: int, stop: int) -> list[AnyArray]:
+        """Return the tokens of each sequence in ``[start, stop)``, which is not empty."""
         bounds = self.offsets.read(start, stop + 1)
         tokens = self.tokens.read(int(bounds[0]), int(bounds[-1]))
-        sequences = np.split(tokens, bounds[1:-1] - bounds[0]) if start < stop else []
-        if not self.multimodal:
-            return sequences
-        return sequences, self.store[schema.SEQUENCE_MODE.name].read(start, stop)
+        return np.split(tokens, bounds[1:-1] - bounds[0])
+
+    def _read_modes(self, start: int, stop: int) -> AnyArray:
+        """Return the modes of sequences ``[start, stop)``."""
+        return self.store[schema.SEQUENCE_MODE.name].read(start, stop)
 
     def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
-        """Return a part of a sequence: ``length`` tokens (None: all) from token ``offset``.
+        """Return a span of a sequence: ``length`` tokens (None: all) from token ``offset``.
 
         Raises
         ------
         IndexError
-            If there is no such sequence, or the part does not lie within it.
+            If there is no such sequence, or the span is not within it.
         """
         sequence = self._position(operator.index(idx))
         bounds = self.offsets.read(sequence, sequence + 2)
         first, last = int(bounds[0]), int(bounds[1])
         start = operator.index(offset)
         count = last - first - start if length is None else operator.index(length)
-        if start < 0 or count < 0 or start + count > last - first:
-            raise IndexError(
-                f"a part must lie within its sequence of {last - first} tokens, but {count} tokens "
-                f"from offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
-            )
+        self._check_span(idx, last - first, start, count)
         tokens = self.tokens.read(first + start, first + start + count)
         if not self.multimodal:
             return tokens

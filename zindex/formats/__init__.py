@@ -1,1 +1,1 @@
-"""Formats that come from outside: readers and writers in numpy and the standard library."""
+"""Readers and writers of external formats, in numpy and the standard library."""

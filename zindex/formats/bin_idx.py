@@ -1,4 +1,4 @@
-"""Reading Megatron's ``.bin/.idx`` pairs: a validator that believes nothing, and reads by span.
+"""Validate the ``.idx`` files of Megatron's ``.bin/.idx`` pairs, and read them by span.
 
 Layout of an ``.idx`` file, little endian and unpadded: magic (9 bytes), version u64, dtype code u8,
 number of sequences u64, entries of ``document_indices`` u64; then int32 lengths in tokens, int64
@@ -7,63 +7,60 @@ pointers in bytes, int64 document indices and, if multimodal, int8 modes.
 
 import os
 import struct
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Int8Array, Int32Array, Int64Array
 from zindex.errors import SourceError
-from zindex.formats.file_access import map_file, open_regular, read_into, short_read
 from zindex.formats.token_dtypes import TOKEN_DTYPES, AnyDType
-
-Int8Array: TypeAlias = npt.NDArray[np.int8]
-Int32Array: TypeAlias = npt.NDArray[np.int32]
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+from zindex.io.local import map_file, open_regular, read_into, short_read
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 
-# Elements looked at together while validating: 2.5 bytes of scratch for each byte of cache.
+# Elements that are validated at once: 2.5 bytes of scratch per byte of cache.
 _BLOCK = 1 << 16
-# Far above any file and far enough below 2**63 that a block's sum cannot wrap.
+# Above the size of any file, and far enough below 2**63 that a block's sum cannot wrap.
 _MAX_NBYTES = 1 << 62
 
 
 class IdxArrays(NamedTuple):
     """The whole arrays of an ``.idx`` file, as read-only views of one mapping."""
 
+    #: Shape (sequences,), int32, tokens.
     sequence_lengths: Int32Array
-    """Shape (sequences,), int32, tokens."""
+    #: Shape (sequences,), int64, bytes from the start of the ``.bin``.
     sequence_pointers: Int64Array
-    """Shape (sequences,), int64, bytes from the start of the ``.bin``."""
+    #: Shape (documents + 1,), int64, first sequence of each document.
     document_indices: Int64Array
-    """Shape (documents + 1,), int64, first sequence of each document."""
+    #: Shape (sequences,), int8, or None if the file has no modes.
     sequence_modes: Int8Array | None
-    """Shape (sequences,), int8, or None if the file has no modes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdxFile:
     """An ``.idx`` file that has passed every check of ``read_index``.
 
-    It holds no open file, pickles as its fields, and reads spans into fresh arrays. A span outside
-    the array is an IndexError; a file cut since it was checked is a VerificationError.
+    It keeps no open file, pickles as its fields, and reads spans into fresh arrays. A span outside
+    the array is an IndexError; a file truncated after validation is a VerificationError.
     """
 
+    #: Path of the ``.idx`` file.
     path: str
-    """Path of the ``.idx`` file."""
+    #: Dtype of the tokens in the ``.bin``.
     dtype: AnyDType
-    """Dtype of the tokens in the ``.bin``."""
+    #: Sequences as Megatron stores them.
     num_sequences: int
-    """Stored runs of tokens."""
+    #: Documents; ``document_indices`` has one entry more.
     num_documents: int
-    """Documents; ``document_indices`` has one entry more."""
+    #: Tokens of all sequences together.
     num_tokens: int
-    """Tokens of all sequences together."""
+    #: Whether the file stores a mode for each sequence.
     has_modes: bool
-    """Whether the file stores a mode for each sequence."""
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +69,7 @@ class IdxFile:
 
     @property
     def bin_nbytes(self) -> int:
-        """Size that the ``.bin`` file must have, in bytes."""
+        """Required size of the ``.bin`` file in bytes."""
         return self.num_tokens * self.dtype.itemsize
 
     @property
@@ -109,7 +106,7 @@ class IdxFile:
         return self._read("i1", self._modes_start, start, stop, self.num_sequences)
 
     def map_arrays(self) -> IdxArrays:
-        """Return all arrays as read-only views of one mapping of the file, without copying."""
+        """Map all arrays read-only, without a copy."""
         content = map_file(self.path, self.nbytes)
         ends = (self._pointers_start, self._documents_start, self._modes_start)
         return IdxArrays(
@@ -134,7 +131,7 @@ class IdxFile:
         return array
 
     def _fill(self, array: npt.NDArray[Any], offset: int) -> int:
-        """Fill an array from a byte of the file on; return the bytes that came."""
+        """Fill an array from an offset of the file, and return the bytes read."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             return read_into(descriptor, array, offset)
@@ -155,41 +152,41 @@ def bin_path(prefix: str | os.PathLike[str]) -> str:
 def read_index(
     prefix: str | os.PathLike[str], *, multimodal: bool | None = None, require_bin: bool = True
 ) -> IdxFile:
-    """Check ``prefix.idx`` against its own header and against ``prefix.bin``, to the last element.
+    """Validate ``prefix.idx`` to its last element, and the size of ``prefix.bin``.
 
     Parameters
     ----------
     prefix
         Path of the pair without ``.idx``.
     multimodal
-        True demands a mode for each sequence; otherwise the file's size tells whether it has them.
+        True demands a mode for each sequence; otherwise the size of the file decides.
     require_bin
-        False leaves the ``.bin`` out, for work on lengths alone.
+        False ignores the ``.bin``, for work on lengths only.
 
     Returns
     -------
     idx_file
-        What the file holds, safe to read by position.
+        The validated file, safe to read by position.
 
     Raises
     ------
     SourceError
-        If either file is missing or anything in them contradicts the format.
+        If either file is missing or contradicts the format.
 
     Notes
     -----
     Law: an accepted file has ``pointers[i] == itemsize * sum(lengths[:i])`` in exact integers, and
-    every sequence lies within the ``.bin``. Cost: one pass over the file in blocks of 65,536
-    elements (2 MB of memory whatever the counts say), about 2 ns per sequence once cached.
-    The format has no checksum: a changed token, mode or document boundary, or a dtype code
-    replaced by another of the same size, gives a valid file that no reader can tell from the first.
+    every sequence is within the ``.bin``. Cost: one pass over the file in blocks of 65,536 elements
+    (2 MB of memory for any count), about 2 ns per sequence once cached. The format has no checksum:
+    a changed token, mode or document boundary, or a dtype code replaced by another of the same
+    size, gives another valid file.
     """
     tokens_path = bin_path(prefix) if require_bin else None
     return read_idx_file(idx_path(prefix), tokens_path, multimodal=multimodal)
 
 
 def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None = None) -> IdxFile:
-    """Do the work of ``read_index`` for two paths; None as the second leaves the ``.bin`` out."""
+    """Validate an index as `read_index` does, given both paths; None ignores the ``.bin``."""
     try:
         descriptor, size = open_regular(path)
         try:
@@ -205,14 +202,7 @@ def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None
             f"both files of a .bin/.idx pair must be readable, but {error.filename or path} "
             f"is not ({error.strerror}); give the path of the pair without its suffix"
         ) from error
-    return IdxFile(
-        path=index.path,
-        dtype=index.dtype,
-        num_sequences=index.num_sequences,
-        num_documents=index.num_documents,
-        num_tokens=nbytes // index.dtype.itemsize,
-        has_modes=index.has_modes,
-    )
+    return replace(index, num_tokens=nbytes // index.dtype.itemsize)
 
 
 def _check_header(descriptor: int, size: int, path: str, multimodal: bool | None) -> IdxFile:
@@ -223,23 +213,23 @@ def _check_header(descriptor: int, size: int, path: str, multimodal: bool | None
 
 
 def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = None) -> IdxFile:
-    """Return what the header of an ``.idx`` file says, checked against the size of the file.
+    """Parse the header of an ``.idx`` file, and check it against the size of the file.
 
     Parameters
     ----------
     raw
         The first ``HEADER.size`` bytes of the file, fewer if it has fewer.
     size
-        Bytes of the whole file; negative if that is not known.
+        Bytes of the whole file; negative if unknown.
     path
-        Where it is, for messages.
+        Path or URL, for messages.
     multimodal
-        True demands a mode for each sequence; otherwise the size tells whether it has them.
+        True demands a mode for each sequence; otherwise the size decides.
 
     Returns
     -------
     idx_file
-        What the file holds, with 0 tokens, for these a header does not count.
+        The facts of the header, with 0 tokens, which the header does not count.
 
     Raises
     ------
@@ -293,14 +283,14 @@ def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = 
 
 
 def _read_block(descriptor: int, block: npt.NDArray[Any], offset: int, path: str) -> None:
-    """Fill a block of the validator from the file."""
+    """Fill a block from the file; VerificationError if it is too short."""
     came = read_into(descriptor, block, offset)
     if came != block.nbytes:
         raise short_read(path, offset=offset, wanted=block.nbytes, came=came)
 
 
 def _check_sequences(descriptor: int, index: IdxFile) -> int:
-    """Check lengths and pointers block by block; return the bytes that all sequences take."""
+    """Check lengths and pointers in blocks, and return the bytes of all sequences."""
     num_scratch = min(_BLOCK, index.num_sequences)
     all_lengths = np.empty(num_scratch, "<i4")
     all_pointers = np.empty(num_scratch, "<i8")
@@ -318,8 +308,8 @@ def _check_sequences(descriptor: int, index: IdxFile) -> int:
                 f"a sequence length must be at least 0, but sequence_lengths[{start + at}] of "
                 f"{index.path} is {lengths[at]}; the file is damaged, so restore it"
             )
-        # stops[i] = pointers[i] + its bytes may wrap for a hostile pointer, but never for the
-        # true one, and each pointer is compared with the one before it.
+        # stops[i] = pointers[i] + its bytes may wrap for a hostile pointer, but never for a valid
+        # one, and each pointer is compared with the one before it.
         np.multiply(lengths, itemsize, out=stops, dtype=np.int64)
         np.add(stops, pointers, out=stops)
         right = pointers[1:] == stops[:-1]

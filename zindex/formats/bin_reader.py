@@ -1,25 +1,24 @@
-"""Reading tokens of a ``.bin`` by position, with ``pread`` or through a mapping."""
+"""Read the tokens of a ``.bin`` by position, with ``pread`` or through a mapping."""
 
 import os
 import weakref
 from collections import deque
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import AnyArray
 from zindex.errors import SourceError, VerificationError
-from zindex.formats.file_access import map_file, open_regular, read_into, short_read
+from zindex.io.local import map_file, open_regular, read_into, short_read
 
-TokenArray: TypeAlias = npt.NDArray[Any]
-
-# Descriptors kept open in a process; the usual limit is 1,024 and training needs some itself.
+# Open descriptors per process; the usual limit is 1,024, and training needs some, too.
 _MAX_OPEN = 256
 _opened: "deque[weakref.ref[BinFile]]" = deque()
 
 
 class _Descriptor:
-    """An open file that closes with the last reader that uses it."""
+    """An open file that is closed with its last reader."""
 
     __slots__ = ("number", "process", "size")
 
@@ -35,15 +34,15 @@ class _Descriptor:
 class BinFile:
     """A ``.bin`` file read by ``pread`` into fresh arrays.
 
-    It opens at the first read in each process, keeps no lock, pickles as its arguments and shares
-    256 open descriptors with all others of its process. Threads may read at the same time.
+    It opens lazily in each process, takes no lock, pickles as its arguments and shares 256 open
+    descriptors with all others of its process. Threads may read concurrently.
 
     Parameters
     ----------
     path
         The ``.bin`` file.
     nbytes
-        The size that it must have, as ``IdxFile.bin_nbytes``; None takes the size as it comes.
+        Required size, as ``IdxFile.bin_nbytes``; None accepts any.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "nbytes", "path")
@@ -56,15 +55,15 @@ class BinFile:
     def __reduce__(self) -> tuple[type["BinFile"], tuple[str, int | None]]:
         return type(self), (self.path, self.nbytes)
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset``.
 
         Raises
         ------
         SourceError
-            If the span does not lie within the file.
+            If the span is not within the file.
         VerificationError
-            If the file is shorter than when it was checked.
+            If the file was truncated after validation.
         OSError
             If the system cannot open or read it.
         """
@@ -74,7 +73,7 @@ class BinFile:
         itemsize = np.dtype(dtype).itemsize
         size = descriptor.size if self.nbytes is None else self.nbytes
         check_span(self.path, size, int(offset), int(count), itemsize)
-        array: TokenArray = np.empty(int(count), dtype)
+        array: AnyArray = np.empty(int(count), dtype)
         came = read_into(descriptor.number, array, int(offset))
         if came != array.nbytes:
             raise short_read(self.path, offset=int(offset), wanted=array.nbytes, came=came)
@@ -82,15 +81,15 @@ class BinFile:
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor that the last read used, or None if the file is closed."""
+        """The descriptor of the last read, or None if the file is closed."""
         return None if self._descriptor is None else self._descriptor.number
 
     def close(self) -> None:
-        """Close the file in this process; the next read opens it again."""
+        """Close the file in this process; the next read reopens it."""
         self._descriptor = None
 
     def _open(self) -> _Descriptor:
-        """Open the file for this process, closing the one opened longest ago if there are many."""
+        """Open the file in this process, and close the oldest one if there are too many."""
         descriptor = _Descriptor(self.path)
         if self.nbytes is not None and descriptor.size < self.nbytes:
             raise VerificationError(
@@ -109,15 +108,15 @@ class BinFile:
 class MappedBinFile:
     """A ``.bin`` file read through a mapping, as read-only views without a copy.
 
-    Faster than ``BinFile`` for spans in the page cache, but a file cut while it is mapped ends the
-    process with SIGBUS. Pickles as its arguments; a forked child uses its parent's mapping.
+    Faster than ``BinFile`` for spans in the page cache, but truncating a mapped file kills the
+    process with SIGBUS. It pickles as its arguments; a forked child shares its parent's mapping.
 
     Parameters
     ----------
     path
         The ``.bin`` file.
     nbytes
-        The size that it must have, as ``IdxFile.bin_nbytes``; None takes the size as it comes.
+        Required size, as ``IdxFile.bin_nbytes``; None accepts any.
     """
 
     __slots__ = ("_content", "nbytes", "path")
@@ -130,7 +129,7 @@ class MappedBinFile:
     def __reduce__(self) -> tuple[type["MappedBinFile"], tuple[str, int | None]]:
         return type(self), (self.path, self.nbytes)
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset`` as a view; SourceError outside the file."""
         content = self._content
         if content is None:
@@ -141,12 +140,12 @@ class MappedBinFile:
         return content[start : start + count * itemsize].view(dtype)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it."""
+        """Release the mapping; it is unmapped with its last view."""
         self._content = None
 
 
 def check_span(path: str, size: int, offset: int, count: int, itemsize: int) -> None:
-    """Refuse a span that leaves the file, before anything is allocated for it."""
+    """Refuse a span outside the file, before memory is allocated for it."""
     if count < 0 or offset < 0 or offset + count * itemsize > size:
         raise SourceError(
             f"a read must lie within the {size:,} bytes of {path}, but {count} items of "

@@ -1,4 +1,4 @@
-"""Writing a ``.bin/.idx`` pair sequence by sequence, visible only when both files are complete."""
+"""Write a ``.bin/.idx`` pair sequence by sequence, visible only when both files are complete."""
 
 import os
 import weakref
@@ -11,20 +11,20 @@ import numpy.typing as npt
 
 from zindex.errors import SourceError, VerificationError
 from zindex.formats.bin_idx import read_index
-from zindex.formats.file_access import partial_path
 from zindex.formats.idx_writer import MAX_LENGTH, whole_numbers, write_index
 from zindex.formats.token_dtypes import token_dtype_code
 from zindex.formats.token_values import convert_tokens
+from zindex.io.local import partial_path
 
 _COPY_NBYTES = 8 << 20
 _COPY_SEQUENCES = 1 << 20
 
 
 class PairWriter:
-    """Append tokens to a ``.bin`` and keep what its ``.idx`` will say, in 13 bytes per sequence.
+    """Append tokens to a ``.bin``, with 13 bytes of memory per sequence for its ``.idx``.
 
-    The ``.bin`` grows under another name and gets its own in ``finalize``, so that whatever stood
-    at the path stays whole until then. A call that refuses its arguments has written nothing.
+    The ``.bin`` has a temporary name until ``finalize``, so that an existing file stays intact. A
+    call that raises SourceError has written nothing.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class PairWriter:
         Raises
         ------
         SourceError
-            If a token does not fit the dtype, the lengths do not add up to the tokens, or the modes
-            are not one int8 per sequence.
+            If a token does not fit the dtype, the lengths do not sum to the number of tokens, or
+            the modes are not one int8 per sequence.
         """
         tokens = convert_tokens(values, self.dtype, owner=self.bin_path)
         sizes = tokens.size if lengths is None else lengths
@@ -89,7 +89,7 @@ class PairWriter:
         return int(kept.size)
 
     def append_document_ends(self, ends: npt.NDArray[np.int64]) -> None:
-        """Append the numbers of sequences after which documents end."""
+        """Append the numbers of sequences at which documents end."""
         self.document_indices.frombytes(ends.astype(np.int64).tobytes())
 
     def end_document(self) -> None:
@@ -97,14 +97,14 @@ class PairWriter:
         self.document_indices.append(len(self.sequence_lengths))
 
     def append_pair(self, prefix: str) -> None:
-        """Append another pair: its tokens byte by byte, its sequences and its documents.
+        """Append another pair: its tokens, sequences and documents.
 
         Raises
         ------
         SourceError
-            If the pair is damaged, has another dtype, or has no modes where they are needed.
+            If the pair is damaged, has another dtype, or lacks required modes.
         VerificationError
-            If its ``.bin`` is cut while it is copied.
+            If its ``.bin`` is truncated while it is copied.
         """
         source = read_index(prefix, multimodal=self.sequence_modes is not None)
         if source.dtype != self.dtype:
@@ -139,9 +139,9 @@ class PairWriter:
             raise
 
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
-        """Write the ``.idx`` and give both files their names, the ``.idx`` last.
+        """Write the ``.idx`` and rename both files, the ``.idx`` last.
 
-        An error before that leaves what stood at both paths, and ``finalize`` may be called again.
+        After an error, existing files are intact, and ``finalize`` may be called again.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class PairWriter:
         )
         try:
             self.data_file.close()
-            # An older .idx must never stand beside the new .bin.
+            # A new .bin must never have an old .idx.
             with suppress(FileNotFoundError):
                 os.unlink(idx_path)
             os.replace(self._partial, self.bin_path)
@@ -194,7 +194,7 @@ class PairWriter:
                 os.unlink(index)
 
     def _copy_tokens(self, bin_path: str, nbytes: int) -> None:
-        """Copy a whole ``.bin`` behind the tokens written so far."""
+        """Append a whole ``.bin``."""
         copied = 0
         with open(bin_path, "rb", buffering=0) as source:
             while copied < nbytes and (block := source.read(min(_COPY_NBYTES, nbytes - copied))):
@@ -208,7 +208,7 @@ class PairWriter:
 
 
 def _discard(data_file: BinaryIO, partial: str, process: int) -> None:
-    """Remove the file of a writer that was never finalized, but not from a forked child."""
+    """Remove the file of a writer that was never finalized, except in a forked child."""
     if os.getpid() == process:
         data_file.close()
         with suppress(FileNotFoundError):

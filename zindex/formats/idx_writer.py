@@ -1,8 +1,7 @@
-"""Writing ``.idx`` files: whole, or block by block for arrays that nobody wants to hold."""
+"""Write ``.idx`` files: whole, or in blocks for arrays that do not fit into memory."""
 
 import os
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy.typing as npt
 
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import HEADER, MAGIC, VERSION
-from zindex.formats.file_access import partial_path, write_from
 from zindex.formats.token_dtypes import TOKEN_DTYPES, token_dtype_code
+from zindex.io.local import partial_path, write_from
 
 _BLOCK = 1 << 20
 MAX_LENGTH = 2**31 - 1
@@ -21,8 +20,8 @@ _MAX_POINTER = 2**63 - 1
 class IdxStreamWriter:
     """Write an ``.idx`` file from blocks of its arrays, each array in order.
 
-    The file appears under its name, complete and flushed to disk, when the context ends without an
-    error or ``close`` is called; until then, and after any error, there is none.
+    The file is complete, durable and renamed when the context ends without an error or ``close`` is
+    called; until then, and after any error, there is no file.
 
     Parameters
     ----------
@@ -31,9 +30,9 @@ class IdxStreamWriter:
     dtype
         Token dtype of the ``.bin``.
     num_sequences
-        Sequences that will be written.
+        Sequences to write.
     num_documents
-        Documents; ``document_indices`` gets one entry more.
+        Documents; ``document_indices`` has one entry more.
     has_modes
         Whether each sequence has a mode.
 
@@ -79,12 +78,7 @@ class IdxStreamWriter:
     def __enter__(self) -> "IdxStreamWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -164,7 +158,7 @@ class IdxStreamWriter:
         self._last_entry = int(block[-1]) if block.size else self._last_entry
 
     def close(self) -> None:
-        """Check that everything announced was written, and give the file its name."""
+        """Check that everything announced was written, and rename the file."""
         if self._partial is None:
             return
         came = (self._written, self._entries, self._last_entry)
@@ -186,7 +180,7 @@ class IdxStreamWriter:
         self._partial = None
 
     def abort(self) -> None:
-        """Leave no file; does nothing after ``close``."""
+        """Remove the unfinished file; does nothing after ``close``."""
         if self._partial is not None:
             os.close(self._descriptor)
             with suppress(FileNotFoundError):
@@ -201,7 +195,7 @@ def write_index(
     document_indices: npt.ArrayLike,
     sequence_modes: npt.ArrayLike | None = None,
 ) -> None:
-    """Write a whole ``.idx`` file; it appears complete or not at all.
+    """Write a whole ``.idx`` file atomically.
 
     Parameters
     ----------
@@ -219,7 +213,7 @@ def write_index(
     Raises
     ------
     SourceError
-        If the arrays break a law of the format.
+        If the arrays contradict the format.
     """
     lengths, entries = np.asarray(sequence_lengths), np.asarray(document_indices)
     modes = None if sequence_modes is None else np.asarray(sequence_modes)

@@ -1,21 +1,22 @@
-"""Lines of JSON objects: parsed fast where that can be, and cut out of a stream of bytes.
+"""Split a stream of bytes into lines, and parse the JSON object of each.
 
-``orjson`` parses when it is installed (the extra ``streaming``), and ``json`` what it refuses, so
-that both accept the same lines, ``NaN`` and ``Infinity`` included. They differ in one way: whole
-numbers that need more than 64 bits become floats with ``orjson`` and stay exact without. Where an
-object repeats a name, the last value wins.
+``orjson`` parses if it is installed (the extra ``streaming``), and ``json`` parses what it refuses,
+so both accept the same lines, also with ``NaN`` and ``Infinity``. They differ in one way: integers
+of more than 64 bits become floats with ``orjson`` and stay exact without. If an object repeats a
+name, the last value wins.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from zindex.errors import SourceError
-from zindex.formats.damage import Damage
+from zindex.io.decompression import DamageError
 
 
 def decode_with_json(line: bytes) -> Any:
-    """Return the value of a line as the standard library reads text, never other encodings."""
+    """Return the value of a line of UTF-8, parsed by the standard library."""
     return json.loads(line.decode())
 
 
@@ -27,15 +28,12 @@ except ImportError:  # pragma: no cover
 
 #: Bytes of the longest line that is read.
 MAX_LINE_NBYTES = 1 << 28
+# Maps every digit to a 0 and all else to a blank: long runs of digits are then found fast.
+_MARK_DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_LONG_NUMBER = b"0" * 19
+_MAX_NESTED = 500
 
-__all__ = [
-    "MAX_LINE_NBYTES",
-    "cut_lines",
-    "decode_with_json",
-    "loads",
-    "parse_object",
-    "parse_slowly",
-]
+__all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_exactly", "parse_object"]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -44,25 +42,56 @@ def parse_object(line: bytes) -> dict[str, Any]:
     Raises
     ------
     SourceError
-        If it holds none, with the reason alone; the caller knows the file.
+        If it holds none, with the reason only; the caller adds the file.
     """
     try:
         value = loads(line)
     except (ValueError, RecursionError):
-        value = parse_slowly(line)
+        value = _parse_slowly(line)
+    return _check_object(value)
+
+
+def parse_exactly(line: bytes) -> dict[str, Any]:
+    """Return the object that a line holds, the same with any installed parser.
+
+    ``orjson`` is used for lines that the standard library parses alike: those without integers of
+    more than 64 bits, and without nesting so deep that one of the parsers gives up.
+
+    Raises
+    ------
+    SourceError
+        As of `parse_object`.
+    """
+    value = None
+    if loads is not decode_with_json and _LONG_NUMBER not in line.translate(_MARK_DIGITS):
+        with suppress(ValueError, RecursionError):
+            value = loads(line)
+    # Few lines have enough brackets, be they in texts or not.
+    may_be_deep = line.count(b"[") + line.count(b"{") > _MAX_NESTED
+    if value is None or (may_be_deep and _is_deep(value)):
+        value = _parse_slowly(line)
+    return _check_object(value)
+
+
+def _check_object(value: Any) -> dict[str, Any]:
+    """Return a value that must be an object."""
     if not isinstance(value, dict):
         raise SourceError(f"there must be a JSON object, it is of type {type(value).__name__}")
     return value
 
 
-def parse_slowly(line: bytes) -> Any:
-    """Return the value of a line as the standard library reads it.
+def _is_deep(value: Any) -> bool:
+    """Return whether a value is nested so deeply that parsers may disagree on it."""
+    level, depth = [value], 0
+    while level and depth <= _MAX_NESTED:
+        inner = (item.values() if type(item) is dict else item for item in level)
+        level = [item for items in inner for item in items if type(item) in (dict, list)]
+        depth += 1
+    return depth > _MAX_NESTED
 
-    Raises
-    ------
-    SourceError
-        If the line is blank, no JSON, or nested too deeply.
-    """
+
+def _parse_slowly(line: bytes) -> Any:
+    """Return the value of a line, parsed by the standard library; SourceError says why not."""
     if not line.strip():
         raise SourceError("there is a blank line")
     try:
@@ -74,7 +103,7 @@ def parse_slowly(line: bytes) -> Any:
 
 
 def _explain(error: ValueError) -> str:
-    """Return why a line is no JSON; its column counts from 1, as editors do."""
+    """Return why a line is not JSON; its column counts from 1, as editors do."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno:,}"
     return str(error)
@@ -83,20 +112,20 @@ def _explain(error: ValueError) -> str:
 def cut_lines(
     chunks: Iterable[bytes], offset: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of a stream, many at a time, with the offset of the first of them.
+    """Yield the lines of a stream in batches, with the offset of the first line of each batch.
 
     Parameters
     ----------
     chunks
         Contents, in order, from the start of a line.
     offset
-        Of the first byte, in the file.
+        Offset of the first byte in the file.
     stop
-        Lines that begin at or after this byte are left out; None: none.
+        Lines that begin at or after this byte are left out; None keeps all.
 
     Raises
     ------
-    Damage
+    DamageError
         If a line is longer than `MAX_LINE_NBYTES`.
     """
     if stop is not None and offset >= stop:
@@ -104,16 +133,18 @@ def cut_lines(
     carry: list[bytes] = []
     carry_nbytes = 0
     for chunk in chunks:
-        # Cut first and joined then: of a large chunk only the ends are copied once more.
+        # Split first, then join: only the ends of a large chunk are copied once more.
         lines = chunk.split(b"\n")
         if len(lines) == 1:
             carry.append(chunk)
             carry_nbytes += len(chunk)
             if carry_nbytes > MAX_LINE_NBYTES:
-                raise Damage(f"a line begins that has more than {MAX_LINE_NBYTES:,} bytes", offset)
+                raise DamageError(
+                    f"a line begins that has more than {MAX_LINE_NBYTES:,} bytes", offset
+                )
             continue
-        begun = lines.pop()
-        after = offset + carry_nbytes + len(chunk) - len(begun)
+        rest = lines.pop()
+        after = offset + carry_nbytes + len(chunk) - len(rest)
         if carry_nbytes:
             lines[0] = b"".join((*carry, lines[0]))
         if stop is not None and after >= stop:
@@ -126,6 +157,6 @@ def cut_lines(
             yield offset, lines
             return
         yield offset, lines
-        offset, carry, carry_nbytes = after, [begun], len(begun)
+        offset, carry, carry_nbytes = after, [rest], len(rest)
     if carry_nbytes:
         yield offset, [b"".join(carry)]

@@ -1,7 +1,7 @@
-"""Megatron Core's ``.npy`` index caches: their names, their hash and their files.
+"""Name, hash and write Megatron Core's ``.npy`` index caches.
 
-Source: Megatron Core ``megatron_dataset`` and ``gpt_dataset``. Such a cache is found by the MD5 of
-a JSON description, whose every key, order and indentation count.
+Source: Megatron Core ``megatron_dataset`` and ``gpt_dataset``. A cache is found by the MD5 of a
+JSON description, which includes all keys, their order and the indentation.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from zindex.formats.file_access import partial_path
+from zindex.io.local import replacing
 
 _BLOCK_ROWS = 1 << 20
 
@@ -24,8 +24,8 @@ def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
     Parameters
     ----------
     identifiers
-        What identifies the dataset, in Megatron's order. A tokenizer may stand for itself: its
-        ``unique_identifiers`` are taken.
+        The identifiers of the dataset, in Megatron's order. A tokenizer is represented by its
+        ``unique_identifiers``.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
 
 
 def cache_paths(folder: str | os.PathLike[str], name: str) -> dict[str, Path]:
-    """Return the files of a cache by what they hold; ``name`` is ``<md5>-<class>-<split>``."""
+    """Return the files of a cache by their content; ``name`` is ``<md5>-<class>-<split>``."""
     kinds = {
         "document_index": "document_index.npy",
         "sample_index": "sample_index.npy",
@@ -48,7 +48,7 @@ def cache_paths(folder: str | os.PathLike[str], name: str) -> dict[str, Path]:
 
 
 class Rows(Protocol):
-    """An array that gives its rows by slices."""
+    """An array that is read by slices of rows."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -66,20 +66,15 @@ class Rows(Protocol):
 
 
 def write_npy(path: Path, array: Rows) -> None:
-    """Write an array as a ``.npy`` file, block by block; it appears when it is complete."""
+    """Write an array as a ``.npy`` file in blocks, atomically."""
     header = {
         "descr": np.lib.format.dtype_to_descr(array.dtype),
         "fortran_order": False,
         "shape": array.shape,
     }
-    partial = Path(partial_path(os.fspath(path)))
-    try:
-        with open(partial, "wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
-            for start in range(0, array.shape[0], _BLOCK_ROWS):
-                stream.write(np.ascontiguousarray(array[start : start + _BLOCK_ROWS]).data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, open(partial, "wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for start in range(0, array.shape[0], _BLOCK_ROWS):
+            stream.write(np.ascontiguousarray(array[start : start + _BLOCK_ROWS]).data)
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -1,32 +1,31 @@
-"""The reader and writer classes that Megatron Core keeps behind its ``IndexedDataset``."""
+"""The internal reader and writer classes of Megatron Core's ``IndexedDataset``."""
 
 import errno
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import AnyArray
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import read_idx_file
 from zindex.formats.bin_reader import BinFile, MappedBinFile
 from zindex.formats.idx_writer import write_index
 
 TokenType: TypeAlias = type[np.number[Any]]
-TokenArray: TypeAlias = npt.NDArray[Any]
 
 logger = logging.getLogger(__name__)
 
-# Waiting does not give a process descriptors that it holds itself.
+# A retry does not help a process that is out of descriptors.
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class _IndexWriter:
-    """Write an ``.idx`` file in a ``with`` block; it appears whole when ``write`` has ended."""
+    """Write an ``.idx`` file in a ``with`` block; ``write`` is atomic."""
 
     def __init__(self, idx_path: str, dtype: TokenType) -> None:
         self.idx_path = idx_path
@@ -35,12 +34,7 @@ class _IndexWriter:
     def __enter__(self) -> "_IndexWriter":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def write(
@@ -49,7 +43,7 @@ class _IndexWriter:
         sequence_modes: Iterable[int | np.integer[Any]] | None,
         document_indices: Iterable[int | np.integer[Any]],
     ) -> None:
-        """Write lengths, modes (or None) and document indices, with the pointers they imply."""
+        """Write lengths, modes (or None), document indices, and the pointers that follow."""
         modes = None if sequence_modes is None else _as_row(sequence_modes)
         lengths, entries = _as_row(sequence_lengths), _as_row(document_indices)
         write_index(self.idx_path, self.dtype, lengths, entries, modes)
@@ -63,13 +57,13 @@ class _IndexReader:
     idx_path
         The ``.idx`` file.
     multimodal
-        Whether the file must have modes, and they are read.
+        Whether the file must have modes, which are then read.
     sequences_per_dataset
         The sequences and the entries of ``document_indices`` that the header must count.
     dtype_code
-        Taken for Megatron's sake; the header's own code decides.
+        Accepted for compatibility with Megatron; the header's code decides.
     bin_path
-        The ``.bin`` whose size is checked too, or None.
+        The ``.bin`` whose size is also checked, or None.
     """
 
     def __init__(
@@ -115,39 +109,32 @@ class _IndexReader:
 
 
 class _BinReader(ABC):
-    """What an ``IndexedDataset`` needs to read tokens."""
+    """Reader of the tokens of an ``IndexedDataset``."""
 
     @abstractmethod
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items of the dtype from byte ``offset`` of the ``.bin``."""
 
 
-class _MMapBinReader(_BinReader):
+class _MMapBinReader(MappedBinFile, _BinReader):
     """Read through a mapping: read-only views, no copy."""
-
-    def __init__(self, bin_path: str, nbytes: int | None = None) -> None:
-        self._file = MappedBinFile(bin_path, nbytes)
-
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
-        """Return a read-only view of ``count`` items from byte ``offset``."""
-        return self._file.read(dtype, count, offset)
 
 
 class _FileBinReader(_BinReader):
-    """Read by position into fresh arrays, and try again when the file system fails.
+    """Read by position into fresh arrays, and retry when the file system fails.
 
-    It opens the file at the first read; a copy, pickled or not, opens it for itself.
+    The file is opened lazily; each copy, pickled or not, opens it again.
 
     Parameters
     ----------
     bin_path
         The ``.bin`` file.
     num_max_retries
-        Further tries after a failed one; a file that was cut is not tried again.
+        Most retries; a truncated file is not retried.
     sleep_duration_start
-        Seconds before the second try, doubled before each one after it.
+        Seconds before the first retry, doubled before each later one.
     nbytes
-        The size that the file must have, or None.
+        Required size of the file, or None.
     """
 
     def __init__(
@@ -171,10 +158,10 @@ class _FileBinReader(_BinReader):
         """The open descriptor, by Megatron Core's name; None while there is none."""
         return self._file.descriptor
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> TokenArray:
-        """Return ``count`` items from byte ``offset``; the last OSError if every try fails.
+    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+        """Return ``count`` items from byte ``offset``; the last OSError if all retries fail.
 
-        A process or a system that has no descriptors left is not asked again.
+        Reads that fail for lack of descriptors are not retried.
         """
         pause = self.sleep_duration_start
         for attempt in range(1, self.num_max_retries + 1):
@@ -192,7 +179,7 @@ class _FileBinReader(_BinReader):
                     str(error),  # handlers that keep records would keep the traceback, too
                     pause,
                 )
-            # Out here nothing holds the failed read's descriptor open any more.
+            # Outside the except block nothing keeps the failed read's descriptor open.
             time.sleep(pause)
             pause *= 2
         return self._file.read(dtype, count, offset)

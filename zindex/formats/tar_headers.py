@@ -1,4 +1,4 @@
-"""Headers of tar archives: checked, and read in few steps; nothing is opened, made or followed.
+"""Parse and check the headers of tar archives; nothing is opened, created or followed.
 
 Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
 "Basic Tar Format". Reads old (v7), ustar, GNU and pax archives.
@@ -20,13 +20,13 @@ _ADLER = 65521
 _PAX_LENGTH = re.compile(rb"(\d{1,7}) ")
 _DIGITS = re.compile(r"\d{1,19}")
 
-#: Kinds of members, by the byte that says it.
+#: Kinds of members, by their type byte.
 REGULAR = frozenset(b"0\x007")
 DIRECTORY = ord("5")
 PAX = frozenset(b"xX")
 PAX_GLOBAL = ord("g")
 LONG_NAME, LONG_LINK = ord("L"), ord("K")
-#: Members that a reader of samples must not follow or make; none has content.
+#: Members that are refused; none has content.
 LINKS = {
     ord("1"): "a hard link",
     ord("2"): "a symbolic link",
@@ -37,14 +37,14 @@ LINKS = {
 
 
 def read_header(buffer: bytes, at: int) -> tuple[bytes, int, int] | None:
-    """Return the name, the bytes of content and the kind of the member whose header is at a place.
+    """Parse a header: name, bytes of content and kind of its member.
 
     Parameters
     ----------
     buffer
         Holds at least ``at + 512`` bytes.
     at
-        Where the header begins.
+        Offset of the header.
 
     Returns
     -------
@@ -54,12 +54,12 @@ def read_header(buffer: bytes, at: int) -> tuple[bytes, int, int] | None:
     Raises
     ------
     SourceError
-        If this is no header, with the reason alone; the caller knows the file.
+        If this is not a header, with the reason only; the caller adds the file.
     """
     if not buffer[at] and buffer[at : at + BLOCK_NBYTES] == _ZEROS:
         return None
-    # The checksum is the sum of all bytes with its own eight counted as blanks. adler32 from zero
-    # has that sum, modulo a prime, in its low half, and takes a thirtieth of the time of sum().
+    # The checksum is the sum of all bytes, with its own eight as blanks. The low half of adler32
+    # from zero is that sum modulo a prime, thirty times as fast as sum().
     total = adler32(buffer[at + 156 : at + 512], adler32(buffer[at : at + 148], 0)) & 0xFFFF
     try:
         stored = int(buffer[at + 148 : at + 156].strip(b" \0"), 8)
@@ -82,13 +82,13 @@ def read_header(buffer: bytes, at: int) -> tuple[bytes, int, int] | None:
 
 
 def _is_signed_sum(buffer: bytes, at: int, stored: int) -> bool:
-    """Return whether a checksum is one of signed bytes, as some old programs wrote it."""
+    """Return whether a checksum is a sum of signed bytes, as some old programs write it."""
     block = buffer[at : at + 148] + b" " * 8 + buffer[at + 156 : at + BLOCK_NBYTES]
     return stored == sum(block) - 256 * sum(byte > 127 for byte in block)
 
 
 def _read_base256(field: bytes) -> int:
-    """Return a size that was too large for octal digits."""
+    """Parse a size that is too large for octal digits."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     if field[0] == 0xFF:
@@ -98,20 +98,20 @@ def _read_base256(field: bytes) -> int:
 
 @dataclass(slots=True)
 class Extension:
-    """What headers before a member say of it, beyond what its own has room for."""
+    """The fields of extended headers, which override those of the member after them."""
 
     name: bytes | None = None
     nbytes: int | None = None
     is_sparse: bool = False
 
     def take_pax(self, content: bytes, *, is_global: bool = False) -> None:
-        """Take the fields of a pax header; SourceError, with the reason alone, if it has none."""
+        """Apply the fields of a pax header; SourceError, with the reason only, if it is damaged."""
         at = 0
         while at < len(content):
             found = _PAX_LENGTH.match(content, at)
             stop = at + int(found[1]) if found is not None else 0
             if found is None or not found.end() < stop <= len(content) or content[stop - 1] != 10:
-                # What is left may be padding of old programs.
+                # The rest may be padding of old programs.
                 if content.count(0, at) == len(content) - at:
                     return
                 raise SourceError("there is a pax header that cannot be read")
@@ -128,7 +128,7 @@ class Extension:
 
 
 def _read_digits(value: bytes) -> int:
-    """Return the size that a pax header gives."""
+    """Parse the size in a pax header."""
     text = value.decode("ascii", "replace")
     if not _DIGITS.fullmatch(text):
         raise SourceError(f"there is a pax header whose size is no number: {text[:40]!r}")

@@ -12,57 +12,9 @@ from zindex.errors import SourceError
 
 AnyDType: TypeAlias = np.dtype[Any]
 
-_CODES = {
-    "uint8": 1,
-    "int8": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "float64": 6,
-    "float32": 7,
-    "uint16": 8,
-}
-
-TOKEN_DTYPES: Final[Mapping[int, AnyDType]] = MappingProxyType(
-    {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items()}
-)
-"""Code in the ``.idx`` header -> little-endian dtype of the tokens."""
-
-
-def token_dtype_code(dtype: npt.DTypeLike) -> int:
-    """Return the header code of a token dtype.
-
-    Parameters
-    ----------
-    dtype
-        Anything numpy takes for a dtype.
-
-    Returns
-    -------
-    code
-        A key of ``TOKEN_DTYPES``.
-
-    Raises
-    ------
-    SourceError
-        If the format has no code for the dtype.
-
-    Examples
-    --------
-    >>> token_dtype_code(np.uint16)
-    8
-    """
-    code = _CODES.get(np.dtype(dtype).name)
-    if code is None:
-        raise SourceError(
-            f"a .bin/.idx pair holds tokens of dtype {', '.join(_CODES)}, not "
-            f"{np.dtype(dtype).name}; convert the tokens to one of these"
-        )
-    return code
-
 
 class DType(Enum):
-    """Token dtypes by the names and codes that Megatron Core gives them."""
+    """Token dtypes with Megatron Core's names and codes."""
 
     uint8 = 1
     int8 = 2
@@ -103,7 +55,45 @@ class DType(Enum):
 
     @staticmethod
     def optimal_dtype(cardinality: int | None) -> type[np.number[Any]]:
-        """Return uint16 where the vocabulary surely fits (below 65,500), else int32."""
+        """Return uint16 for a vocabulary below 65,500, else int32."""
         if cardinality is not None and cardinality < 65500:
             return np.uint16
         return np.int32
+
+
+#: By the code in the ``.idx`` header: the little-endian dtype of the tokens.
+TOKEN_DTYPES: Final[Mapping[int, AnyDType]] = MappingProxyType(
+    {item.value: np.dtype(item.name).newbyteorder("<") for item in DType}
+)
+
+
+def token_dtype_code(dtype: npt.DTypeLike) -> int:
+    """Return the header code of a token dtype.
+
+    Parameters
+    ----------
+    dtype
+        Anything that numpy accepts as a dtype.
+
+    Returns
+    -------
+    code
+        A key of ``TOKEN_DTYPES``.
+
+    Raises
+    ------
+    SourceError
+        If the format has no code for the dtype.
+
+    Examples
+    --------
+    >>> token_dtype_code(np.uint16)
+    8
+    """
+    name = np.dtype(dtype).name
+    if name not in DType.__members__:
+        raise SourceError(
+            f"a .bin/.idx pair holds tokens of dtype {', '.join(DType.__members__)}, not "
+            f"{name}; convert the tokens to one of these"
+        )
+    return DType[name].value

@@ -1,18 +1,17 @@
-"""Tokens as callers hand them over (arrays, lists, decimal strings) made into one exact array."""
+"""Convert the tokens of callers (arrays, lists, decimal strings) exactly to one array."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import AnyArray
 from zindex.errors import SourceError
 from zindex.formats.token_dtypes import AnyDType
 
-TokenArray: TypeAlias = npt.NDArray[Any]
 
-
-def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> TokenArray:
-    """Return the values as a flat array of the dtype, or refuse: no value is ever changed.
+def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> AnyArray:
+    """Return the values as a flat array of the dtype; values that would change are refused.
 
     Parameters
     ----------
@@ -21,17 +20,17 @@ def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> TokenArr
     dtype
         Token dtype of the result.
     owner
-        Where the tokens go, for the message of an error.
+        Destination of the tokens, for error messages.
 
     Returns
     -------
     tokens
-        One-dimensional, C order. Shares memory with ``values`` where nothing had to change.
+        One-dimensional, C order. Shares memory with ``values`` if nothing was converted.
 
     Raises
     ------
     SourceError
-        If a value is no number, or has no equal in the dtype; only floats may be rounded.
+        If a value is not a number, or does not fit the dtype; only floats may be rounded.
 
     Examples
     --------
@@ -55,31 +54,29 @@ def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> TokenArr
             f"tokens for {owner} must be numbers or decimal strings, but came with dtype "
             f"{array.dtype}; parse them first"
         )
-    # numpy calls int64 to float64 safe, but a float64 has 53 digits.
+    # numpy calls int64 to float64 safe, but a float64 has 53 bits of precision.
     loses_digits = target.kind == "f" and array.dtype.kind in "iu" and array.itemsize == 8
     if loses_digits or not np.can_cast(array.dtype, target, "safe"):
         _check_values(array, target, owner)
     return np.ascontiguousarray(array, target).reshape(-1)
 
 
-def append_to_each(
-    tokens: TokenArray, lengths: npt.NDArray[np.int64], last: TokenArray
-) -> TokenArray:
-    """Return runs of tokens laid end to end, each followed by one more token.
+def append_to_each(tokens: AnyArray, lengths: npt.NDArray[np.int64], last: AnyArray) -> AnyArray:
+    """Append one token to each of several concatenated sequences.
 
     Parameters
     ----------
     tokens
         Shape (sum of lengths,).
     lengths
-        Shape (runs,), int64, tokens; may be 0.
+        Shape (sequences,), int64, tokens; may be 0.
     last
         Shape (1,), in the dtype of ``tokens``.
 
     Returns
     -------
     tokens
-        Shape (sum of lengths + runs,).
+        Shape (sum of lengths + sequences,).
 
     Examples
     --------
@@ -95,7 +92,7 @@ def append_to_each(
     return result
 
 
-def _check_values(array: TokenArray, target: AnyDType, owner: str) -> None:
+def _check_values(array: AnyArray, target: AnyDType, owner: str) -> None:
     """Refuse the first value that the target dtype cannot hold."""
     if array.dtype.kind in "iu" and target.kind in "iu":
         limits = np.iinfo(target)
@@ -120,8 +117,8 @@ def _check_values(array: TokenArray, target: AnyDType, owner: str) -> None:
         )
 
 
-def _float_differs(array: TokenArray, cast: TokenArray) -> npt.NDArray[np.bool_]:
-    """Say where integers lost digits on their way into a float."""
+def _float_differs(array: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:
+    """Return where integers lost precision as floats."""
     exact = np.abs(cast.astype(np.float64)) < 2.0**63
     differs = ~exact
     differs[exact] = cast[exact].astype(np.int64) != array[exact]
@@ -129,7 +126,7 @@ def _float_differs(array: TokenArray, cast: TokenArray) -> npt.NDArray[np.bool_]
 
 
 def _fits(value: Any, target: AnyDType) -> bool:
-    """Say whether a Python number is held unchanged by the dtype."""
+    """Return whether a dtype represents a Python number exactly."""
     try:
         with np.errstate(all="ignore"):
             return bool(np.array([value], target)[0].item() == value)
@@ -138,6 +135,6 @@ def _fits(value: Any, target: AnyDType) -> bool:
 
 
 def _shown(values: Any) -> str:
-    """Return a short picture of what a caller gave."""
+    """Return a value as short text for a message."""
     text = repr(values)
     return text if len(text) <= 60 else f"{text[:57]}..."

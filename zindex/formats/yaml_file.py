@@ -1,4 +1,4 @@
-"""YAML files, read with bounds on their size and their aliases; a settings file is one mapping."""
+"""Read YAML files, with limits on their size and their aliases."""
 
 import os
 from pathlib import Path
@@ -13,12 +13,12 @@ _MAX_ALIASES = 20
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds.
+    """Read a YAML file with one mapping.
 
     Raises
     ------
     ConfigError
-        If the file is missing or too large, or holds no YAML mapping.
+        If the file is missing, too large, or not a YAML mapping.
     """
     file = Path(path)
     content = read_content(file, "a run needs its YAML file", _MAX_NBYTES)
@@ -26,7 +26,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         values = yaml.load(content, BoundedLoader)
     except RecursionError as error:
         raise ConfigError(f"{file} must hold YAML that is nested less deeply") from error
-    # Values that do not fit their tags, such as !!int "", come out as errors of many kinds.
+    # Values that do not fit their tags, such as !!int "", raise errors of many kinds.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigError(f"{file} must hold YAML: {error}") from error
     if not isinstance(values, dict):
@@ -35,21 +35,21 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_content(file: Path, need: str, max_nbytes: int) -> bytes:
-    """Return the bytes of a YAML file.
+    """Read the bytes of a YAML file.
 
     Parameters
     ----------
     file
         Its path.
     need
-        Who needs it, for the message.
+        Purpose, for the message.
     max_nbytes
-        Bytes that it may have at most; no more are read.
+        Size limit; no more is read.
 
     Raises
     ------
     ConfigError
-        If it cannot be read, or is larger.
+        If it is unreadable or too large.
     """
     try:
         with open(file, "rb") as stream:
@@ -62,13 +62,13 @@ def read_content(file: Path, need: str, max_nbytes: int) -> bytes:
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Safe, with few aliases: a file of a hundred bytes could stand for gigabytes."""
+    """A safe loader with a limit on aliases: a hundred bytes could expand to gigabytes."""
 
     max_aliases = _MAX_ALIASES
     num_aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Count an alias before it is followed."""
+        """Count an alias before following it."""
         if self.check_event(yaml.AliasEvent):
             self.num_aliases += 1
             if self.num_aliases > self.max_aliases:

@@ -1,23 +1,23 @@
-"""The kernels of the greedy blend: windows of positions, and the few lanes that can win in them.
+"""Kernels and state of the greedy blend.
 
-Datasets of one weight form a class that takes turns; a class has a lane: its weight and count.
-While nothing is drawn errors only rise, so that who has the largest errors at the end of a window
-of positions is drawn in it, with few exceptions. A level is such a window with these lanes. The
-first level has all lanes; each further one has a shorter window and takes its lanes from the level
-before, until they are few enough to stay in registers, where draws are made.
+Datasets of equal weight form a class whose members are drawn in turn; a class is one lane: a weight
+and a count. The errors of lanes that are not drawn only rise, so nearly all draws in a window of
+positions are from the lanes with the largest errors at its end. A level is a window with these
+lanes. The first level has all lanes; each further one has a shorter window and selects lanes of
+the previous level, until they are few enough to stay in registers, where draws are made.
 
-Errors are linear in the position, up to rounding. All lanes that a level leaves out lie below a
-line, from the largest of their errors at the first position to the largest at the last, raised by
-all that rounding may add. A draw whose error, rounded as `blend` defines it, lies above the line is
-therefore the draw of all datasets. Where the best lies on the line or below, the level is closed
-and its window starts anew from the level before; nothing else depends on how lanes are chosen.
+Errors are linear in the position, up to rounding. The errors of all lanes that a level excludes are
+below a line, from the largest of them at the first position to the largest at the last, plus a
+bound on rounding. A draw whose error, rounded as `blend` defines it, is above the line is therefore
+the draw of all datasets. If the best error is not above the line, the level is closed and its
+window restarts from the previous level; the choice of lanes affects nothing but speed.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Float64Array, Int32Array, Int64Array
 from zindex.kernels._instructions import lend
 from zindex.kernels._jit import inline, jit
 from zindex.kernels._lanes import (
@@ -33,37 +33,36 @@ from zindex.kernels._lanes import (
     store_lanes,
 )
 
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
-Float64Array = npt.NDArray[np.float64]
-
+#: Lanes of the last level, which stay in registers. All numbers here are measured.
 WIDTH = 32
-"""Lanes of the last level, which stay in registers: measured, as are all numbers here."""
 
+#: Lanes handled at a time when a level is opened.
 CHUNK = 32
-"""Lanes handled at once when a level is opened."""
 
+#: Padding lanes, below all others.
 NO_LANES = np.full(CHUNK, -np.inf)
-"""Lanes below all others."""
 
+#: Attempts to find a bound before a level gets fewer lanes than its target.
 _ATTEMPTS = 48
-"""Bounds tried before a level takes fewer lanes than it wants."""
 
+#: Below all errors but that of an exhausted class, which is minus infinity.
 _LOWEST = -1.7e308
-"""Below all errors but that of a class without samples left, which is minus infinity."""
 
-# Columns of levels: where their lanes start and how many they are, their window, lanes wanted.
+#: Lanes of a level per lane of the next one: measured, with a flat optimum.
+_RATIO = 10.0
+
+# Columns of levels: first lane, number of lanes, bounds of the window, target number of lanes.
 OFFSET, SIZE, START, STOP, TARGET = range(5)
-# Columns of their lines: error at a position, rise per position, that position, never above this;
-# and the bound that chose the lanes.
+# Columns of their lines: error at a position, rise per position, that position, upper limit, and
+# the bound that selected the lanes.
 FLOOR, RISE, ORIGIN, CEILING, GUESS = range(5)
-# Columns of classes: how many have had their turn, members, the first of them, samples of each.
+# Columns of classes: members drawn in this turn, members, first member, samples of each.
 TURN, MEMBERS, BASE, LIMIT = range(4)
 
 
 @inline
 def _find_line(lines: Float64Array, depth: int, now: float) -> float:
-    """Return what no lane left out reaches."""
+    """Return the line above all excluded lanes."""
     line: float = lines[depth, FLOOR] + lines[depth, RISE] * (now - lines[depth, ORIGIN])
     ceiling: float = lines[depth, CEILING]
     return min(line, ceiling)
@@ -73,7 +72,7 @@ def _find_line(lines: Float64Array, depth: int, now: float) -> float:
 def _choose_bound(
     late: Float64Array, size: int, target: int, guess: float, largest: float
 ) -> float:
-    """Return a bound that nearly as many errors reach as are wanted, and never more."""
+    """Return a bound reached by nearly as many errors as the target, and never more."""
     low, high, bound = -np.inf, np.inf, guess
     above: Any = size
     below: Any = 0
@@ -90,7 +89,7 @@ def _choose_bound(
             high, below = bound, reached
             if reached >= enough:
                 break
-        # Interpolate and, where errors lie too unevenly for that, take the error of some lane.
+        # Interpolate, or take the error of a random lane if errors are too uneven for that.
         upper = min(high, largest)
         if low == -np.inf:
             bound = largest - (largest - upper) * (goal / max(below, 1))
@@ -114,13 +113,13 @@ def _draw_line(
     lines: Float64Array, depth: int, first: float, last: float,
     floor: float, ceiling: float, heaviest: float,
 ) -> None:  # fmt: skip
-    """Draw the line of a level above the lanes that it leaves out, and those left out before."""
+    """Set the line of a level above the lanes excluded by it and by earlier levels."""
     before = depth - 1
     outer = lines[before, FLOOR] + lines[before, RISE] * (first - lines[before, ORIGIN])
     outer_last = outer + lines[before, RISE] * (last - first)
     lines[depth, CEILING] = max(ceiling, min(lines[before, CEILING], outer_last))
     if floor > -np.inf:
-        # Four times what product and difference may be off, at both ends and in between.
+        # Four times the rounding error of product and difference, at both ends and in between.
         slack = 2.0**-50 * (heaviest * last + abs(floor) + abs(ceiling)) + 1e-300
         outer = max(outer, floor + slack)
         outer_last = max(outer_last, ceiling + slack)
@@ -136,7 +135,7 @@ def _open(
     weight: Float64Array, count: Float64Array, late: Float64Array, parent: Int64Array,
     group: Int64Array, levels: Int64Array, lines: Float64Array, depth: int, position: int,
 ) -> bool:  # fmt: skip
-    """Open a level at a position, unless the level before has no certain draw there."""
+    """Open a level at a position, unless the previous level has no certain draw there."""
     here, there, size = levels[depth - 1, OFFSET], levels[depth, OFFSET], levels[depth - 1, SIZE]
     target = levels[depth, TARGET]
     stop = min(levels[depth - 1, STOP], position + target - (target >> 2))
@@ -184,7 +183,7 @@ def _open(
 
 @inline
 def _close(count: Float64Array, parent: Int64Array, levels: Int64Array, depth: int) -> int:
-    """Give the counts of a level back to the level before, and return that."""
+    """Copy the counts of a level back to the previous level, and return its depth."""
     here = levels[depth, OFFSET]
     for k in range(here, here + levels[depth, SIZE]):
         lane = np.uint64(k)
@@ -196,7 +195,7 @@ def _close(count: Float64Array, parent: Int64Array, levels: Int64Array, depth: i
 def _turn(
     classes: Int64Array, members: Int32Array, name: Int32Array, taken: Int64Array, which: int
 ) -> float:
-    """End the turn of a member of a class; return the count that its error falls to."""
+    """Advance the turn of a class; return its new count, infinite if it is exhausted."""
     turn = classes[which, TURN] + 1
     if turn == classes[which, MEMBERS]:
         turn = 0
@@ -213,7 +212,7 @@ def _draw_one(
     taken: Int64Array, depth: int, position: int, dataset: Int32Array, sample: Int64Array,
     done: int,
 ) -> bool:  # fmt: skip
-    """Draw for one position from all lanes of a level, unless a lane left out may be better."""
+    """Draw for one position from all lanes of a level, unless an excluded lane may be better."""
     now = float(max(position, 1))
     here = levels[depth, OFFSET]
     best = -np.inf
@@ -241,7 +240,7 @@ def _draw_window(
     taken: Int64Array, plain: Int64Array, depth: int, position: int, dataset: Int32Array,
     sample: Int64Array, done: int,
 ) -> int:  # fmt: skip
-    """Draw from the lanes of the last level while draws are certain; return how many are done."""
+    """Draw from the lanes of the last level while draws are certain; return the number done."""
     here, stop = levels[depth, OFFSET], levels[depth, STOP]
     floor, rise = lines[depth, FLOOR], lines[depth, RISE]
     origin, ceiling = lines[depth, ORIGIN], lines[depth, CEILING]
@@ -283,7 +282,7 @@ def run_blend(
     members: Int32Array, name: Int32Array, taken: Int64Array, plain: Int64Array,
     start: int, dataset: Int32Array, sample: Int64Array,
 ) -> None:  # fmt: skip
-    """Draw for as many positions as there are outputs, from ``start`` on."""
+    """Draw for all outputs, from position ``start`` on."""
     weight, count, late, parent = lend(weight), lend(count), lend(late), lend(parent)
     group, levels, lines, classes = lend(group), lend(levels), lend(lines), lend(classes)
     members, name, taken, plain = lend(members), lend(name), lend(taken), lend(plain)
@@ -306,7 +305,7 @@ def run_blend(
                 weight, count, group, levels, lines, classes, members, name, taken, plain, depth,
                 position, dataset, sample, done,
             )  # fmt: skip
-        # This level has no certain draw left. One that never had any would be opened as it was.
+        # This level has no certain draw left. If it never had one, opening it again is no use.
         stuck = levels[depth, START] == start + done
         if depth > 0:
             depth = _close(count, parent, levels, depth)
@@ -319,3 +318,71 @@ def run_blend(
             done += 1
     while depth > 0:
         depth = _close(count, parent, levels, depth)
+
+
+class BlendState:
+    """State of a blend: its classes, their levels and counts."""
+
+    def __init__(self, weights: Float64Array, counts: Int64Array, sizes: Int64Array | None) -> None:
+        keys = weights if sizes is None else sizes
+        members = np.argsort(-keys, kind="stable")
+        keys, drawn = keys[members], counts[members]
+        starts = np.ones(members.size, np.bool_)
+        starts[1:] = keys[1:] != keys[:-1]
+        # Members of equal weight form a class if those with one more draw are first; else none.
+        first = np.flatnonzero(starts)
+        uneven = np.maximum.reduceat(drawn, first) - np.minimum.reduceat(drawn, first) > 1
+        rises = np.zeros(members.size, np.bool_)
+        rises[1:] = (drawn[1:] > drawn[:-1]) & ~starts[1:]
+        uneven |= np.logical_or.reduceat(rises, first)
+        starts |= uneven[np.cumsum(starts) - 1]
+        first = np.flatnonzero(starts)
+        self.counts, self.members = counts, members.astype(np.int32)
+        self.group = np.cumsum(starts) - 1
+        self.place = np.arange(members.size) - first[self.group]
+        self.taken = np.minimum.reduceat(drawn, first)
+        self.classes = np.zeros((first.size, 4), np.int64)
+        self.classes[:, TURN] = np.add.reduceat(drawn - self.taken[self.group], first)
+        self.classes[:, MEMBERS] = np.diff(first, append=members.size)
+        self.classes[:, BASE] = first
+        self.classes[:, LIMIT] = 2**62 if sizes is None else sizes[members[first]]
+        limit = self.classes[:, LIMIT]
+        name = self.members[first + self.classes[:, TURN]]
+        plain = np.where(self.classes[:, MEMBERS] == 1, limit - 1, -1)
+        count = np.where(self.taken < limit, self.taken, np.inf)
+        self.arrays = (
+            *_make_levels(weights[members[first]], count), self.classes, self.members, name,
+            self.taken, plain,
+        )  # fmt: skip
+
+    def run(self, start: int, dataset: Int32Array, sample: Int64Array) -> None:
+        """Draw for all outputs, from position ``start`` on."""
+        arrays: tuple[Any, ...] = (*self.arrays, start, dataset, sample)
+        run_blend(*arrays)
+
+    def finish(self) -> None:
+        """Write the counts back to the caller's array."""
+        self.counts[self.members] = self.taken[self.group] + (
+            self.place < self.classes[self.group, TURN]
+        )
+
+
+def _make_levels(weights: Float64Array, counts: Float64Array) -> tuple[Any, ...]:
+    """Return the lanes of the first level, space for the others, levels and their lines."""
+    size = weights.size
+    depth = int(np.ceil(max(np.log(size / WIDTH), 0.0) / np.log(_RATIO)))
+    ratio = (size / WIDTH) ** (1 / max(depth, 1))
+    targets = [int(WIDTH * ratio**k) for k in range(depth - 1, -1, -1)]
+    # Vector loads may exceed the end of a level.
+    rooms = [-(-lanes // WIDTH) * WIDTH + WIDTH for lanes in (size, *targets)]
+    levels = np.zeros((depth + 1, 5), np.int64)
+    levels[:, OFFSET] = np.cumsum([0, *rooms[:-1]])
+    levels[0, [SIZE, START]] = size, -1
+    levels[1:, TARGET] = targets
+    lines = np.zeros((depth + 1, 5))
+    lines[0, [FLOOR, CEILING]] = -np.inf
+    room = sum(rooms)
+    weight, count = np.zeros(room), np.full(room, np.inf)
+    weight[:size], count[:size] = weights, counts
+    late, parent, group = np.empty(rooms[0]), np.zeros(room, np.int64), np.arange(room)
+    return weight, count, late, parent, group, levels, lines

@@ -1,7 +1,7 @@
-"""The one way in which kernels are compiled here.
+"""Compilation of kernels.
 
-``nogil`` lets Dask's threads run kernels side by side. ``parallel`` is never used (its thread pool
-can end a threaded worker) and neither is ``fastmath`` (contraction would change results).
+``nogil`` allows Dask's threads to run kernels concurrently. ``parallel`` is never used, because its
+thread pool can crash a threaded worker, nor ``fastmath``, because contraction changes results.
 """
 
 import os
@@ -11,12 +11,12 @@ from typing import Any, ParamSpec, TypeVar, cast
 from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
 
-# Compiled code is kept only where the user names a place: a shared home directory would make
-# thousands of processes write and load the same files.
+# Compiled code is cached only if the user sets a directory: with a shared home directory, thousands
+# of processes would write and load the same files.
 _CACHE = bool(os.environ.get("NUMBA_CACHE_DIR"))
 
-# A process that is forked while another thread compiles would inherit a lock that nobody releases,
-# and hang at its first kernel. So forks wait for the end of a compilation.
+# A process forked while another thread compiles would inherit a locked lock and hang at its first
+# kernel, so forks wait for running compilations.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -33,10 +33,10 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     compile_for_args = dispatcher._compile_for_args
 
     def compile_alone(*args: Any, **kwargs: Any) -> Any:
-        """Compile while no other thread does.
+        """Compile under a lock.
 
-        Numba's own lock leaves out the work before and after a compilation, in which two threads
-        that call their first kernels have met in a dictionary of its types.
+        Numba's own lock does not cover the work before and after a compilation, where two threads
+        that call their first kernels have raced on a dictionary of its types.
         """
         with global_compiler_lock:
             return compile_for_args(*args, **kwargs)
@@ -46,5 +46,5 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a small helper that its callers absorb, so that their loops can vectorise."""
+    """Compile a small helper that is inlined into its callers, so that their loops vectorise."""
     return cast("Callable[P, R]", njit(nogil=True, inline="always", cache=_CACHE)(function))

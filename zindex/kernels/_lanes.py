@@ -1,8 +1,8 @@
-"""Vectors of float64 for kernels, which numba has no name for: lanes that stay in registers.
+"""SIMD vectors of float64 for kernels, as numba intrinsics that stay in registers.
 
-A kernel sees one value, its lanes; LLVM cuts it into whatever registers the processor has. Products
-and differences are rounded one after the other. Places in arrays, which are contiguous, are not
-checked. These functions exist in compiled code only; tests hold their Python equivalents.
+A kernel handles all lanes as one value, which LLVM splits into the registers of the processor.
+Products and differences are rounded separately. Arrays must be contiguous; indices are not checked.
+These functions exist in compiled code only; tests have Python equivalents.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _DOUBLE, _BIT = ir.DoubleType(), ir.IntType(1)
 
 
 class _LanesType(types.Type):
-    """As many float64 as its width."""
+    """The numba type of a vector of float64."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -34,7 +34,7 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _lowered(declare: Any) -> Any:
-    """Make a function of kernels from its types and instructions; a width must be a literal."""
+    """Return an intrinsic of a type and instructions; widths must be literals."""
     return intrinsic(prefer_literal=True)(declare)
 
 
@@ -58,12 +58,12 @@ def _shuffle(builder: Any, lanes: Any, order: list[int]) -> Any:
 
 
 def _larger(builder: Any, left: Any, right: Any) -> Any:
-    """Return the larger of each pair, none of them a NaN."""
+    """Return the elementwise maximum, without NaN."""
     return builder.select(builder.fcmp_ordered(">", left, right), left, right)
 
 
 def _spread_largest(builder: Any, lanes: Any) -> Any:
-    """Return lanes that all hold the largest."""
+    """Return lanes that all hold the maximum."""
     width, full = lanes.type.count, lanes.type.count
     while width > 8:
         width //= 2
@@ -102,7 +102,7 @@ def _errors(builder: Any, weight: Any, count: Any, now: Any) -> Any:
 
 @_lowered
 def load_lanes(typing_context: Any, array: Any, at: Any, width: Any) -> Any:
-    """Return the elements from a place on, as many as the width."""
+    """Load a vector from an index on."""
     lanes = _LanesType(width.literal_value)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -127,9 +127,9 @@ def find_errors(typing_context: Any, weight: Any, count: Any, now: Any) -> Any:
 
 @_lowered
 def draw_largest(typing_context: Any, error: Any, weight: Any, count: Any, after: Any) -> Any:
-    """Return the largest error, the bits of the lanes that have it, and what follows.
+    """Return the largest error, the bits of its lanes, and the state after a draw from them.
 
-    That is: errors at the next factor and counts, both after a draw from each of these lanes.
+    The state is the errors at the next factor and the counts.
     """
     result = BaseTuple.from_types((types.float64, types.intp, error, error))
 
@@ -139,7 +139,7 @@ def draw_largest(typing_context: Any, error: Any, weight: Any, count: Any, after
         mask = builder.fcmp_ordered("==", error_, top)
         after_ = _splat(builder, after_, error.width)
         raised = builder.fadd(count_, ir.Constant(error_.type, [1.0] * error.width))
-        # Both outcomes are evaluated before it is known which one holds.
+        # Both outcomes are evaluated speculatively.
         error_ = builder.select(
             mask,
             _errors(builder, weight_, raised, after_),
@@ -155,11 +155,11 @@ def draw_largest(typing_context: Any, error: Any, weight: Any, count: Any, after
 
 @_lowered
 def set_lane(typing_context: Any, lanes: Any, lane: Any, value: Any) -> Any:
-    """Return lanes with another value in one of them."""
+    """Return lanes with one of them replaced."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes_, lane_, value_ = arguments
-        # Not an insertion, which would go through memory.
+        # An insertion would go through memory.
         numbers = _count_up(builder, cgutils.intp_t(0), lanes.width)
         mask = builder.icmp_signed("==", numbers, _splat(builder, lane_, lanes.width))
         return builder.select(mask, _splat(builder, value_, lanes.width), lanes_)
@@ -169,7 +169,7 @@ def set_lane(typing_context: Any, lanes: Any, lane: Any, value: Any) -> Any:
 
 @_lowered
 def store_lanes(typing_context: Any, array: Any, at: Any, lanes: Any) -> Any:
-    """Write lanes to the places from ``at`` on."""
+    """Store a vector from index ``at`` on."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_, at_, lanes_ = arguments
@@ -193,7 +193,7 @@ def find_reaching(typing_context: Any, lanes: Any, bound: Any) -> Any:
 
 @_lowered
 def raise_lanes(typing_context: Any, lanes: Any, others: Any, bits: Any) -> Any:
-    """Return the larger of lanes and others, except where a bit is set."""
+    """Return the maximum of lanes and others, except where a bit is set."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes_, others_, bits_ = arguments
@@ -205,7 +205,7 @@ def raise_lanes(typing_context: Any, lanes: Any, others: Any, bits: Any) -> Any:
 
 @_lowered
 def find_largest(typing_context: Any, lanes: Any) -> Any:
-    """Return the largest of the lanes."""
+    """Return the maximum of the lanes."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.extract_element(_spread_largest(builder, arguments[0]), cgutils.int32_t(0))
@@ -215,7 +215,7 @@ def find_largest(typing_context: Any, lanes: Any) -> Any:
 
 @_lowered
 def count_bits(typing_context: Any, bits: Any) -> Any:
-    """Return how many bits are set."""
+    """Count the set bits."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -225,7 +225,7 @@ def count_bits(typing_context: Any, bits: Any) -> Any:
 
 @_lowered
 def find_bit(typing_context: Any, bits: Any) -> Any:
-    """Return the place of the lowest bit set."""
+    """Return the index of the lowest set bit."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(_BIT, 0))

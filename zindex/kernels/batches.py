@@ -1,29 +1,28 @@
-"""The samples of a batch from an index in memory: tokens read from files straight into tensors.
+"""Samples of a batch by an index in memory, with tokens read from files into tensors.
 
-The one other kernel that reads files is `zindex.kernels.gather`, which says why. What lies in
-memory is given by address and width, so that there is one compiled version.
+Like `zindex.kernels.gather`, this kernel reads files itself. Arrays in memory are given by address
+and width, so that there is one compiled version.
 """
-
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.kernels._jit import jit
-from zindex.kernels._memory import claim, load_int32, load_int64, store_int64
-from zindex.kernels._stream import (
+from zindex.arrays import Int64Array, IntegerArray
+from zindex.kernels._instructions import (
     ALIGNMENT,
     LANES,
+    claim,
     fence,
+    load_int32,
+    load_int64,
+    store_int64,
     stream_int32,
     stream_labels_int32,
     stream_labels_uint16,
     stream_uint16,
 )
+from zindex.kernels._jit import jit
 from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span, _widen
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-IntegerArray: TypeAlias = npt.NDArray[np.integer[Any]]
 
 #: Fields of a column, an array of integers in memory: its address, values, and bytes of a value,
 #: negative if signed.
@@ -33,12 +32,12 @@ SHUFFLE, BOUNDS, DOCUMENTS, OFFSETS = 0, 1, 2, 3
 
 
 @jit
-def _value(column: Int64Array, place: int) -> int:
-    """Return a value of a column, whatever its width."""
+def _value(column: Int64Array, index: int) -> int:
+    """Return a value of a column of any width."""
     address, nbytes = int(column[ADDRESS]), column[NBYTES]
     if nbytes == -8:
-        return int(load_int64(address + 8 * place))
-    value = int(load_int32(address + 4 * place))
+        return int(load_int64(address + 8 * index))
+    value = int(load_int32(address + 4 * index))
     return value & 0xFFFFFFFF if nbytes > 0 else value
 
 
@@ -52,7 +51,7 @@ def _read_sample(
     scratch: int,
     scratch_nbytes: int,
 ) -> bool:
-    """Read the tokens of one sample to an address; return whether they are all of a full sample."""
+    """Read the tokens of one sample to an address; return whether it is a full sample."""
     if not 0 <= position < columns[SHUFFLE, SIZE]:
         return False
     sample = _value(columns[SHUFFLE], position)
@@ -100,10 +99,10 @@ def read_samples(
     loss_mask: npt.NDArray[np.float32],
     next_sample: Int64Array,
 ) -> int:
-    """Fill in samples of one dataset until one needs more than this; return how many are done.
+    """Fill in samples of one dataset until one cannot simply be read; return how many are done.
 
-    Several threads may call this with the same arguments, but scratch memory of their own: each
-    sample is done by one of them.
+    Several threads may call this with the same arguments, except scratch memory: each sample is
+    done by one of them.
 
     Parameters
     ----------
@@ -114,30 +113,30 @@ def read_samples(
     positions
         Shape (samples,), int64: positions in the dataset.
     rows
-        Shape (samples,), int64: the row of the tensors that each sample goes to.
+        Shape (samples,), int64: row of each sample in the tensors.
     extra
-        Tokens that a sample draws beyond its length: 0 or 1.
+        Tokens of a sample beyond its length: 0 or 1.
     pad
-        The token that counts as padding.
+        Id of padding tokens.
     scratch
-        Shape (bytes,), uint8, a multiple of eight: memory for a sample, and eight bytes more.
+        Shape (bytes,), uint8, a multiple of eight: a buffer for a sample and eight bytes more.
     tokens, labels, loss_mask
-        Shape (rows, length): int64, int64 and float32; filled. Padding becomes id 0 and counts
-        nothing; without an extra token neither does the last label.
+        Shape (rows, length): int64, int64 and float32; filled. Padding becomes id 0 with loss
+        weight 0; without an extra token, so does the last label.
     next_sample
-        Shape (1,), int64, zero at first and changed: the next sample that nobody works on.
+        Shape (1,), int64, initially zero: the next unclaimed sample; advanced.
 
     Returns
     -------
     count
-        Samples that are done here. If all threads together did not do all of them, one is not full,
-        needs a file opened or a chunk verified, or is damaged, and no thread begins another.
+        Samples done by this call. If all threads together did fewer than all samples, one is not
+        full, needs a file opened or a chunk verified, or is damaged; no more samples are claimed.
     """
     length = tokens.shape[1]
     width = length + extra
     address = scratch.ctypes.data
     item = load_int64(record + 8 * WIDTH)
-    # For tokens of a rarer width than the two that vocabularies have.
+    # For tokens of unusual width.
     wide = np.empty(0 if item == 2 or item == -4 else width, np.int64)
     aligned = length % LANES == 0 and loss_mask.ctypes.data % ALIGNMENT == 0
     aligned &= (tokens.ctypes.data | labels.ctypes.data) % ALIGNMENT == 0
@@ -198,10 +197,10 @@ def _stream_row(
     labels: Int64Array,
     loss_mask: npt.NDArray[np.float32],
 ) -> None:
-    """Do what `_fill_row` does past the caches; up to eight bytes behind the text are read."""
+    """Like `_fill_row`, past the caches; up to eight bytes after the text are read."""
     first, second, third = tokens.ctypes.data, labels.ctypes.data, loss_mask.ctypes.data
     nbytes = abs(item)
-    # One target after another: the processor collects the stores to few lines at a time.
+    # One target at a time: the processor combines stores to a few cache lines only.
     for i in range(0, tokens.size, LANES):
         if item == 2:
             stream_uint16(text + nbytes * i, first + 8 * i, pad)

@@ -1,46 +1,41 @@
 """A keyed bijection of ``[0, size)``: any element of a shuffled order in O(1), and its inverse.
 
-The map is a frozen format, ``BIJECTION_VERSION``: its values are part of index identities and are
-held by golden digests in the tests. How keys are made from seeds is decided by the caller.
+The map is a frozen format, ``BIJECTION_VERSION``: its values are part of index fingerprints, and
+tests compare them with golden digests. The caller derives keys from seeds.
 """
 
 import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._jit import jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int64Array = npt.NDArray[np.int64]
-UInt32Array = npt.NDArray[np.uint32]
-UInt64Array = npt.NDArray[np.uint64]
-
+#: Version of the map, increased if any value of any permutation changes.
 BIJECTION_VERSION = 1
-"""Version of the map; it changes whenever any value of any permutation would."""
 
+#: Round keys of a permutation; sizes from ``2**16`` on use only the first twelve.
 NUM_ROUNDS = 32
-"""Round keys that a permutation takes; sizes from ``2**16`` on need only the first twelve."""
 
+#: Dtype of round keys: ``SeedSequence(...).generate_state(NUM_ROUNDS, KEY_DTYPE)`` gives them.
 KEY_DTYPE = np.dtype(np.uint64)
-"""Dtype of round keys: ``SeedSequence(...).generate_state(NUM_ROUNDS, KEY_DTYPE)`` gives them."""
 
+#: Largest size: halves, and sums of two, fit in 32 unsigned bits.
 MAX_SIZE = 2**62
-"""Largest size: both halves, and the sum of two, fit in 32 unsigned bits."""
 
 # Measured over 10**6 keys: all orders of 2 to 8 elements become equally likely between 16 and 24
 # rounds, four elements of 9 or more between 8 and 12.
 _SMALL_SIZE = 2**16
 _LARGE_ROUNDS = 12
 
+#: Positions evaluated at a time: two halves of 4 KiB, which fit the first-level cache.
 _BLOCK = 1024
-"""Positions evaluated at a time: two halves of 4 KiB, which stay in the first-level cache."""
 
 
 def _choose_network(size: int, keys: UInt64Array) -> tuple[np.uint32, np.uint32, UInt64Array]:
-    """Return radices (a, b) with ``a * b >= size`` and the keys of the rounds, checking both."""
+    """Return radices (a, b) with ``a * b >= size`` and the round keys, after checking both."""
     if not 0 <= size <= MAX_SIZE:
         raise PlanError(
             f"a permutation must have a size in [0, 2**62], got {size}; split the dataset"
@@ -51,7 +46,7 @@ def _choose_network(size: int, keys: UInt64Array) -> tuple[np.uint32, np.uint32,
             f"of {keys.dtype}; make them with SeedSequence.generate_state"
         )
     high = math.isqrt(max(size - 1, 0)) + 1
-    # Two odd radices would leave only the even half of all orders.
+    # Two odd radices would generate even permutations only.
     high += high % 2
     low = max(1, -(-size // high))
     return np.uint32(high), np.uint32(low), keys if size < _SMALL_SIZE else keys[:_LARGE_ROUNDS]
@@ -63,8 +58,8 @@ def _scatter(
 ) -> None:
     """Write the round function, a keyed murmur3 finaliser scaled to ``[0, radix)``, to ``words``.
 
-    ``pairs`` looks at the same memory. Scaling two words at a time keeps the vectors as wide as
-    those of the other steps: a loop over single words, widened, takes 1.4 times as long.
+    ``pairs`` is a view of the same memory. Scaling two words at a time keeps the vectors as wide as
+    in the other steps: a loop over single, widened words takes 1.4 times as long.
     """
     low_key, high_key = np.uint32(key), np.uint32(key >> np.uint64(32))
     for k in range(source.size):
@@ -121,8 +116,8 @@ def _evaluate(
     keys: UInt64Array,
     backwards: bool,
 ) -> None:
-    """Replace pairs of halves by their images (or, backwards, by their origins)."""
-    # One pair more than there are words if their number is odd.
+    """Replace pairs of halves by their images, or, backwards, by their preimages."""
+    # Rounded up for an odd number of words.
     pairs = np.empty((high.size + 1) // 2, np.uint64)
     words = pairs.view(np.uint32)
     if backwards:
@@ -144,7 +139,7 @@ def _walk(
     keys: UInt64Array,
     backwards: bool,
 ) -> np.uint64:
-    """Follow the cycle of one value until it is back below ``size``."""
+    """Follow the cycle of one value until it is below ``size``."""
     high, low = np.empty(1, np.uint32), np.empty(1, np.uint32)
     radix = np.uint64(low_radix)
     while value >= size:
@@ -167,7 +162,7 @@ def _finish(
     offset: int,
     out: IntegerArray,
 ) -> None:
-    """Evaluate one block of halves and write the values that they join to."""
+    """Evaluate one block of halves and write the combined values."""
     _evaluate(high, low, high_radix, low_radix, keys, backwards)
     radix = np.uint64(low_radix)
     shift = np.uint64(offset)
@@ -194,7 +189,7 @@ def _map_range(
     offset: int,
     out: IntegerArray,
 ) -> None:
-    """Write the images of consecutive positions, which need no division."""
+    """Write the images of consecutive positions, without divisions."""
     high, low = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
     upper = np.uint32(np.uint64(start) // np.uint64(low_radix))
     lower = np.uint32(np.uint64(start) % np.uint64(low_radix))
@@ -227,7 +222,7 @@ def _map_each(
     backwards: bool,
     out: Int64Array,
 ) -> None:
-    """Write the images (or, backwards, the origins) of arbitrary values."""
+    """Write the images, or, backwards, the preimages, of arbitrary values."""
     high, low = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
     radix = np.uint64(low_radix)
     for first in range(0, out.size, _BLOCK):
@@ -267,8 +262,8 @@ def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: In
 
     Notes
     -----
-    Law: equal to `permute` of the positions, however the range is cut. Cost: O(positions), a few
-    nanoseconds each; constant memory.
+    Law: equal to `permute` of the positions, for any division into ranges. Cost: O(positions), a
+    few nanoseconds each; constant memory.
     Source: generalised Feistel network on ``Z_a x Z_b`` with cycle walking: Black and Rogaway,
     "Ciphers with arbitrary finite domains" (2002); the finaliser of MurmurHash3 (Appleby).
 
@@ -327,7 +322,7 @@ def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array
 
 
 def invert(values: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
-    """Return the positions whose images the values are.
+    """Return the positions of values: the inverse of `permute`.
 
     Parameters
     ----------
@@ -365,7 +360,7 @@ def invert(values: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
 def _map_checked(
     values: IntegerArray, size: int, keys: UInt64Array, *, backwards: bool
 ) -> Int64Array:
-    """Return images or origins after checking that all values lie in the permutation."""
+    """Return images or preimages, after checking that all values are in range."""
     high_radix, low_radix, round_keys = _choose_network(size, keys)
     if values.size and not 0 <= int(values.min()) <= int(values.max()) < size:
         raise PlanError(

@@ -1,23 +1,19 @@
-"""Sets of numbers as bits, 64 to a word: what is used, and which number is the k-th unused one.
+"""Sets of used numbers as bits, with a search for the k-th unused number.
 
-Bit i of a set lies in word ``i // 64``, the lowest bit first. Sets are cut into blocks of
-``BLOCK_BITS``; the unused bits before each block lead to the k-th unused one.
+Bit i of a set is in word ``i // 64``, lowest bit first. The number of unused bits before each block
+of ``BLOCK_BITS`` is the index for the search.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array, IntegerArray, UInt64Array
 from zindex.kernels._jit import inline, jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
-
 WORD_BITS = 64
+#: Words of a block: 512 bytes are read to find one number.
 BLOCK_WORDS = 64
-"""Words of a block: 512 bytes, what is read to find one number."""
 BLOCK_BITS = WORD_BITS * BLOCK_WORDS
 
 
@@ -35,7 +31,7 @@ def _set(words: UInt64Array, bit: Any) -> None:
 
 @inline
 def _count_ones(word: Any) -> Any:
-    """Return the set bits of a word."""
+    """Count the set bits of a word."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     pairs = word & np.uint64(0x3333333333333333)
     word = pairs + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -54,7 +50,7 @@ def mix(value: Any) -> Any:
 
 @jit
 def mark(sets: IntegerArray, numbers: IntegerArray, starts: Int64Array, words: UInt64Array) -> int:
-    """Set the bits of numbers in many sets; return how many were not set before.
+    """Set the bits of numbers in many sets; return how many were newly set.
 
     Parameters
     ----------
@@ -68,7 +64,7 @@ def mark(sets: IntegerArray, numbers: IntegerArray, starts: Int64Array, words: U
     Returns
     -------
     num_fresh
-        Fewer than numbers were given exactly if one came twice, or was there before.
+        Less than the number of bits if and only if one was repeated or set before.
 
     Examples
     --------
@@ -96,7 +92,7 @@ def mark_images(
     num_bits: int,
     out: UInt64Array,
 ) -> int:
-    """Set the bits of the images of a set's numbers; return how many were not set before.
+    """Set the bits of the images of a set's numbers; return how many were newly set.
 
     Parameters
     ----------
@@ -105,9 +101,9 @@ def mark_images(
     start
         Number of the first image.
     first, words, num_bits
-        The set: all below ``first``, and ``first + i`` for every bit i that is set.
+        The set: all numbers below ``first``, and ``first + i`` for every set bit i.
     out
-        Shape (words,), uint64: the set of images, from 0; changed in place.
+        Shape (words,), uint64: the set of images, starting at 0; changed in place.
     """
     num_fresh: Any = np.int64(0)
     for i in range(images.size):
@@ -130,26 +126,26 @@ def deposit(
     out: UInt64Array,
     num_out: int,
 ) -> int:
-    """Write a set to which the k-th unused number is added for every drawn k.
+    """Write the union of a set and its k-th unused number for every drawn k.
 
     Parameters
     ----------
     draws, start, num_draws
-        Bits ``[start, start + num_draws)`` of these words say which k are drawn.
+        Bits ``[start, start + num_draws)`` of these words are the drawn k.
     words, num_bits
-        The set before; all beyond ``num_bits`` are unused.
+        The old set; all numbers from ``num_bits`` on are unused.
     out, num_out
-        Shape (words,), uint64, zeros: the set after, of so many bits; filled.
+        Shape (words,), uint64, zeros: the new set and its number of bits; filled.
 
     Returns
     -------
     num_used
-        Bits that are set in ``out``.
+        Set bits of ``out``.
 
     Notes
     -----
-    Law: position for position a merge, so no bit is lost. Cost: O(num_out), a nanosecond or two
-    each; the "parallel bits deposit" of processors, for sets of any length.
+    Law: a merge by position, so no bit is lost. Cost: O(num_out), one or two nanoseconds each. This
+    is the "parallel bits deposit" instruction for sets of any length.
 
     Examples
     --------
@@ -173,9 +169,9 @@ def deposit(
 
 @jit
 def find_ends(words: UInt64Array, start: int, num_bits: int) -> tuple[int, int]:
-    """Return how many bits from ``start`` on are set without a gap, and one after the last set bit.
+    """Return the number of leading set bits, and the end of the last set bit.
 
-    Both are counted from ``start``; bits ``[start, start + num_bits)`` are looked at.
+    Both are relative to ``start``, for bits ``[start, start + num_bits)``.
     """
     lead: Any = np.int64(0)
     while lead < num_bits:
@@ -200,7 +196,7 @@ def find_ends(words: UInt64Array, start: int, num_bits: int) -> tuple[int, int]:
 
 @jit
 def copy_bits(words: UInt64Array, start: int, num_bits: int, out: UInt64Array) -> None:
-    """Write bits ``[start, start + num_bits)`` to ``out`` from its bit 0; the rest of it is 0."""
+    """Copy bits ``[start, start + num_bits)`` to the start of ``out``, followed by zeros."""
     shift = np.uint64(start & 63)
     origin = start >> 6
     for k in range(out.size):
@@ -218,7 +214,7 @@ def copy_bits(words: UInt64Array, start: int, num_bits: int, out: UInt64Array) -
 
 @jit
 def count_unused(words: UInt64Array, num_bits: int, counts: Int64Array) -> int:
-    """Return the unused bits among the first ``num_bits``, and write those before each block.
+    """Count the unused bits among the first ``num_bits``, and those before each block.
 
     Parameters
     ----------
@@ -248,13 +244,13 @@ def find_blocks(
     values: Int64Array,
     blocks: Int64Array,
 ) -> None:
-    """Find the k-th unused number of sets, as far as this needs no look at their bits.
+    """Find the block of the k-th unused number of sets, without reading their bits.
 
     Parameters
     ----------
     sets, numbers
-        Shape (numbers,): the set of each number k, and k; k is replaced by what is left of it at
-        the start of its block.
+        Shape (numbers,): the set of each number k, and k, which is replaced by its remainder at the
+        start of its block.
     first, stop, num_unused
         Shape (sets,), int64: bit 0 of each set, one after its last bit, unused bits between.
     starts
@@ -264,7 +260,7 @@ def find_blocks(
     values
         Shape (numbers,), int64: the number found, or the one at the start of its block; filled.
     blocks
-        Shape (numbers,), int64: the block to look into, -1 if there is none; filled.
+        Shape (numbers,), int64: the block to search, -1 if the number is found; filled.
     """
     for i in range(numbers.size):
         k, s = numbers[i], sets[i]
@@ -288,7 +284,7 @@ def find_blocks(
 def select_unused(
     words: UInt64Array, rows: IntegerArray, numbers: Int64Array, values: Int64Array
 ) -> None:
-    """Add to each value the place of the k-th unused bit of a block.
+    """Add to each value the index of the k-th unused bit of a block.
 
     Parameters
     ----------
@@ -318,14 +314,14 @@ def select_unused(
 
 @jit
 def digest_numbers(numbers: IntegerArray, salt: int) -> int:
-    """Return the sum of the mixed bits of numbers, modulo 2**64: the same in every order.
+    """Return the sum of the mixed bits of numbers modulo 2**64, independent of their order.
 
     Parameters
     ----------
     numbers
         Shape (numbers,), integers >= 0.
     salt
-        What tells equal numbers of different sets apart, >= 0.
+        Distinguishes equal numbers of different sets, >= 0.
     """
     total: Any = np.uint64(0)
     base = mix(np.uint64(salt))
@@ -341,7 +337,7 @@ def digest_set(first: int, words: UInt64Array, num_bits: int, salt: int) -> tupl
     Parameters
     ----------
     first, words, num_bits
-        The set: all below ``first``, and ``first + i`` for every bit i that is set.
+        The set: all numbers below ``first``, and ``first + i`` for every set bit i.
     salt
         As of `digest_numbers`.
     """

@@ -1,9 +1,10 @@
-"""The greedy blend: which dataset each position draws from, and which of its samples.
+"""The greedy blend: the dataset and the sample of each position.
 
-At position k the dataset with the largest error ``w * max(k, 1) - c`` is drawn, the lowest index
-if several are equal, where c counts what it has given before. The product and the difference are
-rounded one after the other, never fused, so that every machine gives Megatron's order. The counts
-are the whole state, so a range can start anywhere they are known, or guessed and then verified.
+Position k draws from the dataset with the largest error ``w * max(k, 1) - c``, the lowest index if
+several are equal, where c counts its earlier draws. The product and the difference are rounded
+separately, never fused, so that every machine gives Megatron's order. The counts are the whole
+state, so a range can start at any position with known counts, or with guessed counts that are then
+verified.
 """
 
 from typing import Any
@@ -11,21 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Float64Array, Int64Array, IntegerArray
 from zindex.errors import PlanError
-from zindex.kernels._blend_state import BlendState
+from zindex.kernels._greedy import BlendState
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
-
+#: Most datasets of one blend.
 MAX_DATASETS = 2**20
-"""Most datasets of one blend."""
 
+#: Positions are exact as float64 up to here.
 MAX_POSITION = 2**53
-"""Positions are exact as float64 up to here."""
 
+#: Positions computed before a copy to the caller's arrays.
 _BUFFER = 2**16
-"""Positions computed between two copies into the caller's arrays."""
 
 
 def blend_range(
@@ -42,8 +40,8 @@ def blend_range(
     weights
         Shape (datasets,), float64, each in ``(0, 1]``; used as they are, so normalise them first.
     counts
-        Shape (datasets,), int64, samples drawn of each dataset before ``start``; any state will
-        do. Advanced in place to the state after the range.
+        Shape (datasets,), int64, samples drawn of each dataset before ``start``; any state is
+        allowed. Advanced in place to the state after the range.
     start
         First position, >= 0.
     dataset_index
@@ -58,9 +56,9 @@ def blend_range(
 
     Notes
     -----
-    Law: the draws do not depend on how positions are cut into ranges; counts grow by the
+    Law: the draws do not depend on the division into ranges; counts grow by the
     ``bincount`` of ``dataset_index``. Cost: tens of nanoseconds per position up to 10**4 datasets;
-    the errors of many datasets may coincide so that a position takes a scan of them. Memory: about
+    if the errors of many datasets coincide, a position scans them. Memory: about
     150 bytes per dataset.
     Source: Megatron Core ``datasets/helpers.cpp``, ``build_blending_indices``.
 
@@ -124,8 +122,8 @@ def blend_range_exhaustive(
     sizes
         Shape (datasets,), int64, samples of each dataset, >= 1; weights are their shares.
     counts
-        Shape (datasets,), int64, samples drawn before ``start``, each at most its size: a dataset
-        with none left is never drawn. Advanced in place to the state after the range.
+        Shape (datasets,), int64, samples drawn before ``start``, each at most its size: exhausted
+        datasets are not drawn. Advanced in place to the state after the range.
     start
         First position, >= 0.
     dataset_index
@@ -141,8 +139,8 @@ def blend_range_exhaustive(
 
     Notes
     -----
-    Law: from no counts to the total, each sample of each dataset comes once, in order; otherwise
-    as `blend_range`. Cost: as `blend_range`.
+    Law: a whole blend draws each sample of each dataset once, in order; otherwise as
+    `blend_range`. Cost: as `blend_range`.
     Source: Megatron Core ``datasets/helpers.cpp``, ``build_exhaustive_blending_indices``.
 
     Examples
@@ -191,7 +189,7 @@ def advance_blend_exhaustive(sizes: Int64Array, counts: Int64Array, start: int, 
 
 
 def guess_counts(weights: Float64Array, position: int) -> Int64Array:
-    """Return counts that the greedy rule might have reached before a position.
+    """Guess the counts of the greedy rule before a position.
 
     Parameters
     ----------
@@ -212,9 +210,9 @@ def guess_counts(weights: Float64Array, position: int) -> Int64Array:
 
     Notes
     -----
-    Errors of a greedy state lie within one sample of one another, as those of largest remainders
-    do. Advancing from the guess usually falls into the true state soon; nothing promises it, so
-    compare the counts where two ranges meet. Cost: O(datasets log datasets).
+    Errors of a greedy state are within one sample of each other, as with largest remainders.
+    Advancing from the guess usually reaches the true state soon, without a guarantee, so compare
+    the counts at the boundary of two ranges. Cost: O(datasets log datasets).
 
     Examples
     --------
@@ -226,7 +224,7 @@ def guess_counts(weights: Float64Array, position: int) -> Int64Array:
     counts = np.floor(targets).astype(np.int64)
     missing = position - int(counts.sum())
     if not 0 <= missing <= weights.size:
-        # The weights do not sum to one: lower the level above which no error may lie.
+        # The weights do not sum to one: find the largest error by bisection.
         low, high = float(-position - 1), float(targets.max())
         for _ in range(128):
             level = (low + high) / 2
@@ -249,7 +247,7 @@ def guess_counts(weights: Float64Array, position: int) -> Int64Array:
 
 
 def guess_counts_exhaustive(sizes: Int64Array, position: int) -> Int64Array:
-    """Return counts that the greedy rule might have reached before a position of the whole.
+    """Guess the counts of the exhaustive greedy rule before a position.
 
     Parameters
     ----------
@@ -271,7 +269,7 @@ def guess_counts_exhaustive(sizes: Int64Array, position: int) -> Int64Array:
     Notes
     -----
     Largest remainders in exact integers. See `guess_counts`. Cost: O(datasets log datasets), a
-    microsecond per dataset where products leave 63 bits.
+    microsecond per dataset if products exceed 63 bits.
 
     Examples
     --------
@@ -292,7 +290,7 @@ def guess_counts_exhaustive(sizes: Int64Array, position: int) -> Int64Array:
 def _check_outputs(
     dataset_index: IntegerArray, dataset_sample_index: IntegerArray, datasets: int
 ) -> tuple[IntegerArray, IntegerArray]:
-    """Return the outputs after checking that they belong together and hold every dataset."""
+    """Return the outputs, after checking shapes, dtypes and the number of datasets."""
     if dataset_index.ndim != 1 or dataset_index.shape != dataset_sample_index.shape:
         raise PlanError(
             "dataset_index and dataset_sample_index must have one entry per position, got shapes "
@@ -327,7 +325,7 @@ def _check_common(name: str, values: npt.NDArray[Any], counts: Int64Array) -> No
 
 
 def _check_positions(start: int, stop: int) -> None:
-    """Check that positions are ones that float64 can tell apart."""
+    """Check that positions are exact in float64."""
     if not 0 <= start <= stop <= MAX_POSITION:
         raise PlanError(
             f"positions must lie in [0, 2**53] in order, got [{start}, {stop}); "
@@ -336,7 +334,7 @@ def _check_positions(start: int, stop: int) -> None:
 
 
 def _check_weights(weights: Float64Array, counts: Int64Array, start: int, stop: int) -> None:
-    """Check everything that a weighted blend is given except its outputs."""
+    """Check the arguments of a weighted blend, except outputs."""
     _check_common("weights", weights, counts)
     _check_positions(start, stop)
     if weights.dtype != np.float64:
@@ -350,7 +348,7 @@ def _check_weights(weights: Float64Array, counts: Int64Array, start: int, stop: 
 
 
 def _check_sizes(sizes: Int64Array, counts: Int64Array, start: int, stop: int) -> Float64Array:
-    """Return the weights of an exhaustive blend after checking all but its outputs."""
+    """Return the weights of an exhaustive blend, after checking all arguments but outputs."""
     _check_common("sizes", sizes, counts)
     _check_positions(start, stop)
     if sizes.dtype != np.int64:
@@ -383,7 +381,7 @@ def _blend(
     stop: int,
     outputs: tuple[IntegerArray, IntegerArray] | None,
 ) -> None:
-    """Draw for a range of positions, copy what was drawn if it is wanted, advance the counts."""
+    """Draw for a range of positions, copy the draws to outputs, and advance the counts."""
     if start == stop:
         return
     blend = BlendState(weights, counts, sizes)

@@ -1,20 +1,15 @@
-"""Spans of many files, read straight into arrays.
+"""Read spans of many files into arrays with pread(2).
 
-This is the one kernel that touches files: the system call for a span takes less time than the
-interpreter needs to ask for it. It only reads, with pread(2) on descriptors that its caller holds
-open; a file that is cut meanwhile gives fewer bytes, where a memory map would end the process.
+The system call for a span takes less time than its Python call, so this kernel reads files itself,
+from descriptors that its caller keeps open. A file that is truncated meanwhile gives a short read,
+where a memory map would end the process.
 
-Rows are bytes here, whatever their dtype, so that there is one compiled version; integers may be
-widened to int64 on their way.
+Rows are bytes of any dtype, so that there is one compiled version; integers may be widened to
+int64.
 """
 
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-
-from zindex.kernels._jit import jit
-from zindex.kernels._memory import (
+from zindex.arrays import Int64Array
+from zindex.kernels._instructions import (
     load_int32,
     load_int64,
     load_uint8,
@@ -23,8 +18,7 @@ from zindex.kernels._memory import (
     store_int64,
     store_uint8,
 )
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+from zindex.kernels._jit import jit
 
 #: Fields of an array's record, each an int64.
 #: Rows of the array, of a file and of an inner chunk, and inner chunks of a file.
@@ -35,14 +29,13 @@ ROW_NBYTES, STRIDE, BASE = 4, 5, 6
 DESCRIPTORS = 7
 #: Address of one byte per file, set to 1 when the file is read.
 USED = 8
-#: Address of one byte per inner chunk: whether it is verified. 0 where nobody asks.
+#: Address of one byte per inner chunk: whether it is verified. 0 without verification.
 VERIFIED = 9
-#: Bytes of an integer, negative if signed: what may be widened.
+#: Bytes of an integer, negative if signed, for widening.
 WIDTH = 10
 
-#: Fields of a group of spans of one array: where its spans end in the round, addresses of the
-#: array's record and of the target, rows of the target, whether it is int64 while the array is
-#: not, and whether places are given.
+#: Fields of a group, the spans of one array: end of its spans, addresses of the array's record and
+#: of the target, rows of the target, whether to widen to int64, and whether places are given.
 STOP, RECORD, TARGET, TARGET_LENGTH, WIDE, PLACED = 0, 1, 2, 3, 4, 5
 GROUP_LENGTH = 6
 
@@ -57,7 +50,7 @@ def gather(
     scratch_nbytes: int,
     state: Int64Array,
 ) -> bool:
-    """Read spans until one needs more than a read; return whether all are done.
+    """Read spans until one cannot simply be read; return whether all are done.
 
     Parameters
     ----------
@@ -66,13 +59,13 @@ def gather(
     starts, stops
         Shape (spans,), int64, rows of the span's array.
     places
-        Shape (spans,), int64, rows of the target; not looked at in groups without places.
+        Shape (spans,), int64, rows of the target; ignored in groups without places.
     scratch, scratch_nbytes
-        Address and size of memory for values on their way to int64; eight bytes more are there.
+        Address and size of a buffer for values to widen; it has eight bytes more.
     state
-        Shape (3,), int64, changed: group and span to go on with, and the span's place. A span that
-        is left to the caller is outside its array or target, in a file that is not open, in a
-        chunk that is not verified, or cannot be read whole.
+        Shape (3,), int64, changed: next group and span, and the span's place. The kernel stops at a
+        span that is outside its array or target, in a file that is not open or a chunk that is not
+        verified, or that cannot be read whole; the caller handles it.
     """
     group, span, place = state[0], state[1], state[2]
     done = True
@@ -110,7 +103,7 @@ def _read_span(
     scratch: int,
     scratch_nbytes: int,
 ) -> bool:
-    """Read one span to an address; return whether all of it could be read."""
+    """Read one span to an address; return whether it was read whole."""
     shard_length = load_int64(record + 8 * SHARD_LENGTH)
     chunk_length = load_int64(record + 8 * CHUNK_LENGTH)
     row_nbytes = load_int64(record + 8 * ROW_NBYTES)
@@ -150,8 +143,8 @@ def _read_span(
 def _widen(source: int, count: int, width: int, target: int) -> None:
     """Write integers of a width to an address as int64.
 
-    Each is cut out of the eight bytes at its place, of which the last may reach past the source by
-    seven bytes, into memory that is there.
+    Each is extracted from the eight bytes at its address, so up to seven bytes after the source are
+    read, which must be allocated.
     """
     nbytes = abs(width)
     shift = 64 - 8 * nbytes

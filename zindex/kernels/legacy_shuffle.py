@@ -1,39 +1,36 @@
 """``numpy.random.RandomState.shuffle``, bit for bit, many times faster on large arrays.
 
 The draws of a shuffle do not depend on its swaps. So the targets of a few thousand swaps are drawn
-first, without a branch per word, and the cache lines that they name are fetched ahead of the swaps.
-The keyed shuffle of the ``scalable`` order is in `bijection`.
+first, without a branch per word, and their cache lines are prefetched. `bijection` has the keyed
+shuffle of the ``scalable`` order.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import IntegerArray, UInt32Array, UInt64Array
 from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import jit
-from zindex.kernels.mersenne import KEY_LENGTH, UInt32Array, temper_words, twist
+from zindex.kernels.mersenne import KEY_LENGTH, temper_words, twist
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-UInt64Array = npt.NDArray[np.uint64]
-
+#: Targets drawn at a time: 32 KiB, which fit the first-level cache.
 _BLOCK = 4096
-"""Targets drawn at a time: 32 KiB, which stay in the first-level cache."""
 
+#: Swaps between the prefetch of a target and its use; 96 to 256 measure the same.
 _AHEAD = 128
-"""Swaps between the fetch of a target's cache line and its use; measured, 96 to 256 are alike."""
 
 
 @jit
 def draw_targets(state: UInt32Array, words: UInt32Array, first: int, targets: UInt64Array) -> None:
-    """Draw the swap targets of positions ``first``, ``first - 1``, ... in numpy's way.
+    """Draw the swap targets of positions ``first``, ``first - 1``, ... as numpy does.
 
     Parameters
     ----------
     state
         Shape (625,), uint32; advanced in place.
     words
-        Shape (624,), uint32: the tempered words of the state's generation; kept so.
+        Shape (624,), uint32: output words of the state's generation; updated with it.
     first
         Position of the first target; at least ``len(targets)``, so that the last is >= 1.
     targets
@@ -96,7 +93,7 @@ def draw_targets(state: UInt32Array, words: UInt32Array, first: int, targets: UI
 def _shuffle(
     values: IntegerArray, state: UInt32Array, words: UInt32Array, targets: UInt64Array
 ) -> None:
-    """Shuffle in numpy's order of swaps, with ``targets`` as room for the draws of one block."""
+    """Shuffle in numpy's order of swaps; ``targets`` is scratch memory for one block."""
     position = values.size - 1
     while position > 0:
         block = targets[: min(position, targets.size)]
@@ -142,7 +139,7 @@ def legacy_shuffle(values: IntegerArray, state: UInt32Array) -> None:
 
 
 def draw_only(count: int, state: UInt32Array) -> None:
-    """Advance a state exactly as shuffling ``count`` elements would, without any elements.
+    """Advance a state exactly as a shuffle of ``count`` elements, without the elements.
 
     Parameters
     ----------
@@ -172,7 +169,7 @@ def draw_only(count: int, state: UInt32Array) -> None:
 
 @jit
 def _draw_all(count: int, state: UInt32Array, words: UInt32Array, targets: UInt64Array) -> None:
-    """Draw and forget the targets of a shuffle of ``count`` elements."""
+    """Draw and discard the targets of a shuffle of ``count`` elements."""
     position = count - 1
     while position > 0:
         block = targets[: min(position, targets.size)]

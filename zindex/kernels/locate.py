@@ -1,23 +1,19 @@
-"""Which dataset a number belongs to, when datasets are laid end to end."""
-
-from typing import Any
+"""Find the dataset and sample of numbers that count through concatenated datasets."""
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Int64Array, IntegerArray
 from zindex.kernels._jit import jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int64Array = npt.NDArray[np.int64]
-
-# Entries of the table per dataset, so that hardly any search looks at more than one; fewer where
-# the table would leave the cache.
+# Table entries per dataset: so many that a search rarely inspects more than one dataset, and fewer
+# if the table would not fit the cache.
 _ENTRIES_PER_DATASET, _FEWER_ENTRIES, _MAX_ENTRIES = 32, 8, 1 << 20
 
 
 @jit
 def _fill_table(offsets: Int64Array, shift: int, table: npt.NDArray[np.int32]) -> None:
-    """Write, for every run of ``2**shift`` numbers, the dataset of its first one."""
+    """Write the dataset of the first of every ``2**shift`` numbers."""
     dataset = 0
     for entry in range(table.size):
         while offsets[dataset + 1] <= entry << shift:
@@ -34,7 +30,7 @@ def _locate(
     dataset_index: IntegerArray,
     dataset_sample_index: IntegerArray,
 ) -> None:
-    """Write dataset and place of each number."""
+    """Write the dataset and sample of each number."""
     for k in range(numbers.size):
         number = np.int64(numbers[k])
         dataset = table[number >> shift]
@@ -50,14 +46,14 @@ def locate(
     dataset_index: IntegerArray,
     dataset_sample_index: IntegerArray,
 ) -> None:
-    """Write the dataset of each number, and its place in that dataset.
+    """Write the dataset of each number, and its sample in that dataset.
 
     Parameters
     ----------
     numbers
         Shape (positions,), uint32, int64 or uint64; each in ``[0, sum(counts))``.
     counts
-        Shape (datasets,), int64, samples of each dataset, laid end to end; some may be 0.
+        Shape (datasets,), int64, samples of each of the concatenated datasets; some may be 0.
     dataset_index
         Shape (positions,), int16 or int32; filled.
     dataset_sample_index

@@ -1,36 +1,30 @@
-"""Spans of arrays in memory, whose extents lie anywhere, to rows of a batch: many keys at once.
+"""Gather spans of mapped arrays into the rows of a batch, for many keys at once.
 
-Arrays are given by address, and their values are copied as they are, widened to int64, or told
-apart from 0 on their way, so that there is one compiled version. Nothing here reads a file by a
-call: where an address belongs to a mapped file, the system does.
+Arrays are given by the addresses of their extents. Values are copied, widened to int64 or compared
+with 0 at run time, so that there is one compiled version. Mapped files are read by page faults.
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 from numba import carray
 
+from zindex.arrays import Int64Array
+from zindex.kernels._instructions import load_int64, pointer
 from zindex.kernels._jit import inline, jit
-from zindex.kernels._memory import load_int64, pointer
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-#: Fields of a group, the spans of one array that go to one target: the first of its spans and the
-#: one behind its last, which groups may share; how many values further on they lie in this array;
-#: addresses of two int64 per extent, where the extent ends, counted in values, and where its values
-#: lie; extents; bytes of a value, negative if signed; address and values of the target; and what
-#: becomes of values.
+#: Fields of a group, the spans of one array with one target: bounds of its spans, which groups may
+#: share; offset added to them in this array; addresses of two int64 arrays over extents, the ends
+#: in values and the addresses of the values; number of extents; bytes of a value, negative if
+#: signed; address and length of the target; and the conversion of values.
 FIRST, STOP, SHIFT, ENDS, EXTENTS, NUM_EXTENTS, WIDTH, TARGET, TARGET_LENGTH, FORM = range(10)
 GROUP_LENGTH = 10
 
-#: What becomes of values: the same bytes, int64, or one byte that is 0 or 1.
+#: Conversions of values: the same bytes, int64, or one byte that is 0 or 1.
 COPY, WIDEN, TRUTH = 0, 1, 2
 
 
 @inline
 def _find_extent(ends: int, count: int, value: int) -> int:
-    """Return the first extent that ends behind a value."""
+    """Return the first extent that ends after a value."""
     low, high = 0, count - 1
     while low < high:
         middle = (low + high) // 2
@@ -76,11 +70,11 @@ def _widen(source: int, target: int, count: int, width: int) -> None:
 
 
 @inline
-def _tell_truth(source: int, target: int, count: int, nbytes: int) -> None:
-    """Write of integers whether any of their bytes is not 0."""
+def _write_truth(source: int, target: int, count: int, nbytes: int) -> None:
+    """Write whether any byte of an integer is not 0."""
     out = carray(pointer(target), (count,), dtype=np.uint8)
     raw = carray(pointer(source), (count * nbytes,), dtype=np.uint8)
-    if nbytes == 1:  # as nearly all masks are: many at a time
+    if nbytes == 1:  # the usual masks; this loop vectorises
         for i in range(count):
             out[i] = raw[i] != 0
         return
@@ -93,7 +87,7 @@ def _tell_truth(source: int, target: int, count: int, nbytes: int) -> None:
 
 @inline
 def _copy(source: int, target: int, nbytes: int) -> None:
-    """Write bytes as they are."""
+    """Copy bytes."""
     out = carray(pointer(target), (nbytes,), dtype=np.uint8)
     raw = carray(pointer(source), (nbytes,), dtype=np.uint8)
     for i in range(nbytes):
@@ -109,47 +103,47 @@ def gather_mapped(
     Parameters
     ----------
     groups
-        Shape (groups, GROUP_LENGTH), int64. What its addresses name must be held by the caller.
+        Shape (groups, GROUP_LENGTH), int64. The caller keeps the memory at its addresses alive.
     starts, stops
-        Shape (spans,), int64: values of the group's array, counted through all of its extents, but
-        for the group's shift.
+        Shape (spans,), int64: values of the group's array, counted over its extents, without the
+        group's shift.
     places
-        Shape (spans,), int64: value of the target at which the span goes.
+        Shape (spans,), int64: first value of each span in the target.
 
     Returns
     -------
     wrong
-        -1, or a group with a span outside its array or target; what comes after it is not copied.
+        -1, or a group with a span outside its array or target; later spans are not copied.
 
     Notes
     -----
     Law: the target of a group holds at ``places[i]`` what numpy gives for ``[starts[i] + shift,
-    stops[i] + shift)`` of its extents joined. Cost: the bytes of the spans, and a search among the
-    extents for each.
+    stops[i] + shift)`` of its concatenated extents. Cost: the bytes of the spans, and a binary
+    search over the extents for each.
     """
     group = 0
     while group < groups.shape[0]:
-        behind = group + 1
-        while behind < groups.shape[0] and groups[behind, FIRST] == groups[group, FIRST]:
-            behind += 1
-        # Arrays that share spans are read span by span: one that is read twice, some values further
-        # on, is still in the cache then.
+        last = group + 1
+        while last < groups.shape[0] and groups[last, FIRST] == groups[group, FIRST]:
+            last += 1
+        # Groups that share spans are copied span by span: an array that is read twice with another
+        # shift is then still in the cache.
         for span in range(groups[group, FIRST], groups[group, STOP]):
-            for k in range(group, behind):
+            for k in range(group, last):
                 record = groups[k]
                 start, stop = starts[span] + record[SHIFT], stops[span] + record[SHIFT]
                 if not _copy_span(record, start, stop, places[span]):
                     return k
-        group = behind
+        group = last
     return -1
 
 
 @jit
 def _copy_span(record: Int64Array, start: int, stop: int, place: int) -> bool:
-    """Copy one span; return whether it is within its array and target."""
+    """Copy one span; return False if it is outside its array or target."""
     count, width, form = record[NUM_EXTENTS], record[WIDTH], record[FORM]
-    room = record[TARGET_LENGTH] - place
-    if place < 0 or room < 0 or start > stop or stop - start > room:
+    space = record[TARGET_LENGTH] - place
+    if place < 0 or space < 0 or start > stop or stop - start > space:
         return False
     if start == stop:
         return True
@@ -169,7 +163,7 @@ def _copy_span(record: Int64Array, start: int, stop: int, place: int) -> bool:
             if form == WIDEN:
                 _widen(source, target, length, width)
             elif form == TRUTH:
-                _tell_truth(source, target, length, nbytes)
+                _write_truth(source, target, length, nbytes)
             else:
                 _copy(source, target, length * nbytes)
             start += length

@@ -1,15 +1,15 @@
-"""Batches of BERT and T5 samples, all of whose draws are those of ``numpy.random.RandomState``.
+"""BERT and T5 samples of a batch, with the draws of ``numpy.random.RandomState``.
 
-One call makes all samples of a batch, each from its own seed; how their tokens are masked is in
-`masking`. What remains to be done for padding is not here.
+One call makes all samples of a batch, each from its own seed, without padding. `masking` masks
+their tokens.
 Source: Megatron Core ``bert_dataset.py`` and ``t5_dataset.py``.
 """
 
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array
 from zindex.kernels._jit import jit
 from zindex.kernels.masking import (
     FREE,
@@ -17,42 +17,41 @@ from zindex.kernels.masking import (
     MARKS,
     PLACES,
     SPANS,
-    MaskingRoom,
     MaskingRules,
-    make_masking_room,
+    MaskingScratch,
+    make_masking_scratch,
     mask_tokens,
 )
 from zindex.kernels.random_draws import draw_double, draw_up_to, seed_draws
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-#: Row of a sample, what is wrong with it (one of those below), and a number to tell.
+#: Row of a sample, its error code (see below), and a number for the error message.
 Problem: TypeAlias = tuple[int, int, int]
 
-#: What may be wrong with a sample.
+#: Error codes of a sample.
 NOTHING, UNKNOWN_TOKEN, ONE_SENTENCE, TOO_LONG, NO_SENTINEL, DECODER_FULL = 0, 1, 2, 3, 4, 5
 
 
 class SampleTexts(NamedTuple):
-    """What the samples of a batch are made of."""
+    """Sentences of the samples of a batch."""
 
     #: Shape (samples,): the row of each sample.
     rows: Int64Array
-    #: Shape (tokens,): tokens of all samples, one after the other.
+    #: Shape (tokens,): concatenated tokens of all samples.
     tokens: Int64Array
     #: Shape (sentences,): tokens of each sentence of each sample.
     lengths: Int64Array
     #: Shape (samples + 1,): first sentence of each sample.
     firsts: Int64Array
-    #: Shape (samples,): tokens that each sample may have at most.
+    #: Shape (samples,): most tokens of each sample.
     targets: Int64Array
     #: Shape (samples,): seed of each sample, 0 to 2**32 - 1.
     seeds: Int64Array
 
 
 class BertRows(NamedTuple):
-    """Where BERT samples go: shape (samples, sequence_length), or (samples,) for the last two.
+    """BERT outputs: shape (samples, sequence_length), or (samples,) for the last two.
 
-    The first four are filled with pad ids, pad ids, -1 and 0 before.
+    The caller fills the first four with pad ids, pad ids, -1 and 0.
     """
 
     text: Int64Array
@@ -74,18 +73,18 @@ def fill_bert_rows(
     texts
         The sentences of the samples.
     rules
-        How to mask them.
+        Rules of masking.
     cls, sep
-        Ids of the token in front and of the separator.
+        Ids of the first token and of the separator.
     has_head
-        Whether there are two segments, of which the second may come first.
+        Whether there are two segments, in original or swapped order.
     rows
         Filled.
 
     Returns
     -------
     problem
-        Of the first sample that cannot be made; NOTHING if all are.
+        Error of the first sample that cannot be made; NOTHING if there is none.
 
     Notes
     -----
@@ -93,7 +92,7 @@ def fill_bert_rows(
     2 microseconds for the seed and some 10 to 20 nanoseconds per token.
     """
     width = rows.text.shape[1]
-    room = make_masking_room(width)
+    scratch = make_masking_scratch(width)
     begin = 0
     for sample in range(texts.rows.size):
         row = texts.rows[sample]
@@ -101,15 +100,15 @@ def fill_bert_rows(
         end = begin + _sum(lengths)
         tokens = texts.tokens[begin:end]
         begin = end
-        seed_draws(texts.seeds[sample], room.memory)
+        seed_draws(texts.seeds[sample], scratch.memory)
         middle = tokens.size
         is_random = False
         if has_head:
             if lengths.size < 2:
                 return row, ONE_SENTENCE, lengths.size
-            pivot = 1 + draw_up_to(lengths.size - 2, room.memory)
+            pivot = 1 + draw_up_to(lengths.size - 2, scratch.memory)
             middle = _sum(lengths[:pivot])
-            is_random = draw_double(room.memory) < 0.5
+            is_random = draw_double(scratch.memory) < 0.5
         first, second = tokens[:middle], tokens[middle:]
         if is_random:
             first, second = second, first
@@ -117,7 +116,7 @@ def fill_bert_rows(
         rows.is_random[row] = is_random
         rows.truncated[row] = first.size + second.size > target
         while first.size + second.size > target:
-            from_front = draw_double(room.memory) < 0.5
+            from_front = draw_double(scratch.memory) < 0.5
             if first.size > second.size:
                 first = first[1:] if from_front else first[:-1]
             else:
@@ -127,12 +126,12 @@ def fill_bert_rows(
             return row, TOO_LONG, length
         text = rows.text[row, :length]
         _join_segments(first, second, cls, sep, text, rows.types[row])
-        unknown = mask_tokens(text, target, rules, room)
+        unknown = mask_tokens(text, target, rules, scratch)
         if unknown >= 0:
             return row, UNKNOWN_TOKEN, text[unknown]
         for position in range(length):
-            if room.table[MARKS, position] != FREE:
-                rows.labels[row, position] = room.table[LABELS, position]
+            if scratch.table[MARKS, position] != FREE:
+                rows.labels[row, position] = scratch.table[LABELS, position]
                 rows.loss_mask[row, position] = 1
     return -1, NOTHING, 0
 
@@ -141,7 +140,7 @@ def fill_bert_rows(
 def _join_segments(
     first: Int64Array, second: Int64Array, cls: int, sep: int, text: Int64Array, types: Int64Array
 ) -> None:
-    """Write one or two segments with what separates them, and to which of them tokens belong."""
+    """Write one or two segments with separators, and the segment of each token."""
     text[0] = cls
     _copy(first, text, 1)
     text[1 + first.size] = sep
@@ -154,7 +153,7 @@ def _join_segments(
 
 @jit
 def _copy(source: Int64Array, target: Int64Array, start: int) -> None:
-    """Copy values; numba compiles an assignment to a slice for seconds."""
+    """Copy values; numba takes seconds to compile a slice assignment."""
     for k in range(source.size):
         target[start + k] = source[k]
 
@@ -168,9 +167,9 @@ def _sum(values: Int64Array) -> int:
 
 
 class T5Rows(NamedTuple):
-    """Where T5 samples go: shape (samples, encoder or decoder length), or (samples,) for the last.
+    """T5 outputs: shape (samples, encoder or decoder length), or (samples,) for the last.
 
-    The first four are filled with pad ids, pad ids, -1 and 0 before.
+    The caller fills the first four with pad ids, pad ids, -1 and 0.
     """
 
     encoder: Int64Array
@@ -184,25 +183,25 @@ class T5Rows(NamedTuple):
 def fill_t5_rows(
     texts: SampleTexts, rules: MaskingRules, bos: int, eos: int, sentinels: Int64Array, rows: T5Rows
 ) -> Problem:
-    """Make T5 samples: text whose masked spans are sentinels, and the spans behind theirs.
+    """Make T5 samples: text with sentinels for masked spans, and the spans after their sentinels.
 
     Parameters
     ----------
     texts
         The sentences of the samples.
     rules
-        How to mask them.
+        Rules of masking.
     bos, eos
-        Ids of the token before the decoder's input and behind its labels.
+        Ids of the token before the decoder's input and after its labels.
     sentinels
-        Shape (sentinels,): ids that stand for the first, second, ... span of a sample.
+        Shape (sentinels,): ids that replace the first, second, ... span of a sample.
     rows
         Filled.
 
     Returns
     -------
     problem
-        Of the first sample that cannot be made; NOTHING if all are.
+        Error of the first sample that cannot be made; NOTHING if there is none.
 
     Notes
     -----
@@ -210,7 +209,7 @@ def fill_t5_rows(
     of `fill_bert_rows`.
     """
     width = rows.encoder.shape[1]
-    room = make_masking_room(width)
+    scratch = make_masking_scratch(width)
     masked = np.empty(width, np.int64)
     begin = 0
     for sample in range(texts.rows.size):
@@ -224,11 +223,11 @@ def fill_t5_rows(
         _copy(texts.tokens[begin : begin + length], tokens, 0)
         begin += size
         rows.truncated[row] = size > target
-        seed_draws(texts.seeds[sample], room.memory)
-        unknown = mask_tokens(tokens, target, rules, room)
+        seed_draws(texts.seeds[sample], scratch.memory)
+        unknown = mask_tokens(tokens, target, rules, scratch)
         if unknown >= 0:
             return row, UNKNOWN_TOKEN, tokens[unknown]
-        code, number = _write_spans(tokens, bos, eos, sentinels, rows, row, room)
+        code, number = _write_spans(tokens, bos, eos, sentinels, rows, row, scratch)
         if code != NOTHING:
             return row, code, number
     return -1, NOTHING, 0
@@ -242,16 +241,16 @@ def _write_spans(
     sentinels: Int64Array,
     rows: T5Rows,
     row: int,
-    room: MaskingRoom,
+    scratch: MaskingScratch,
 ) -> tuple[int, int]:
-    """Write a T5 sample of masked tokens; return what is wrong with it, and a number to tell."""
+    """Write a T5 sample of masked tokens; return its error code and a number for the message."""
     encoder, decoder, labels = rows.encoder[row], rows.decoder[row], rows.labels[row]
     num_spans = 0
     num_labels = 0
     num_written = 0
     position = 0
     for place in range(tokens.size):
-        size = room.table[SPANS, place]
+        size = scratch.table[SPANS, place]
         if size == 0:
             continue
         num_labels += 1 + size
@@ -261,8 +260,8 @@ def _write_spans(
             return DECODER_FULL, num_labels + 1
         sentinel = sentinels[num_spans]
         num_spans += 1
-        first, last = room.table[PLACES, place], room.table[PLACES, place + size - 1]
-        # What lies within a span and is no part of it, such as a separator, goes with it.
+        first, last = scratch.table[PLACES, place], scratch.table[PLACES, place + size - 1]
+        # Other tokens inside a span, such as separators, are removed with it.
         for k in range(position, first):
             encoder[num_written] = tokens[k]
             num_written += 1
@@ -272,7 +271,7 @@ def _write_spans(
         at = num_labels - 1 - size
         labels[at] = sentinel
         for k in range(size):
-            labels[at + 1 + k] = room.table[LABELS, room.table[PLACES, place + k]]
+            labels[at + 1 + k] = scratch.table[LABELS, scratch.table[PLACES, place + k]]
     for k in range(position, tokens.size):
         encoder[num_written] = tokens[k]
         num_written += 1

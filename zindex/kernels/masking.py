@@ -1,16 +1,16 @@
-"""The tokens of a sample masked, with the draws of ``numpy.random.RandomState``.
+"""Mask the tokens of a sample with the draws of ``numpy.random.RandomState``.
 
-What the tokenizer and the settings say comes as `MaskingRules`. What becomes of masked tokens is in
-`masked_rows`. Source: Megatron Core ``masked_dataset.py``.
+The tokenizer and the settings are given as `MaskingRules`; `masked_rows` turns masked tokens into
+BERT and T5 samples. Source: Megatron Core ``masked_dataset.py``.
 """
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Float64Array, Int64Array, UInt8Array, UInt32Array
 from zindex.kernels._jit import inline, jit
-from zindex.kernels.mersenne import UInt32Array
 from zindex.kernels.random_draws import (
     MEMORY_LENGTH,
     draw_double,
@@ -19,81 +19,80 @@ from zindex.kernels.random_draws import (
     draw_up_to,
 )
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-UInt8Array: TypeAlias = npt.NDArray[np.uint8]
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 #: Kinds of token ids: not in the vocabulary, a word's first piece, another piece, a separator.
 UNKNOWN, WORD, PIECE, SEPARATOR = 0, 1, 2, 3
 # Chance of each further word of an n-gram: SpanBERT (arXiv:1907.10529), section 3.1.
 _STOP = 0.2
-# Of masked tokens so many become the mask; the others are kept, or replaced by any token.
+# Share of masked tokens that become the mask; half of the others are kept, half replaced.
 _MASKED, _KEPT = 0.8, 0.5
-#: Marks of positions: neither masked nor moved, masked, moved.
+#: States of positions: unchanged, masked, permuted.
 FREE, _CHOSEN, _PERMUTED = 0, 1, 2
 
 
 class MaskingRules(NamedTuple):
-    """How tokens are masked."""
+    """Rules of masking."""
 
-    #: Share of the tokens that are masked.
+    #: Share of tokens to mask.
     probability: float
     #: Words of the longest n-gram.
     max_ngram: int
     #: Shape (max_ngram,): chance of an n-gram of at most 1, 2, ... words; the last is 1.
     ngram_bounds: Float64Array
-    #: Whether n-grams are of whole words, not of pieces.
+    #: Whether n-grams consist of whole words, not of pieces.
     of_words: bool
     #: Whether lengths of n-grams are drawn geometrically, not by ``ngram_bounds``.
     is_geometric: bool
-    #: Whether as many tokens again change places.
+    #: Whether to permute as many tokens again.
     permutes: bool
     #: Shape (ids,): the kind of each token id.
     kinds: UInt8Array
     #: Id of the mask token.
     mask: int
-    #: Shape (tokens,): ids that may replace a token; none where all become the mask.
+    #: Shape (tokens,): ids that may replace a token; empty if all become the mask.
     replacements: Int64Array
 
 
-class MaskingRoom(NamedTuple):
-    """Memory for one sample at a time; few arrays, for each one costs time at every call."""
+class MaskingScratch(NamedTuple):
+    """Scratch memory for one sample; few arrays, because each costs time in every call."""
 
-    #: Generator of the sample's draws.
+    #: Random generator of the sample.
     memory: UInt32Array
-    #: Room for the draws of a shuffle.
+    #: Swap targets of a shuffle.
     targets: npt.NDArray[np.uint64]
-    #: Shape (7, tokens + 1): a row for each of the following.
+    #: Shape (7, tokens + 1): one row for each constant below.
     table: Int64Array
 
 
-#: Positions that may be masked, and the first of these places of each word.
+#: Maskable positions, and the first index into them of each word.
 PLACES, _STARTS = 0, 1
-#: Words in the order in which they are tried.
+#: Shuffled order of the words.
 _ORDER = 2
-#: By position: whether it is masked or permuted, and its token before.
+#: By position: its state, and its original token.
 MARKS, LABELS = 3, 4
-#: By place: how many places the n-gram that begins there has.
+#: By index into the maskable positions: size of the masked n-gram that starts there.
 SPANS = 5
-#: Positions that change places, and in which order.
+#: Permuted positions in shuffled order.
 _PERMUTED_ORDER = 6
 
 
 @jit
-def make_masking_room(length: int) -> MaskingRoom:
-    """Return memory for samples of so many tokens.
+def make_masking_scratch(length: int) -> MaskingScratch:
+    """Allocate scratch memory for samples of up to ``length`` tokens.
 
     Parameters
     ----------
     length
-        Tokens of a sample at most.
+        Most tokens of a sample.
     """
     memory = np.empty(MEMORY_LENGTH, np.uint32)
-    return MaskingRoom(memory, np.empty(length + 1, np.uint64), np.empty((7, length + 1), np.int64))
+    return MaskingScratch(
+        memory, np.empty(length + 1, np.uint64), np.empty((7, length + 1), np.int64)
+    )
 
 
 @jit
-def _find_words(tokens: Int64Array, rules: MaskingRules, room: MaskingRoom) -> int:
-    """Fill in places and starts; return the number of words, -1 - position at an unknown token."""
+def _find_words(tokens: Int64Array, rules: MaskingRules, scratch: MaskingScratch) -> int:
+    """Find maskable positions and word starts; return the words, or -1 - position if unknown."""
     num_places = 0
     num_words = 0
     for position in range(tokens.size):
@@ -104,20 +103,20 @@ def _find_words(tokens: Int64Array, rules: MaskingRules, room: MaskingRoom) -> i
         if kind == SEPARATOR:
             continue
         if kind == WORD or not rules.of_words or num_words == 0:
-            room.table[_STARTS, num_words] = num_places
+            scratch.table[_STARTS, num_words] = num_places
             num_words += 1
-        room.table[PLACES, num_places] = position
+        scratch.table[PLACES, num_places] = position
         num_places += 1
-    room.table[_STARTS, num_words] = num_places
+    scratch.table[_STARTS, num_words] = num_places
     return num_words
 
 
 @inline
-def _draw_ngram(rules: MaskingRules, room: MaskingRoom) -> int:
-    """Draw the words of an n-gram."""
+def _draw_ngram(rules: MaskingRules, scratch: MaskingScratch) -> int:
+    """Draw the number of words of an n-gram."""
     if rules.is_geometric:
-        return max(1, min(draw_geometric(_STOP, room.memory), rules.max_ngram))
-    drawn = draw_double(room.memory)
+        return max(1, min(draw_geometric(_STOP, scratch.memory), rules.max_ngram))
+    drawn = draw_double(scratch.memory)
     ngram = 1
     while ngram < rules.max_ngram and rules.ngram_bounds[ngram - 1] <= drawn:
         ngram += 1
@@ -125,36 +124,38 @@ def _draw_ngram(rules: MaskingRules, room: MaskingRoom) -> int:
 
 
 @inline
-def _fit_ngram(word: int, ngram: int, num_words: int, space: float, room: MaskingRoom) -> int:
-    """Return the places of the longest n-gram from a word that fits, and is free; else 0."""
-    start = room.table[_STARTS, word]
+def _fit_ngram(word: int, ngram: int, num_words: int, space: float, scratch: MaskingScratch) -> int:
+    """Return the size of the longest n-gram at a word that fits and is unmasked, or 0."""
+    start = scratch.table[_STARTS, word]
     size = 0
     while ngram > 0:
-        size = room.table[_STARTS, min(word + ngram, num_words)] - start
+        size = scratch.table[_STARTS, min(word + ngram, num_words)] - start
         if space >= size:
             break
         ngram -= 1
     if ngram == 0:
         return 0
     for place in range(start, start + size):
-        if room.table[MARKS, room.table[PLACES, place]] != FREE:
+        if scratch.table[MARKS, scratch.table[PLACES, place]] != FREE:
             return 0
     return size
 
 
 @inline
-def _replace(token: int, rules: MaskingRules, room: MaskingRoom) -> Any:
-    """Return what stands for a masked token."""
+def _replace(token: int, rules: MaskingRules, scratch: MaskingScratch) -> Any:
+    """Return the replacement of a masked token."""
     num_replacements = rules.replacements.size
-    if num_replacements == 0 or draw_double(room.memory) < _MASKED:
+    if num_replacements == 0 or draw_double(scratch.memory) < _MASKED:
         return rules.mask
-    if draw_double(room.memory) >= _KEPT:
-        return rules.replacements[draw_up_to(num_replacements - 1, room.memory)]
+    if draw_double(scratch.memory) >= _KEPT:
+        return rules.replacements[draw_up_to(num_replacements - 1, scratch.memory)]
     return token
 
 
 @jit
-def mask_tokens(tokens: Int64Array, target: int, rules: MaskingRules, room: MaskingRoom) -> int:
+def mask_tokens(
+    tokens: Int64Array, target: int, rules: MaskingRules, scratch: MaskingScratch
+) -> int:
     """Mask the tokens of a sample in place.
 
     Parameters
@@ -162,82 +163,82 @@ def mask_tokens(tokens: Int64Array, target: int, rules: MaskingRules, room: Mask
     tokens
         Shape (tokens,), int64; changed.
     target
-        Tokens that the sample may have at most, without special ones.
+        Most tokens of the sample, without special ones.
     rules
-        How to mask.
-    room
-        Memory for as many tokens, its generator seeded; then its table holds marks and labels by
-        position, and by the first place of each masked n-gram its number of places.
+        Rules of masking.
+    scratch
+        Scratch memory with a seeded generator. Afterwards its table holds the state and label of
+        each position, and the size of each masked n-gram at its first index.
 
     Returns
     -------
     position
-        Of a token that the vocabulary lacks, nothing being masked then; -1 without one.
+        Position of a token that is not in the vocabulary, in which case nothing is masked; else -1.
 
     Notes
     -----
-    Law: draws and results equal those of Megatron Core's ``_create_masked_lm_predictions``, but for
-    permutation, which draws from the same generator here.
+    Law: draws and results equal those of Megatron Core's ``_create_masked_lm_predictions``, except
+    that permutations draw from the same generator here.
     """
     length = tokens.size
-    num_words = _find_words(tokens, rules, room)
+    num_words = _find_words(tokens, rules, scratch)
     if num_words < 0:
         return -1 - num_words
     for position in range(length):
-        room.table[MARKS, position] = FREE
-        room.table[SPANS, position] = 0
+        scratch.table[MARKS, position] = FREE
+        scratch.table[SPANS, position] = 0
     wanted = min(rules.probability * target, max(1.0, np.rint(length * rules.probability)))
-    order = room.table[_ORDER, :num_words]
+    order = scratch.table[_ORDER, :num_words]
     for word in range(num_words):
         order[word] = word
-    draw_shuffle(order, room.memory, room.targets)
+    draw_shuffle(order, scratch.memory, scratch.targets)
     num_masked = 0
     for word in order:
         if num_masked >= wanted:
             break
-        ngram = _draw_ngram(rules, room)
-        size = _fit_ngram(word, ngram, num_words, wanted - num_masked, room)
+        ngram = _draw_ngram(rules, scratch)
+        size = _fit_ngram(word, ngram, num_words, wanted - num_masked, scratch)
         if size == 0:
             continue
-        start = room.table[_STARTS, word]
-        room.table[SPANS, start] = size
+        start = scratch.table[_STARTS, word]
+        scratch.table[SPANS, start] = size
         for place in range(start, start + size):
-            position = room.table[PLACES, place]
-            room.table[MARKS, position] = _CHOSEN
-            room.table[LABELS, position] = tokens[position]
-            tokens[position] = _replace(tokens[position], rules, room)
+            position = scratch.table[PLACES, place]
+            scratch.table[MARKS, position] = _CHOSEN
+            scratch.table[LABELS, position] = tokens[position]
+            tokens[position] = _replace(tokens[position], rules, scratch)
         num_masked += size
-    draw_shuffle(order, room.memory, room.targets)
+    draw_shuffle(order, scratch.memory, scratch.targets)
     if rules.permutes:
-        _permute_tokens(tokens, num_words, wanted, rules, room)
+        _permute_tokens(tokens, num_words, wanted, rules, scratch)
     return -1
 
 
 @jit
 def _permute_tokens(
-    tokens: Int64Array, num_words: int, wanted: float, rules: MaskingRules, room: MaskingRoom
+    tokens: Int64Array, num_words: int, wanted: float, rules: MaskingRules, scratch: MaskingScratch
 ) -> None:
-    """Let tokens that are not masked change places among each other."""
+    """Permute tokens that are not masked."""
     num_permuted = 0
-    for word in room.table[_ORDER, :num_words]:
+    for word in scratch.table[_ORDER, :num_words]:
         if num_permuted >= wanted:
             break
-        ngram = _draw_ngram(rules, room)
-        size = _fit_ngram(word, ngram, num_words, wanted - num_permuted, room)
-        start = room.table[_STARTS, word]
+        ngram = _draw_ngram(rules, scratch)
+        size = _fit_ngram(word, ngram, num_words, wanted - num_permuted, scratch)
+        start = scratch.table[_STARTS, word]
         for place in range(start, start + size):
-            room.table[MARKS, room.table[PLACES, place]] = _PERMUTED
+            scratch.table[MARKS, scratch.table[PLACES, place]] = _PERMUTED
         num_permuted += size
-    others = room.table[_PERMUTED_ORDER, :num_permuted]
+    others = scratch.table[_PERMUTED_ORDER, :num_permuted]
     count = 0
     for position in range(tokens.size):
-        if room.table[MARKS, position] == _PERMUTED:
-            room.table[LABELS, position] = tokens[position]
+        if scratch.table[MARKS, position] == _PERMUTED:
+            scratch.table[LABELS, position] = tokens[position]
             others[count] = position
             count += 1
-    draw_shuffle(others, room.memory, room.targets)
+    draw_shuffle(others, scratch.memory, scratch.targets)
     count = 0
     for position in range(tokens.size):
-        if room.table[MARKS, position] == _PERMUTED:
-            tokens[position] = room.table[LABELS, others[count]]
+        if scratch.table[MARKS, position] == _PERMUTED:
+            tokens[position] = scratch.table[LABELS, others[count]]
             count += 1

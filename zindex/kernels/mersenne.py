@@ -1,24 +1,21 @@
-"""The MT19937 word stream of ``numpy.random.RandomState``, as arrays that kernels can advance.
+"""The MT19937 word stream of ``numpy.random.RandomState``, with an array as its state.
 
-Only 32-bit words are here; what is made of them (a shuffle) lives in `legacy_shuffle`.
+It generates 32-bit words; `legacy_shuffle` and `random_draws` use them.
 """
 
 import operator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import UInt32Array
 from zindex.errors import ConfigError
 from zindex.kernels._jit import inline, jit
 
-UInt32Array = npt.NDArray[np.uint32]
-
+#: Words of one generation.
 KEY_LENGTH = 624
-"""Words in one generation of the generator."""
 
+#: Words of a state: the key, then the number of its words that have been drawn.
 STATE_LENGTH = KEY_LENGTH + 1
-"""Words in a state: the key and, last, how many of its words have been drawn."""
 
 _SHIFT = 397
 _UPPER = np.uint32(0x80000000)
@@ -70,15 +67,15 @@ def seed_state(seed: int) -> UInt32Array:
 
 @inline
 def _mix(upper: np.uint32, lower: np.uint32) -> np.uint32:
-    """Return the part of a new word that its two old neighbours decide."""
+    """Return the part of a new word that depends on its two old neighbours."""
     joined = np.uint32((upper & _UPPER) | (lower & _LOWER))
-    # The product selects the matrix row without a branch, so that the loops below vectorise.
+    # The product selects the matrix row without a branch, so that loops vectorise.
     return np.uint32(np.uint32(joined >> _ONE) ^ np.uint32(np.uint32(lower & _ONE) * _MATRIX))
 
 
 @inline
 def _temper(word: np.uint32) -> np.uint32:
-    """Return the word that the generator hands out for a key word."""
+    """Return the output word of a key word."""
     word = np.uint32(word ^ np.uint32(word >> np.uint32(11)))
     word = np.uint32(word ^ np.uint32(np.uint32(word << np.uint32(7)) & np.uint32(0x9D2C5680)))
     word = np.uint32(word ^ np.uint32(np.uint32(word << np.uint32(15)) & np.uint32(0xEFC60000)))
@@ -87,7 +84,7 @@ def _temper(word: np.uint32) -> np.uint32:
 
 @jit
 def twist(state: UInt32Array) -> None:
-    """Replace the key of a state by the next generation, of which no word is drawn yet.
+    """Replace the key of a state by the next generation, with no word drawn.
 
     Parameters
     ----------
@@ -96,7 +93,7 @@ def twist(state: UInt32Array) -> None:
 
     Notes
     -----
-    Law: 624 calls of `next_words` for one word each twist once. Cost: 624 steps, vectorised.
+    Law: each generation has 624 words. Cost: 624 steps, vectorised.
     Source: mt19937ar.c, ``genrand_int32``.
 
     Examples
@@ -116,7 +113,7 @@ def twist(state: UInt32Array) -> None:
 
 @jit
 def temper_words(state: UInt32Array, start: int, out: UInt32Array) -> None:
-    """Write the words that a generation hands out from ``start`` on, without drawing them.
+    """Write the output words of a generation from ``start`` on, without drawing them.
 
     Parameters
     ----------
@@ -129,7 +126,7 @@ def temper_words(state: UInt32Array, start: int, out: UInt32Array) -> None:
 
     Notes
     -----
-    Law: word k depends on key word ``start + k`` alone. Cost: O(words), vectorised.
+    Law: word k depends only on key word ``start + k``. Cost: O(words), vectorised.
     Source: mt19937ar.c, ``genrand_int32``.
 
     Examples
@@ -141,39 +138,3 @@ def temper_words(state: UInt32Array, start: int, out: UInt32Array) -> None:
     """
     for k in range(out.size):
         out[k] = _temper(state[start + k])
-
-
-@jit
-def next_words(state: UInt32Array, out: UInt32Array) -> None:
-    """Fill ``out`` with the next words of the generator and advance its state past them.
-
-    Parameters
-    ----------
-    state
-        Shape (625,), uint32, from `seed_state`; advanced in place.
-    out
-        Shape (words,), uint32; filled.
-
-    Notes
-    -----
-    Law: two calls give the words of one call for the sum of their lengths. Cost: O(words), well
-    under a nanosecond each.
-    Source: mt19937ar.c, ``genrand_int32``; ``numpy.random.MT19937.random_raw``.
-
-    Examples
-    --------
-    >>> out = np.empty(3, np.uint32)
-    >>> next_words(seed_state(1234), out)
-    >>> out
-    array([ 822569775, 2137449171, 2671936806], dtype=uint32)
-    """
-    filled = 0
-    while filled < out.size:
-        drawn: Any = np.int64(state[KEY_LENGTH])
-        if drawn >= KEY_LENGTH:
-            twist(state)
-            drawn = 0
-        count = min(KEY_LENGTH - drawn, out.size - filled)
-        temper_words(state, drawn, out[filled : filled + count])
-        filled += count
-        state[KEY_LENGTH] = drawn + count

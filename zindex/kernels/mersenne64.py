@@ -1,22 +1,19 @@
-"""The words of C++'s ``std::mt19937_64``, and the shuffle that Megatron makes of them.
+"""The words of C++'s ``std::mt19937_64``, and Megatron's shuffle with them.
 
-The draws of a shuffle do not depend on its swaps, so those of a few thousand swaps are made first
-and the cache lines that they name are fetched ahead of the swaps, as in `legacy_shuffle`.
+The draws of a shuffle do not depend on its swaps. So the targets of a few thousand swaps are drawn
+first, and their cache lines are prefetched, as in `legacy_shuffle`.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import IntegerArray, UInt64Array
 from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import inline, jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-UInt64Array = npt.NDArray[np.uint64]
-
+#: Words of one generation.
 KEY64_LENGTH = 312
-"""Words in one generation of the generator."""
 
 _SHIFT = 156
 _UPPER = np.uint64(0xFFFFFFFF80000000)
@@ -24,11 +21,11 @@ _LOWER = np.uint64(0x7FFFFFFF)
 _MATRIX = np.uint64(0xB5026F5AA96619E9)
 _ONE = np.uint64(1)
 
+#: Targets drawn at a time: 32 KiB, which fit the first-level cache.
 _BLOCK = 4096
-"""Targets drawn at a time: 32 KiB, which stay in the first-level cache."""
 
+#: Swaps between the fetch of a target's cache line and its use.
 _AHEAD = 128
-"""Swaps between the fetch of a target's cache line and its use."""
 
 
 def seed_state64(seed: int) -> UInt64Array:
@@ -37,7 +34,7 @@ def seed_state64(seed: int) -> UInt64Array:
     Parameters
     ----------
     seed
-        Any integer; its low 64 bits count, as where C++ makes an unsigned number of it.
+        Any integer; its low 64 bits are used, as in C++'s conversion to unsigned.
 
     Returns
     -------
@@ -66,7 +63,7 @@ def seed_state64(seed: int) -> UInt64Array:
 
 @inline
 def _mix_words(upper: Any, lower: Any) -> Any:
-    """Return the part of a new word that its two old neighbours decide."""
+    """Return the part of a new word that depends on its two old neighbours."""
     joined = (upper & _UPPER) | (lower & _LOWER)
     return (joined >> _ONE) ^ ((lower & _ONE) * _MATRIX)
 
@@ -122,7 +119,7 @@ def next_words64(state: UInt64Array, out: UInt64Array) -> None:
 
 @jit
 def _shuffle(values: IntegerArray, columns: int, state: UInt64Array, block: UInt64Array) -> None:
-    """Shuffle rows of ``columns`` values each, with ``block`` as room for the draws of one block.
+    """Shuffle rows of ``columns`` values each; ``block`` is scratch memory for one block of draws.
 
     Position ``k`` is swapped with a word modulo ``k + 1``, from the last position to the first.
     """
@@ -138,10 +135,10 @@ def _shuffle(values: IntegerArray, columns: int, state: UInt64Array, block: UInt
         for k in range(targets.size):
             prefetch(values, targets[min(k + _AHEAD, targets.size - 1)])
             target = targets[k]
-            place = width * np.uint64(position)
+            source = width * np.uint64(position)
             for column in range(columns):
-                value = values[place + np.uint64(column)]
-                values[place + np.uint64(column)] = values[target + np.uint64(column)]
+                value = values[source + np.uint64(column)]
+                values[source + np.uint64(column)] = values[target + np.uint64(column)]
                 values[target + np.uint64(column)] = value
             position -= 1
 

@@ -1,41 +1,35 @@
-"""Best-fit decreasing: whole documents into samples of one length, by counting instead of sorting.
+"""Best-fit decreasing packing of whole documents into samples, by counting instead of sorting.
 
-A *part* is a run of tokens of one document; a document that is longer than a sample is cut, or
-only its start is taken, or none of it. Parts are known by their lengths alone until they are
-placed: the fit works on how many there are of each length.
+A *part* is a span of tokens of one document; a document longer than a sample is split, truncated or
+dropped. The fit works on the number of parts of each length, until parts are placed.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int32Array, Int64Array, IntegerArray, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._jit import jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
-
+#: Version of the fit and of the order of parts, increased if any packing changes.
 PACKING_VERSION = 1
-"""Version of the fit and of the order of parts; it changes whenever any packing would."""
 
+#: How to treat a document longer than a sample.
 SPLIT, TRUNCATE, DROP = 0, 1, 2
-"""What becomes of a document that is longer than a sample."""
 
+#: Most parts of one packing: numbers of parts and samples are int32.
 MAX_PARTS = 2**31 - 1
-"""Most parts of one packing: their numbers, and those of its samples, are int32."""
 
 
 class Packing(NamedTuple):
     """Samples of whole documents."""
 
-    #: Shape (samples + 1,), int64: part at which each sample starts; the last one is the parts.
+    #: Shape (samples + 1,), int64: first part of each sample, and the number of parts.
     sample_offset: Int64Array
     #: Shape (parts, 2): document id, and token offset in that document.
     part_index: IntegerArray
-    #: Tokens of all parts together.
+    #: Tokens of all parts.
     num_tokens: int
 
 
@@ -47,7 +41,7 @@ def pack_documents(
     max_documents: int,
     long_documents: int,
 ) -> Packing:
-    """Return samples that hold documents whole, as few as best-fit decreasing makes.
+    """Pack documents into samples by best-fit decreasing.
 
     Parameters
     ----------
@@ -56,7 +50,7 @@ def pack_documents(
     documents
         Shape (documents,), int32 or int64: their ids.
     sequence_length, extra_token
-        S > 0, and x, 1 or 0: a sample has room for S + x tokens.
+        S > 0, and x, 1 or 0: a sample has at most S + x tokens.
     max_documents
         Most parts of a sample, > 0.
     long_documents
@@ -65,8 +59,8 @@ def pack_documents(
     Returns
     -------
     packing
-        Samples in the order in which they were opened. The parts of a sample come in the order
-        of the documents.
+        Samples in the order of their creation. The parts of a sample are in the order of the
+        documents.
 
     Raises
     ------
@@ -75,15 +69,15 @@ def pack_documents(
 
     Notes
     -----
-    A document longer than S + x is split like a stream: its part k is tokens
-    ``[k * S, k * S + S + x)``, as far as there are any, so that with an extra token each of its
-    tokens but the first is a label once.
+    A document longer than S + x is split like a stream: its part k has the tokens
+    ``[k * S, k * S + S + x)`` that exist, so that with an extra token each of its tokens but the
+    first is a label once.
 
-    Law: a sample has 1 to ``max_documents`` parts, which together hold at most S + x tokens; every
-    part of every document is in one sample. Documents without tokens have no part.
+    Law: a sample has 1 to ``max_documents`` parts of at most S + x tokens in total; every part of
+    every document is in one sample. Empty documents have no part.
     Cost: O(documents + parts + S), some tens of nanoseconds for each part.
     Source: best-fit decreasing of D. S. Johnson, "Near-optimal bin packing algorithms" (1973). Of
-    samples with equally much room the one that was filled last is taken.
+    samples with equal room, the last one filled is chosen.
 
     Examples
     --------
@@ -122,11 +116,11 @@ def count_samples(
     max_documents: int,
     long_documents: int,
 ) -> tuple[int, int, int]:
-    """Return how many samples, parts and tokens `pack_documents` makes of documents.
+    """Count the samples, parts and tokens that `pack_documents` makes of documents.
 
     Notes
     -----
-    Law: the order of the documents makes no difference.
+    Law: independent of the order of the documents.
 
     Examples
     --------
@@ -159,7 +153,7 @@ def count_parts(
     long_documents: int,
     counts: Int64Array,
 ) -> int:
-    """Add the parts of documents to the number of each length; return how many these are.
+    """Add the parts of documents to the counts of each length; return their number.
 
     Parameters
     ----------
@@ -198,7 +192,7 @@ def count_parts(
 def fit_parts(
     counts: Int64Array, max_parts: int, sample_of_part: Int32Array, parts_of_sample: Int32Array
 ) -> int:
-    """Choose the sample of every part, longest parts first; return how many samples there are.
+    """Choose the sample of every part, longest parts first; return the number of samples.
 
     Parameters
     ----------
@@ -209,14 +203,13 @@ def fit_parts(
     sample_of_part
         Shape (parts,), int32: sample of each part, by decreasing length; filled.
     parts_of_sample
-        Shape (parts,), int32, zeros: parts of each sample; filled as far as there are samples.
+        Shape (parts,), int32, zeros: parts of each sample; filled for existing samples.
 
     Notes
     -----
-    Open samples stand in a stack for each length of the room that they have left. Which stacks
-    hold any is a bit each, and a bit for each word of those, so that the least room which is
-    enough is found in a few steps. Parts of equal length go into a sample as many at a time as it
-    takes, since after one of them it has the least room still.
+    Open samples are in one stack per remaining room. A two-level bit set of non-empty stacks finds
+    the least sufficient room in a few steps. A sample takes as many parts of equal length as fit,
+    because after one of them it still has the least room.
 
     Examples
     --------
@@ -281,14 +274,14 @@ def place_parts(
     document_lengths, documents, sequence_length, extra_token, long_documents
         As of `pack_documents`.
     counts, sample_of_part
-        What `count_parts` and `fit_parts` made of them.
+        Results of `count_parts` and `fit_parts`.
     next_part
-        Shape (samples,), int64: part at which each sample starts; left at the one where it ends.
+        Shape (samples,), int64: first part of each sample; advanced to its end.
     part_index
         Shape (parts, 2): document id, token offset; filled.
     """
     room = np.int64(sequence_length + extra_token)
-    # Parts of a length follow those of all greater ones.
+    # Parts are ordered by decreasing length.
     next_of_length = np.empty(room + 1, np.int64)
     start = np.int64(0)
     for length in range(room, -1, -1):
@@ -319,7 +312,7 @@ def place_parts(
 
 @jit
 def _set_bit(words: UInt64Array, words_of_words: UInt64Array, bit: int) -> None:
-    """Mark a number in the set."""
+    """Add a number to the set."""
     word = bit >> 6
     words[word] |= np.uint64(1) << np.uint64(bit & 63)
     words_of_words[word >> 6] |= np.uint64(1) << np.uint64(word & 63)
@@ -327,7 +320,7 @@ def _set_bit(words: UInt64Array, words_of_words: UInt64Array, bit: int) -> None:
 
 @jit
 def _clear_bit(words: UInt64Array, words_of_words: UInt64Array, bit: int) -> None:
-    """Take a number out of the set."""
+    """Remove a number from the set."""
     word = bit >> 6
     words[word] &= ~(np.uint64(1) << np.uint64(bit & 63))
     if words[word] == 0:
@@ -359,7 +352,7 @@ def _find_room(words: UInt64Array, words_of_words: UInt64Array, least: int) -> i
 
 @jit
 def _lowest_bit(word: np.uint64) -> int:
-    """Return the place of the lowest bit of a word that has one."""
+    """Return the index of the lowest set bit of a word that is not 0."""
     place = 0
     for width in (32, 16, 8, 4, 2, 1):
         if word & ((np.uint64(1) << np.uint64(width)) - np.uint64(1)) == 0:

@@ -1,21 +1,19 @@
-"""Single draws of ``numpy.random.RandomState``, bit for bit, for kernels that draw as they go.
+"""Single draws of ``numpy.random.RandomState`` for kernels, bit for bit.
 
-The word stream is in `mersenne`, whole shuffles of large arrays are in `legacy_shuffle`.
+`mersenne` has the word stream, `legacy_shuffle` shuffles of large arrays.
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import IntegerArray, UInt32Array, UInt64Array
 from zindex.kernels._jit import jit
-from zindex.kernels.legacy_shuffle import UInt64Array, draw_targets
-from zindex.kernels.mersenne import KEY_LENGTH, STATE_LENGTH, UInt32Array, temper_words, twist
+from zindex.kernels.legacy_shuffle import draw_targets
+from zindex.kernels.mersenne import KEY_LENGTH, STATE_LENGTH, temper_words, twist
 
-IntegerArray: TypeAlias = npt.NDArray[np.integer[Any]]
-
-#: Words of memory that draws need: a state of `mersenne`, then the words of its generation.
+#: Words of a generator: a state of `mersenne`, then the output words of its generation.
 MEMORY_LENGTH = STATE_LENGTH + KEY_LENGTH
 
 _TWO_TO_26 = 67108864.0
@@ -24,7 +22,7 @@ _TWO_TO_MINUS_53 = 1.0 / 9007199254740992.0
 
 @jit
 def seed_draws(seed: int, memory: UInt32Array) -> None:
-    """Begin the draws of ``RandomState(seed)``.
+    """Seed a generator as ``RandomState(seed)``.
 
     Parameters
     ----------
@@ -35,7 +33,7 @@ def seed_draws(seed: int, memory: UInt32Array) -> None:
 
     Notes
     -----
-    Law: the state equals that of `mersenne.seed_state`. Cost: 624 steps, each on the one before.
+    Law: the state equals that of `mersenne.seed_state`. Cost: 624 sequential steps.
     Source: mt19937ar.c, ``init_genrand``.
 
     Examples
@@ -73,7 +71,7 @@ def draw_word(memory: UInt32Array) -> int:
 
 @jit
 def draw_double(memory: UInt32Array) -> float:
-    """Return what ``random()`` gives: a number in [0, 1), from two words.
+    """Draw as ``random()``: a number in [0, 1), from two words.
 
     Parameters
     ----------
@@ -92,7 +90,7 @@ def draw_double(memory: UInt32Array) -> float:
     0.1915194503788923
     """
     drawn: Any = np.int64(memory[KEY_LENGTH])
-    if drawn < KEY_LENGTH - 1:  # nearly always, and in a third of the time
+    if drawn < KEY_LENGTH - 1:  # the common case, in a third of the time
         memory[KEY_LENGTH] = drawn + 2
         words = memory[STATE_LENGTH + drawn : STATE_LENGTH + drawn + 2]
         high, low = int(words[0]) >> 5, int(words[1]) >> 6
@@ -103,7 +101,7 @@ def draw_double(memory: UInt32Array) -> float:
 
 @jit
 def draw_up_to(maximum: int, memory: UInt32Array) -> int:
-    """Return what ``randint(0, maximum + 1)`` gives, and what a shuffle swaps with.
+    """Draw as ``randint(0, maximum + 1)`` and as the swap targets of a shuffle.
 
     Parameters
     ----------
@@ -130,12 +128,12 @@ def draw_up_to(maximum: int, memory: UInt32Array) -> int:
 
 @jit
 def draw_geometric(probability: float, memory: UInt32Array) -> int:
-    """Return what ``geometric(probability)`` gives for probabilities below 1/3.
+    """Draw as ``geometric(probability)`` for probabilities below 1/3.
 
     Parameters
     ----------
     probability
-        Chance of each trial; from 1/3 on numpy draws otherwise.
+        Probability of each trial; numpy uses another algorithm from 1/3 on.
     memory
         Shape (MEMORY_LENGTH,), uint32, from `seed_draws`; advanced.
 
@@ -149,7 +147,7 @@ def draw_geometric(probability: float, memory: UInt32Array) -> int:
 
 @jit
 def draw_shuffle(values: IntegerArray, memory: UInt32Array, targets: UInt64Array) -> None:
-    """Shuffle a few values as ``shuffle`` does; `legacy_shuffle` is for many.
+    """Shuffle a few values as ``shuffle``; `legacy_shuffle` is for many.
 
     Parameters
     ----------
@@ -158,7 +156,7 @@ def draw_shuffle(values: IntegerArray, memory: UInt32Array, targets: UInt64Array
     memory
         Shape (MEMORY_LENGTH,), uint32, from `seed_draws`; advanced.
     targets
-        Shape (elements or more,), uint64: room for the draws, which are made before the swaps.
+        Shape (elements or more,), uint64: scratch memory for the swap targets.
     """
     last = values.size - 1
     if last < 1:

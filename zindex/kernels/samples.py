@@ -1,35 +1,33 @@
-"""The sample index, chunk by chunk: token sums of documents, and the rows that their tokens fill.
+"""The sample index by chunks: token sums of documents, and the sample boundaries in them.
 
-Documents are given in `document_index` order. How many rows there are, and the last row of a
-partial sample, are integers that `plan` knows; they are not decided here.
+Documents are in `document_index` order. The plan decides the number of rows and the last row of a
+partial sample.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import IntegerArray
 from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-
+#: Documents between the prefetch of a length and its use.
 _AHEAD = 128
-"""Documents between the fetch of a length's cache line and its use."""
 
 
 @jit
 def sum_lengths(lengths: IntegerArray, documents: IntegerArray, base: int) -> int:
-    """Return the tokens that documents hold together.
+    """Return the total tokens of documents.
 
     Parameters
     ----------
     lengths
-        Shape (range,), int32, tokens: the lengths of documents ``base``, ``base + 1``, ...
+        Shape (range,), int32, tokens: lengths of documents ``base``, ``base + 1``, ...
     documents
         Shape (documents,), int32 or int64: document ids in the range, in any order.
     base
-        Id of the document whose length comes first.
+        Id of the first document of ``lengths``.
 
     Returns
     -------
@@ -39,7 +37,7 @@ def sum_lengths(lengths: IntegerArray, documents: IntegerArray, base: int) -> in
     Notes
     -----
     Law: ``lengths[documents - base].sum()``. Cost: O(documents), a few nanoseconds each in
-    any order, since cache lines are fetched ahead; no memory.
+    any order, because cache lines are prefetched; no memory.
 
     Examples
     --------
@@ -64,11 +62,11 @@ def gather_lengths(
     Parameters
     ----------
     lengths
-        Shape (range,), int32, tokens: the lengths of documents ``base``, ``base + 1``, ...
+        Shape (range,), int32, tokens: lengths of documents ``base``, ``base + 1``, ...
     documents
         Shape (documents,), int32 or int64: document ids in the range, in any order.
     base
-        Id of the document whose length comes first.
+        Id of the first document of ``lengths``.
     out
         Shape (documents,), int32 or int64, tokens; filled.
 
@@ -101,7 +99,7 @@ def fill_boundaries(
     first_boundary: int,
     next_boundary: int,
 ) -> int:
-    """Write the sample boundaries that fall in a run of documents; return the next one to write.
+    """Write the sample boundaries in a range of documents; return the next one to write.
 
     Parameters
     ----------
@@ -111,7 +109,7 @@ def fill_boundaries(
     first_row
         Row of the first of them in `document_index`.
     first_token
-        Tokens that all earlier rows hold.
+        Tokens of all earlier rows.
     sequence_length
         Tokens per sample, > 0.
     extra_token
@@ -119,25 +117,25 @@ def fill_boundaries(
     boundaries
         Shape (boundaries, 2), int32 or int64: (row in `document_index`, token offset in that
         document) of boundaries ``first_boundary``, ``first_boundary + 1``, ...; filled from
-        ``next_boundary`` up to what is returned. The row after that, if any, is left undefined.
+        ``next_boundary`` up to the returned one, whose row, if any, is undefined.
     first_boundary
-        Boundary that ``boundaries[0]`` holds.
+        Boundary of ``boundaries[0]``.
     next_boundary
-        First boundary not written by an earlier run; >= ``first_boundary`` and not before this
-        run.
+        First boundary not written by an earlier call; >= ``first_boundary`` and not before this
+        range.
 
     Returns
     -------
     next_boundary
-        First boundary that is still to be written, from a later run or a later array.
+        First boundary not yet written, in a later range or a later array.
 
     Notes
     -----
-    Boundary k > 0 lies at token ``p = k * sequence_length``. With an extra token its document is
-    the first that ends after p; without one, the first that ends at or after p, so that its offset
-    may equal the document's length. Boundary 0 is always (0, 0).
+    Boundary k > 0 is at token ``p = k * sequence_length``. With an extra token, its document is the
+    first that ends after p; without one, the first that ends at or after p, so its offset may equal
+    the document's length. Boundary 0 is always (0, 0).
 
-    Law: the result does not depend on how documents are cut into runs. Cost: O(documents +
+    Law: independent of the division of documents into ranges. Cost: O(documents +
     boundaries), sequential; no memory.
     Source: Megatron Core ``datasets/helpers.cpp``, ``build_sample_idx``.
 
@@ -155,7 +153,7 @@ def fill_boundaries(
         boundaries[0, 0] = 0
         boundaries[0, 1] = 0
         boundary = np.int64(1)
-    # Without an extra token a document that ends at the boundary holds it: shift the comparison.
+    # Without an extra token, a document that ends at the boundary contains it.
     reach = np.int64(1) - np.int64(extra_token)
     token = boundary * np.int64(sequence_length)
     start = np.int64(first_token)
@@ -163,8 +161,8 @@ def fill_boundaries(
         if boundary >= stop:
             break
         end = start + np.int64(document_lengths[k])
-        # Written always and kept if it counts: most documents hold no boundary or one, and which
-        # of the two cannot be predicted.
+        # Branch-free: always written, and kept if valid. Most documents have no boundary or one,
+        # unpredictably.
         row = np.uint64(boundary - first_boundary)
         boundaries[row, 0] = first_row + k
         boundaries[row, 1] = token - start

@@ -1,49 +1,39 @@
-"""The two steps of an exactly uniform shuffle that is cut in chunks: scatter, then shuffle.
+"""The two steps of an exactly uniform chunked shuffle: scatter, then shuffle.
 
-Rao and Sandelius: if every element goes to a bucket of its own free choice, and each bucket is
-then shuffled, the buckets one after another are in an order that is uniform over all orders. The
-values are a frozen format, ``SCATTER_VERSION``, held by golden digests in the tests. How keys are
-made from seeds, and where buckets are kept, is decided by the caller.
+Rao and Sandelius: if every element is assigned to an independent random bucket, and each bucket is
+then shuffled, the concatenated buckets are uniform over all orders. The values are a frozen format,
+``SCATTER_VERSION``; tests compare them with golden digests. The caller derives keys from seeds and
+stores the buckets.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array, IntegerArray, UInt16Array, UInt32Array, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import inline, jit
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int64Array = npt.NDArray[np.int64]
-UInt16Array = npt.NDArray[np.uint16]
-UInt32Array = npt.NDArray[np.uint32]
-UInt64Array = npt.NDArray[np.uint64]
-
+#: Version of both steps, increased if any value of any order changes.
 SCATTER_VERSION = 1
-"""Version of both steps; it changes whenever any value of any order would."""
 
+#: Words of a key: the initial state of the generator, xoshiro256++.
 KEY_LENGTH = 4
-"""Words of a key: the state in which the generator, xoshiro256++, begins."""
 
+#: Dtype of keys: ``SeedSequence(...).generate_state(KEY_LENGTH, KEY_DTYPE)`` gives them.
 KEY_DTYPE = np.dtype(np.uint64)
-"""Dtype of keys: ``SeedSequence(...).generate_state(KEY_LENGTH, KEY_DTYPE)`` gives them."""
 
+#: Most buckets: their numbers are uint16.
 MAX_BUCKETS = 2**16
-"""Largest number of buckets: their numbers are held in 16 bits."""
 
+#: Most elements of one shuffle: a draw has 32 bits.
 MAX_SHUFFLED = 2**32
-"""Most elements that are shuffled at once: a draw takes 32 bits."""
 
+#: Words drawn at a time, each for two elements; with the targets 48 KiB of cache. The low half of a
+#: word is first, as in memory.
 _NUM_WORDS = 2048
-"""Words drawn at a time, each for two elements: with the targets 48 KiB, which stay near the core.
 
-The low half of a word comes first, as it lies in memory.
-"""
-
+#: Swaps between the prefetch of a target and its use, as in `legacy_shuffle`.
 _AHEAD = 128
-"""Swaps between the fetch of a target's cache line and its use, as in `legacy_shuffle`."""
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -52,7 +42,7 @@ _ONE = np.uint64(1)
 
 @inline
 def _rotate(word: np.uint64, count: int) -> np.uint64:
-    """Return a word with its bits moved up in a circle."""
+    """Return a word with its bits rotated left."""
     return np.uint64((word << np.uint64(count)) | (word >> np.uint64(64 - count)))
 
 
@@ -105,18 +95,18 @@ def draw_targets(draws: UInt32Array, bound: int, targets: UInt64Array) -> int:
     bound
         First bound, 1 to 2**32.
     targets
-        Shape (draws,), uint64; filled as far as targets are wanted and draws accepted.
+        Shape (draws,), uint64; filled with the accepted draws, at most ``bound - 1``.
 
     Returns
     -------
     num_targets
-        Number of targets written: at most ``bound - 1``, and less than the number of draws only
-        if that is smaller or draws were rejected.
+        Number of targets written: less than the draws only if draws were rejected, or ``bound - 1``
+        is smaller.
 
     Notes
     -----
-    Law: a target is ``draw * bound >> 32`` of the next draw that is not rejected; each target has
-    equally many draws that are not. Cost: one product a draw, a division for one in
+    Law: a target is ``draw * bound >> 32`` of the next accepted draw; each target has equally many
+    accepted draws. Cost: one product a draw, a division for one in
     ``2**32 / bound``.
     Source: Lemire, "Fast random integer generation in an interval" (2019), algorithm 5.
 
@@ -134,7 +124,7 @@ def draw_targets(draws: UInt32Array, bound: int, targets: UInt64Array) -> int:
         product = np.uint64(draws[np.uint64(k)]) * limit
         targets[np.uint64(filled)] = product >> _HALF
         rest = product & _LOW
-        # Where 2**32 is no multiple of the bound, the draws left over are rejected.
+        # If 2**32 is no multiple of the bound, the surplus draws are rejected.
         if rest < limit and rest < (_LOW - limit + _ONE) % limit:
             continue
         filled += 1
@@ -146,7 +136,7 @@ def draw_targets(draws: UInt32Array, bound: int, targets: UInt64Array) -> int:
 def _shuffle(
     values: IntegerArray, state: UInt64Array, words: UInt64Array, targets: UInt64Array
 ) -> None:
-    """Shuffle from the last element down, with ``words`` and ``targets`` as room for one block."""
+    """Shuffle from the last element down; ``words`` and ``targets`` are scratch for one block."""
     draws = words.view(np.uint32)
     position = values.size - 1
     while position > 0:
@@ -167,7 +157,7 @@ def _shuffle(
 def _draw_buckets(
     state: UInt64Array, words: UInt64Array, buckets: UInt16Array, counts: Int64Array
 ) -> None:
-    """Draw the bucket of every element and count them, with ``words`` as room for one block."""
+    """Draw and count the bucket of every element; ``words`` is scratch for one block."""
     draws = words.view(np.uint32)
     limit = np.uint64(counts.size)
     threshold = (_LOW - limit + _ONE) % limit
@@ -188,11 +178,11 @@ def _draw_buckets(
 
 @jit
 def _place(start: int, buckets: UInt16Array, ends: Int64Array, out: IntegerArray) -> None:
-    """Write every element behind those that its bucket has; ``ends`` move along."""
+    """Append every element to its bucket; ``ends`` are advanced."""
     element = np.uint64(start)
     last = buckets.size - 1
     for k in range(buckets.size):
-        # Not quite the line where that element will go, but the same one or the one before.
+        # The final cache line of that element, or the one before.
         prefetch(out, np.uint64(ends[np.uint64(buckets[np.uint64(min(k + _AHEAD, last))])]))
         bucket = np.uint64(buckets[np.uint64(k)])
         end = ends[bucket]
@@ -204,7 +194,7 @@ def _place(start: int, buckets: UInt16Array, ends: Int64Array, out: IntegerArray
 def scatter(
     start: int, size: int, num_buckets: int, key: UInt64Array, out: IntegerArray
 ) -> Int64Array:
-    """Return how many of ``size`` consecutive integers go to each bucket; write them by bucket.
+    """Scatter ``size`` consecutive integers to buckets; return the count of each bucket.
 
     Parameters
     ----------
@@ -213,7 +203,7 @@ def scatter(
     size
         Number of integers, >= 0.
     num_buckets
-        1 to 2**16; each integer goes to each bucket with equal probability.
+        1 to 2**16; all buckets have equal probability.
     key
         Shape (4,), uint64, not all 0.
     out
@@ -232,8 +222,8 @@ def scatter(
 
     Notes
     -----
-    Law: the bucket of integer ``start + i`` is ``half * num_buckets >> 32`` of the i-th half word
-    that is not rejected. Cost: O(size + num_buckets), two bytes of extra memory each.
+    Law: the bucket of integer ``start + i`` is ``half * num_buckets >> 32`` of the i-th accepted
+    half word. Cost: O(size + num_buckets), two bytes of extra memory each.
     Source: Rao, "Generation of random permutations of given number of elements using random
     sampling numbers" (1961); Sandelius, "A simple randomization procedure" (1962).
 
@@ -256,7 +246,7 @@ def scatter(
             f"room for integers [{start}, {start + size}) is needed, got shape {out.shape} of "
             f"{out.dtype}; give an array of {size} wide enough elements"
         )
-    if num_buckets == 1:  # no choice, so no draws: what follows would give the same, slowly
+    if num_buckets == 1:  # the same result without draws
         out[:] = np.arange(start, start + size, dtype=out.dtype)
         return np.array([size], np.int64)
     buckets = np.empty(size, np.uint16)
@@ -267,7 +257,7 @@ def scatter(
 
 
 def shuffle(values: IntegerArray, key: UInt64Array) -> None:
-    """Shuffle values in place, every order exactly as likely as every other.
+    """Shuffle values in place, with exactly equal probability of every order.
 
     Parameters
     ----------
@@ -305,7 +295,7 @@ def shuffle(values: IntegerArray, key: UInt64Array) -> None:
 
 
 def _start_generator(key: UInt64Array) -> UInt64Array:
-    """Return the state in which the generator begins, checking the key."""
+    """Return the initial state of the generator, after checking the key."""
     if key.shape != (KEY_LENGTH,) or key.dtype != KEY_DTYPE or not key.any():
         raise PlanError(
             f"a shuffle needs a key of {KEY_LENGTH} words of {KEY_DTYPE}, not all 0, got shape "

@@ -1,32 +1,27 @@
-"""Runs of sentences as samples: what ``build_mapping`` and ``build_blocks_mapping`` are made of.
+"""Group sentences into samples, as ``build_mapping`` and ``build_blocks_mapping`` do.
 
-Here is one pass over the sentences of consecutive documents. Epochs, the order in which samples
-are shuffled and what is stored are decided by callers.
+The kernel makes one pass over the sentences of consecutive documents. Callers handle epochs,
+shuffling and storage.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.kernels._jit import inline, jit
 from zindex.kernels.bitset import mix
 from zindex.kernels.mersenne import KEY_LENGTH, STATE_LENGTH, temper_words, twist
 from zindex.kernels.random_draws import MEMORY_LENGTH, draw_word
 
-IntegerArray = npt.NDArray[np.integer[Any]]
-Int64Array = npt.NDArray[np.int64]
-UInt32Array = npt.NDArray[np.uint32]
-UInt64Array = npt.NDArray[np.uint64]
-
+#: A longer sentence, in tokens, excludes its whole document.
 LONG_SENTENCE = 512
-"""Tokens above which a sentence keeps its whole document out."""
 
+#: Version of the keyed draws, increased if any value changes.
 SCAN_VERSION = 1
-"""Version of the keyed draws; it changes whenever any of their values would."""
 
+#: A ratio of which only word 0 is a multiple: Megatron's, if its int32 overflows.
 MAX_RATIO = 2**32
-"""A ratio that no word but 0 is a multiple of: Megatron's, where its int32 overflows."""
 
 _FIXED, _CHAINED, _KEYED = 0, 1, 2
 _NO_KEY = np.zeros(2, np.uint64)
@@ -34,18 +29,17 @@ _NO_TITLES = np.zeros(0, np.int32)
 
 
 class ScanRule(NamedTuple):
-    """How the sentences of a document become samples."""
+    """Rules for grouping the sentences of a document into samples."""
 
-    #: Tokens of a sample, as far as whole sentences go: a sample ends with the sentence that
-    #: reaches them.
+    #: Target tokens of a sample, which ends with the sentence that reaches them.
     target_length: int
-    #: Sentences of a sample, and of a document that is not left out, at least.
+    #: Least sentences of a sample, and of an included document.
     min_sentences: int
-    #: Sentences that must be left in the document where a sample ends before its last one.
+    #: Least sentences after a sample that does not end its document.
     min_left: int = 2
-    #: Sentences of a document from which on a long sentence keeps it out.
+    #: Least sentences of a document that a long sentence excludes.
     long_from: int = 2
-    #: One sample in so many, on average, has a shorter target; 0: none has.
+    #: One in this many samples, on average, has a shorter target; 0 for none.
     short_ratio: int = 0
 
 
@@ -59,7 +53,7 @@ def sentence_rule(
     target_length
         Tokens of a sample, at least 2.
     min_sentences
-        Sentences of a sample at least.
+        Least sentences of a sample.
     short_sequence_probability
         Share of samples with a target drawn from 2 to ``target_length``; 0 to 1.
 
@@ -77,7 +71,7 @@ def sentence_rule(
 
 
 def block_rule(target_length: int, *, one_sentence_blocks: bool) -> ScanRule:
-    """Return the rule of ``build_blocks_mapping``, whose targets are less the titles' tokens.
+    """Return the rule of ``build_blocks_mapping``, whose targets exclude the tokens of titles.
 
     Parameters
     ----------
@@ -107,7 +101,7 @@ def _draw_target(
         choice = np.int64(draw_word(memory))
         length = choice
     else:
-        # Two words: Megatron's one leaves out most lengths if the ratio divides their number.
+        # Two words: Megatron's single word excludes most lengths if the ratio divides their number.
         word = mix((mix(key[0] ^ np.uint64(document)) ^ key[1]) + np.uint64(sample))
         choice = np.int64(word >> np.uint64(32))
         length = np.int64(word & np.uint64(0xFFFFFFFF))
@@ -128,7 +122,7 @@ def _scan(
     key: UInt64Array,
     out: IntegerArray,
 ) -> tuple[int, int]:
-    """Write the samples of documents one after the other; return how many, and targets drawn."""
+    """Write the samples of documents in order; return their number, and the targets drawn."""
     row: Any = np.uint64(0)
     drawn: Any = np.int64(0)
     base = bounds[0]
@@ -141,7 +135,7 @@ def _scan(
         rest: Any = np.int64(0)
         longest: Any = np.int32(0)
         for sentence in range(start, last):
-            # Unsigned places spare a check for numbers from the end, and the loop vectorises.
+            # Unsigned indices need no check for negative values, so the loop vectorises.
             rest += np.int64(lengths[np.uint64(sentence)])
             longest = max(longest, lengths[np.uint64(sentence)])
         if longest > LONG_SENTENCE and last - start >= rule.long_from:
@@ -196,17 +190,17 @@ def scan_sentences(
     Parameters
     ----------
     bounds
-        Shape (documents + 1,), int64: the sentences at which documents start, and at last end;
-        not descending.
+        Shape (documents + 1,), int64: first sentence of each document, and the end of the last
+        one; ascending, not strictly.
     lengths
         Shape (sentences,), int32, tokens: from sentence ``bounds[0]`` on.
     rule
-        How sentences become samples.
+        Rules for grouping sentences.
     memory
-        Shape (MEMORY_LENGTH,), uint32, from `random_draws.seed_draws`, advanced by a word for each
-        target, where targets are drawn in order; left out where they are keyed, or not drawn.
+        Shape (MEMORY_LENGTH,), uint32, from `random_draws.seed_draws`, advanced by one word per
+        target, if targets are drawn in sequence; None if they are keyed, or not drawn.
     key
-        Shape (2,), uint64, where a target depends on the document and the sample in it alone.
+        Shape (2,), uint64, if a target depends only on the document and the sample in it.
     titles
         Shape (documents,), int32, tokens of each document's title, for blocks.
     first_document
@@ -224,8 +218,9 @@ def scan_sentences(
 
     Notes
     -----
-    Law: with ``memory``, runs of documents one after the other give what all together give; with
-    ``key``, or without draws, in any order. Cost: O(sentences) time, a few nanoseconds each.
+    Law: with ``memory``, consecutive calls for ranges of documents give the result of one call;
+    with ``key``, or without draws, so do calls in any order. Cost: O(sentences) time, a few
+    nanoseconds each.
     Source: Megatron Core ``datasets/helpers.cpp``, ``build_mapping`` and ``build_blocks_mapping``.
 
     Examples
@@ -241,7 +236,7 @@ def scan_sentences(
         way = _CHAINED if memory is not None else _KEYED
     num_documents = len(bounds) - 1
     num_sentences = int(bounds[-1] - bounds[0]) if num_documents > 0 else 0
-    # Each sample but the last of a document has as many sentences as it needs.
+    # Each sample but the last of a document has the least number of sentences or more.
     most = num_sentences // max(1, rule.min_sentences) + max(0, num_documents)
     out = np.empty((most, 3), dtype)
     num_samples, drawn = _scan(
@@ -255,7 +250,7 @@ def scan_sentences(
         _NO_KEY if key is None else key,
         out,
     )
-    # A copy, for most of the room is not used.
+    # A copy, because most of the allocation is unused.
     return out[:num_samples].copy(), drawn if way == _CHAINED else 0
 
 
@@ -272,7 +267,7 @@ def skip_targets(memory: UInt32Array, count: int) -> None:
 
     Notes
     -----
-    Law: what ``count`` calls of `draw_word` leave. Cost: a fraction of a nanosecond each.
+    Law: equal to ``count`` calls of `draw_word`. Cost: a fraction of a nanosecond each.
 
     Examples
     --------

@@ -1,25 +1,21 @@
-"""What the datasets of all kinds of training share: a store, and indices as a list has them."""
+"""Base class of the datasets of keyed stores: opening, fingerprint and list-like indexing."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.datasets.batching.sample_batch import SampleBatch, resolve_positions
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
-from zindex.formats.keyed.detect import detect_format
+from zindex.formats.keyed.shards import detect_format
+from zindex.io.objects import PlaceLike
 from zindex.keyed.record_split import RecordSplit
-from zindex.keyed.store import Store
+from zindex.keyed.store import KeyedStore
 from zindex.keyed.store_factory import StoreFactory
 from zindex.keyed.train_types import Output, TrainType
-from zindex.store.identity import fingerprint as fingerprint_of
-from zindex.store.objects import PlaceLike
-
-Int64Array = npt.NDArray[np.int64]
-
+from zindex.samples.batch import SampleBatch, resolve_positions
+from zindex.store.commit import fingerprint as fingerprint_of
 
 _SPLIT_WEIGHTS = "99,1,0"
 
@@ -30,13 +26,13 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
     Parameters
     ----------
     train_type
-        What the store must have, and what samples are made of.
+        Required keys, and the tensors of samples.
     pad_id
-        What stands in tensors of token ids where there is no token.
+        Padding of token ids.
     split
-        ``"train"``, ``"valid"`` or ``"test"``: the records of that split alone; None for all.
+        ``"train"``, ``"valid"`` or ``"test"``: only the records of that split; None for all.
     split_weights, split_seed
-        Of the splits; see `zindex.keyed.record_split.RecordSplit`. Without weights ``"99,1,0"``.
+        See `zindex.keyed.record_split.RecordSplit`; the default weights are ``"99,1,0"``.
     """
 
     def __init__(
@@ -59,23 +55,23 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.split = split
         weights = _SPLIT_WEIGHTS if split_weights is None else split_weights
         self.record_split = RecordSplit(weights, split_seed)
-        self.storage: Store | None = None
+        self.storage: KeyedStore | None = None
         self.num_samples = 0
 
     def load(
         self, load_path: PlaceLike, storage_type: str | None = None, *, strict: bool = True
     ) -> Self:
-        """Open a store, and find out how many samples it has.
+        """Open a store and count its samples.
 
         Parameters
         ----------
         load_path
             Its file or folder.
         storage_type
-            ``"h5"``, ``"bin"``, ``"zarr"`` or the name of a registered format; None tells it from
-            the files.
+            ``"h5"``, ``"bin"``, ``"zarr"`` or the name of a registered format; None detects it
+            from the files.
         strict
-            Whether keys must agree in every shard; see `Store.load`.
+            Whether keys must agree in every shard; see `KeyedStore.load`.
 
         Returns
         -------
@@ -89,13 +85,13 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         MissingKeyError
             If the store lacks a key.
         SourceError
-            If its files are damaged, its keys do not agree or have the wrong dtype.
+            If its files are damaged, or its keys do not agree or have the wrong dtype.
         """
         name = detect_format(load_path) if storage_type is None else storage_type
         return self.open(StoreFactory.create(name).load(load_path, strict=strict))
 
-    def open(self, store: Store) -> Self:
-        """Take a store that is loaded; see `load`."""
+    def open(self, store: KeyedStore) -> Self:
+        """Use a loaded store; see `load`."""
         available = store.keys
         missing = [key for key in self.train_type.keys if key not in available]
         if missing:
@@ -115,14 +111,14 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.storage = store
         return self
 
-    def outputs_of(self, store: Store) -> tuple[Output, ...]:
-        """Return what samples are made of: what is not required, if the store has it."""
+    def outputs_of(self, store: KeyedStore) -> tuple[Output, ...]:
+        """Return the tensors of samples; optional ones only if the store has their key."""
         keys = store.keys
         return tuple(output for output in self.train_type.outputs if output.key in keys)
 
     @property
     def required_keys(self) -> list[str]:
-        """Keys that a store must have."""
+        """Required keys of a store."""
         return list(self.train_type.keys)
 
     @property
@@ -132,16 +128,16 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def count(self) -> int:
-        """Tokens of the store: values per key; 0 before ``load``."""
+        """Values per key of the store; 0 before ``load``."""
         return 0 if self.storage is None else len(self.storage)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of what decides the samples: the store and the settings."""
+        """SHA-256, in hex, of everything that decides the samples: the store and the settings."""
         return fingerprint_of({"store": self.opened.fingerprint} | self._settings())
 
     @property
-    def opened(self) -> Store:
+    def opened(self) -> KeyedStore:
         """The store.
 
         Raises
@@ -183,7 +179,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Parameters
         ----------
         indices
-            Numbers, as of single samples, in any order.
+            Sample numbers in any order; negative ones count from the end.
         """
         store = self.opened
         if not len(indices):
@@ -194,18 +190,22 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._read(store, resolve_positions(indices, self.num_samples, where)[0])
 
     def _settings(self) -> dict[str, Any]:
-        """Return what decides the samples beside the store, as JSON values."""
+        """Return the settings that decide the samples, as JSON values."""
         split = None if self.split is None else [self.split, asdict(self.record_split)]
         return {"train_type": self.train_type.name, "pad_id": self.pad_id, "split": split}
 
+    def _pad_of(self, output: Output) -> int:
+        """Return the padding value of a tensor."""
+        return self.pad_id if output.pad is None else output.pad
+
     def _choose_records(self, num_records: int) -> Int64Array | None:
-        """Return the records of the split, ascending; None for all."""
+        """Return the records of the split in ascending order; None for all."""
         return None if self.split is None else self.record_split.find(self.split, num_records)
 
-    def _count_samples(self, store: Store) -> int:
-        """Return the samples of a store, or refuse it."""
+    def _count_samples(self, store: KeyedStore) -> int:
+        """Count the samples of a store, after checking it."""
         raise NotImplementedError
 
-    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
-        """Return samples by number, which are there."""
+    def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
+        """Return existing samples by number."""
         raise NotImplementedError

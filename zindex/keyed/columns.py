@@ -1,125 +1,159 @@
-"""All values of one key of a store, one shard after the other, and where records begin in them.
+"""All values of one key of a store over its shards, and the bounds of its records.
 
-What columns offer is here, and how spans of several are read in one round. The kinds of columns are
-in `zindex.keyed.mapped_column` and `zindex.keyed.zarr_column`. Neither copies anything into shared
-memory: a column pickles as the description of its files.
+Columns of h5, bin and Zarr stores differ in their readers only: mapped values or `RowReader`.
+Nothing is copied into shared memory: a column pickles as the description of its files.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
-Array = npt.NDArray[Any]
-
-#: What becomes of values on their way: nothing, int64, or whether they are not 0.
-Form = Literal["copy", "int64", "bool"]
+from zindex.arrays import AnyArray, Int64Array
+from zindex.formats.keyed.keyed_array import KeyedArray, sum_lengths
+from zindex.keyed.mapped_values import ColumnRead, CopySpans, MappedValues, gather_mapped_values
+from zindex.store.rows import RowReader, Spans, read_many
 
 
-class Column(Protocol):
-    """The values of one key."""
+class Column:
+    """The values of one key.
+
+    Parameters
+    ----------
+    key
+        The key.
+    values
+        Reader of the values of all records; an array in memory for lengths of items.
+    offsets
+        Record bounds: one more than there are records; None if they are unknown.
+    lengths
+        If records are groups, the lengths of their items, as a column.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        values: MappedValues | RowReader | Int64Array,
+        offsets: RowReader | Int64Array | None,
+        lengths: "Column | None" = None,
+    ) -> None:
+        self.key = key
+        self.values = values
+        self.offsets = offsets
+        self.lengths = lengths
 
     @property
-    def key(self) -> str:
-        """The key."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values as they are stored."""
-        ...
+    def dtype(self) -> np.dtype[np.generic]:
+        """Dtype of the stored values."""
+        return self.values.dtype
 
     @property
     def length(self) -> int:
         """Values of all shards."""
-        ...
+        return len(self.values)
 
     @property
     def num_records(self) -> int | None:
-        """Records; None where it is not known where they begin."""
-        ...
+        """Records; None if their bounds are unknown."""
+        return None if self.offsets is None else len(self.offsets) - 1
 
     @property
     def has_groups(self) -> bool:
-        """Whether a record is a group of items, each of a length of its own."""
-        ...
+        """Whether a record is a group of items, each with its own length."""
+        return self.lengths is not None
 
     def record_offset(self, start: int, stop: int) -> Int64Array:
-        """Return where records ``[start, stop)`` begin, and where the last one ends."""
-        ...
+        """Return the bounds of records ``[start, stop)``: one more than there are records."""
+        assert self.offsets is not None
+        bounds: Int64Array = self.offsets[start : stop + 1]
+        return bounds
 
     def record_spans(self, records: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return where records begin and end."""
-        ...
+        """Return the starts and stops of records."""
+        if not isinstance(self.offsets, RowReader):
+            assert self.offsets is not None
+            return self.offsets[records], self.offsets[records + 1]
+        bounds = self.offsets.read_spans(records, records + 2).reshape(-1, 2)
+        return bounds[:, 0].copy(), bounds[:, 1].copy()
 
     def item_lengths(self, records: Int64Array) -> list[Int64Array]:
-        """Return the lengths of the items of each of some records."""
-        ...
+        """Return the lengths of the items of each record."""
+        if self.lengths is None:
+            starts, stops = self.record_spans(records)
+            return list((stops - starts).reshape(-1, 1))
+        starts, stops = self.lengths.record_spans(records)
+        assert not isinstance(self.lengths.values, MappedValues)
+        (values,) = read_many([Spans(self.lengths.values, starts, stops)])
+        values = values.astype(np.int64, copy=False)
+        return np.split(values, np.cumsum(stops - starts)[:-1])
 
-    @staticmethod
-    def read_round(requests: "Sequence[Request]") -> None:
-        """Fill the targets of requests of columns of this class; see `read_columns`."""
-        ...
-
-
-class Spans(NamedTuple):
-    """Runs of values, and where each goes; requests that share one are read at a time."""
-
-    #: Shape (spans,), int64: values of a column.
-    starts: Int64Array
-    stops: Int64Array
-    #: Shape (spans,), int64: value of the flat target.
-    places: Int64Array
+    def read(self, spans: CopySpans, target: AnyArray, shift: int = 0) -> ColumnRead:
+        """Return a read of this column for `read_columns`."""
+        assert not isinstance(self.values, np.ndarray)
+        return ColumnRead(self.values, spans, target, shift)
 
 
-class Request(NamedTuple):
-    """Spans of a column that are wanted, and where they go."""
-
-    column: Column
-    spans: "Spans"
-    #: C order, of any shape.
-    target: Array
-    form: Form = "copy"
-    #: How many values further on than the spans say.
-    shift: int = 0
-
-
-def read_columns(requests: Sequence[Request]) -> None:
-    """Fill targets with spans of columns, in one round for all of them.
+def column_of_files(arrays: Sequence[KeyedArray]) -> Column:
+    """Return the column of one key in mapped files, with its record bounds over all shards.
 
     Parameters
     ----------
-    requests
-        What is wanted. Spans must lie in their columns and targets: callers check their users'.
-        Values of targets that no span covers stay as they are.
+    arrays
+        Of one key, one for each shard, with the same dtype.
+    """
+    key, values = arrays[0].key, MappedValues(arrays)
+    items = [array.item_offset for array in arrays if array.item_offset is not None]
+    if len(items) < len(arrays):
+        return Column(key, values, None)
+    offsets = _join_offsets(items)
+    if all(array.group_offset is None for array in arrays):
+        return Column(key, values, offsets)
+    groups = _join_offsets(
+        [
+            np.arange(len(item)) if array.group_offset is None else array.group_offset
+            for array, item in zip(arrays, items, strict=True)
+        ]
+    )
+    return Column(key, values, offsets[groups], Column(key, np.diff(offsets), groups))
+
+
+def read_columns(reads: Sequence[ColumnRead]) -> None:
+    """Fill targets with spans of columns, all in one round.
+
+    Parameters
+    ----------
+    reads
+        Spans and targets. Spans must be inside their columns and targets: callers check input of
+        users. Values of targets outside all spans are unchanged.
 
     Raises
     ------
     SourceError
-        If a file is no longer what it was when the store was loaded.
+        If a file has changed since the store was loaded.
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    rounds: dict[Callable[[Sequence[Request]], None], list[Request]] = {}
-    for request in requests:
-        rounds.setdefault(request.column.read_round, []).append(request)
-    for read_round, wanted in rounds.items():
-        read_round(wanted)
+    mapped = [read for read in reads if isinstance(read.values, MappedValues)]
+    if mapped:
+        gather_mapped_values(mapped)
+    wanted: list[Spans] = []
+    converted: list[tuple[ColumnRead, AnyArray]] = []
+    for read in reads:
+        values, (starts, stops, places), target, shift = read
+        if isinstance(values, MappedValues):
+            continue
+        if target.dtype == np.bool_ and values.dtype != np.bool_:
+            target = np.empty(target.shape, values.dtype)
+            converted.append((read, target))
+        if shift:
+            starts, stops = starts + shift, stops + shift
+        wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
+    read_many(wanted)
+    for read, found in converted:
+        read.put_truth(found)
 
 
-def put_truth(request: Request, values: Array) -> None:
-    """Write of the spans of a request whether they are not 0, and nothing else of its target.
-
-    Parameters
-    ----------
-    request
-        What was wanted.
-    values
-        In the shape of its target: the values themselves at the spans' places.
-    """
-    flat, source = request.target.reshape(-1), values.reshape(-1)
-    lengths = request.spans.stops - request.spans.starts
-    for place, length in zip(request.spans.places.tolist(), lengths.tolist(), strict=True):
-        flat[place : place + length] = source[place : place + length] != 0
+def _join_offsets(parts: Sequence[Int64Array]) -> Int64Array:
+    """Return the concatenated offsets of several arrays."""
+    starts = sum_lengths([int(part[-1]) for part in parts])
+    joined = [part[:-1] + start for part, start in zip(parts, starts[:-1].tolist(), strict=True)]
+    return np.concatenate([*joined, starts[-1:]])

@@ -1,20 +1,20 @@
-"""Datasets by kind of training."""
+"""Create the dataset of a keyed store by kind of training."""
 
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Literal, TypeVar
 
 from zindex.errors import ConfigError
+from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.preference_datasets import DPODataset, GRPODataset
-from zindex.keyed.train_types import TRAIN_TYPES, find_train_type
+from zindex.keyed.train_types import TRAIN_TYPES
 from zindex.keyed.window_dataset import WindowDataset
-from zindex.store.objects import PlaceLike
 
 #: What a sample is: a window of a stream, or a record.
 Mode = Literal["windows", "records"]
 D = TypeVar("D", bound=type[BaseDataset])
 
-# Options of records, and those of windows alone.
+# Options of all datasets, and those of windows only.
 _OPTIONS = ("pad_id", "split", "split_weights", "split_seed")
 _WINDOW_OPTIONS = ("documents", "tail")
 
@@ -25,13 +25,13 @@ _BY_RECORD: dict[str, type[DPODataset] | type[GRPODataset]] = {
 
 
 class DatasetFactory:
-    """Makes datasets of keyed stores by the kind of training: seq, sft, dpo or grpo."""
+    """Creates datasets of keyed stores by kind of training: seq, sft, dpo or grpo."""
 
     _registered: ClassVar[dict[str, type[BaseDataset]]] = {}
 
     @classmethod
     def register(cls, train_type: str) -> Callable[[D], D]:
-        """Return a decorator that makes a class known as the dataset of another kind of training.
+        """Return a decorator that registers a class as the dataset of another kind of training.
 
         Raises
         ------
@@ -61,11 +61,16 @@ class DatasetFactory:
         mode: Mode | None = None,
         **options: Any,
     ) -> BaseDataset:
-        """Return a dataset that is not loaded yet; parameters as of `load`."""
+        """Return a dataset that is not yet loaded; parameters as of `load`."""
         if train_type in cls._registered:
             make: Callable[..., BaseDataset] = cls._registered[train_type]
             return make(window_size, stride, **options)
-        kind = find_train_type(train_type)
+        if train_type not in TRAIN_TYPES:
+            raise ConfigError(
+                f"train_type must be one of {', '.join(TRAIN_TYPES)}, got {train_type!r}; choose "
+                "one"
+            )
+        kind = TRAIN_TYPES[train_type]
         by_record = kind.by_record if mode is None else mode == "records"
         if mode not in (None, "windows", "records") or (by_record and not kind.by_record):
             raise ConfigError(
@@ -101,17 +106,17 @@ class DatasetFactory:
         load_path
             The store: a file or folder.
         window_size
-            Values of a window, > 0. Records of ``dpo`` and ``grpo`` come whole, whatever it is.
+            Values of a window, > 0. Records of ``dpo`` and ``grpo`` are always whole.
         stride
             Values from one window to the next; None for ``window_size``.
         storage_type
-            ``"h5"``, ``"bin"`` or ``"zarr"``, or a registered format; None tells it from the files.
+            ``"h5"``, ``"bin"``, ``"zarr"`` or a registered format; None detects it from the files.
         strict
-            Whether the keys must agree in every shard; see `Store.load`.
+            Whether the keys must agree in every shard; see `KeyedStore.load`.
         mode
-            ``"windows"`` or ``"records"``. By default ``dpo`` and ``grpo`` give records, the others
-            windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI before it had records: they
-            cut all streams at the same places, so that pairs drift apart.
+            ``"windows"`` or ``"records"``. By default samples of ``dpo`` and ``grpo`` are records,
+            those of the others windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI before
+            it had records: all keys are cut at the same positions, so pairs are misaligned.
         options
             ``documents``, ``tail``, ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as
             for `WindowDataset`; records take the last four.
@@ -126,7 +131,7 @@ class DatasetFactory:
         ConfigError
             If a setting is wrong.
         StoreNotFoundError, MissingKeyError, SourceError
-            If the store is not there, lacks a key, or is damaged.
+            If the store is missing, lacks a key, or is damaged.
 
         Examples
         --------
@@ -141,7 +146,7 @@ class DatasetFactory:
 def _check_options(
     train_type: str, mode: Mode, known: Collection[str], options: Collection[str]
 ) -> None:
-    """Check that datasets of a mode have these options."""
+    """Check that options exist in a mode."""
     of_windows = sorted(set(options) & set(_WINDOW_OPTIONS) - set(known))
     if of_windows:
         raise ConfigError(
@@ -156,5 +161,5 @@ def _check_options(
         )
 
 
-#: `DatasetFactory.load` by a name that YAML files of `zindex.streaming` may use as a target.
+#: `DatasetFactory.load` under a name that YAML files of `zindex.streaming` use as a target.
 open_keyed_dataset = DatasetFactory.load

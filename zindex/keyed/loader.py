@@ -1,13 +1,14 @@
-"""Batches of a keyed dataset, for each rank of a training job, resumable at any step."""
+"""Batches of a keyed dataset for each rank of a training job, resumable at any step."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from zindex.errors import ConfigError
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.sampler import check_not_empty, check_number, find_ranks
-from zindex.loading.loader import Loader, loader
-from zindex.loading.sampler import Tail
+from zindex.keyed.sampler import find_ranks
+from zindex.loading.loader import Loader, ReadSettings, loader
+from zindex.plan.settings import check_whole
+from zindex.plan.tail import Tail, TailName
 
 
 def keyed_loader(
@@ -17,50 +18,45 @@ def keyed_loader(
     num_epochs: int | None = 1,
     shuffle: bool = True,
     seed: int = 42,
-    tail: Tail = "drop_last",
+    tail: Tail | TailName = Tail.DROP_LAST,
     rank: int | None = None,
     num_ranks: int | None = None,
-    num_workers: int = 0,
-    prefetch: int | None = None,
-    multiprocessing_context: Any = None,
-    pin_memory: bool | None = None,
-    collate: Callable[[Any], Any] | None = None,
     state: Mapping[str, Any] | None = None,
+    **reading: Unpack[ReadSettings],
 ) -> Loader:
-    """Return the batches of a keyed dataset for this rank, read ahead, with a state.
+    """Return prefetched, resumable batches of a keyed dataset for this rank.
 
     Parameters
     ----------
     dataset
-        What ``DatasetFactory.load`` returned, or any other map-style dataset with a ``collate``.
+        A dataset of ``DatasetFactory.load``, or any map-style dataset with a ``collate``.
     batch_size
         Samples of this rank in each batch, the same on all ranks.
     num_epochs
-        Passes over the dataset, with batches across their ends; None makes one pass in every
-        iteration, for validation, and for trainers that count epochs themselves.
+        Passes over the dataset, with batches across their ends; None makes one pass per iteration,
+        for validation and for trainers that count epochs themselves.
     shuffle, seed
-        Give each pass an order of its own.
+        Shuffle each pass.
     tail
-        What becomes of the last samples if they are too few for a full batch of every rank:
-        ``"drop_last"`` leaves them out; ``"exact"`` divides them, and ranks that have none get a
-        batch of no samples, of which no mean may be taken; ``"pad"`` divides them and fills up with
-        samples without any weight: masks of False, and targets of -100.
+        How to treat a last step that is not full, see `zindex.plan.tail.Tail`: ``"drop_last"``
+        leaves it out; ``"exact"`` divides it, and ranks without samples get an empty batch, which
+        has no mean; ``"pad"`` divides it and adds samples without weight: masks of False, targets
+        of -100.
     rank, num_ranks
         This rank, and how many share the samples; by default of ``torch.distributed``, or of
         ``torchrun``'s environment.
-    num_workers, prefetch, multiprocessing_context, pin_memory
-        As for `zindex.loader`: without workers, threads read ahead.
-    collate
-        Makes a batch of several samples; by default as the dataset does it.
     state
-        Where to begin: what ``state_dict()`` returned, on any number of ranks.
+        State to resume from, as ``state_dict()`` returned it on any number of ranks.
+    reading
+        ``num_workers``, ``prefetch``, ``multiprocessing_context``, ``pin_memory`` and ``collate``
+        (by default the dataset's), as for `zindex.loader`: without workers, threads prefetch.
 
     Returns
     -------
     batches
-        An iterable of batches with ``state_dict()`` and ``load_state_dict()``, which count what the
-        trainer was handed. With ``ResumableDistributedSampler`` in its own order and with the same
-        seed, the states are the same, and so are the samples of each step of all ranks.
+        An iterable of batches with ``state_dict()`` and ``load_state_dict()``, which count
+        delivered samples. States, and the samples of each step of all ranks, equal those of
+        ``ResumableDistributedSampler`` in its default order with the same seed.
 
     Raises
     ------
@@ -73,7 +69,7 @@ def keyed_loader(
 
     Notes
     -----
-    The same with torch's ``DataLoader`` alone, in AstrAI's order or any other::
+    The equivalent with torch's ``DataLoader``, in AstrAI's order or any other::
 
         sampler = ResumableDistributedSampler(dataset, order="astrai_randperm")
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=dataset.collate)
@@ -83,33 +79,27 @@ def keyed_loader(
                 sampler.count_delivered(batch_size_of(batch))
                 save(sampler.state_dict())
 
-    ``count_delivered`` is needed with workers, which take indices ahead of the trainer. Validation
-    takes ``shuffle=False, tail="exact"``, so that no sample counts twice.
+    ``count_delivered`` is needed with workers, which prefetch indices. For validation use
+    ``shuffle=False, tail="exact"``, so that no sample counts twice.
     """
     if isinstance(dataset, BaseDataset):
-        dataset.opened  # noqa: B018 - says so if it is not loaded
-    found = collate or getattr(dataset, "collate", None)
-    if found is None:
+        dataset.opened  # noqa: B018 - raises NotLoadedError
+    reading["collate"] = reading.get("collate") or getattr(dataset, "collate", None)
+    if reading["collate"] is None:
         raise ConfigError(
             f"a keyed loader needs a dataset that has a collate, got {type(dataset).__name__}; "
             "give collate"
         )
-    ranks = find_ranks(None, rank, num_ranks)
-    micro_batch_size = check_number("batch_size", batch_size, 1)
-    check_not_empty(len(dataset), "a loader")
+    rank, num_ranks = find_ranks(None, rank, num_ranks)
     return loader(
         dataset,
-        micro_batch_size=micro_batch_size,
-        data_parallel_rank=ranks[0],
-        data_parallel_size=ranks[1],
+        micro_batch_size=check_whole("batch_size", batch_size, 1),
+        data_parallel_rank=rank,
+        data_parallel_size=num_ranks,
         num_epochs=num_epochs,
         shuffle=shuffle,
         seed=seed,
         tail=tail,
-        num_workers=num_workers,
-        prefetch=prefetch,
-        multiprocessing_context=multiprocessing_context,
-        pin_memory=pin_memory,
-        collate=found,
         state=state,
+        **reading,
     )

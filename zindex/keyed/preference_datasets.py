@@ -1,24 +1,113 @@
-"""Pairs for DPO and groups for GRPO, by record: what belongs together is never cut apart."""
+"""Pairs for DPO and groups for GRPO: whole records, and the padding of their batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.datasets.batching.batch_memory import Shapes, allocate_arrays
-from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Column, Request, Spans, read_columns
-from zindex.keyed.padding import PaddedBatch, dpo_collate_fn, grpo_collate_fn
-from zindex.keyed.store import Store
+from zindex.keyed.columns import Column, read_columns
+from zindex.keyed.mapped_values import CopySpans
+from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import DPO, GRPO
+from zindex.samples.batch import BatchTensors, SampleBatch, Shapes, allocate_arrays
 
-Int64Array = npt.NDArray[np.int64]
-AnyArray = npt.NDArray[Any]
 Bounds = tuple[Int64Array, Int64Array]
+Item = Mapping[str, Any]
+
+# Tensors padded with the dataset's id; the others are padded with 0.
+_TOKENS = ("chosen", "rejected", "prompts", "responses")
+
+
+class PaddedBatch(SampleBatch):
+    """Samples read as one batch; items are views of its padded tensors.
+
+    Parameters
+    ----------
+    tensors
+        The batch, as a collate function of this module returns it.
+    unpad
+        Returns a sample by its row in the batch, without padding.
+    """
+
+    def __init__(
+        self, tensors: dict[str, torch.Tensor], unpad: Callable[[int], dict[str, Any]]
+    ) -> None:
+        super().__init__(tensors)
+        self._unpad = unpad
+
+    def _take_item(self, place: int) -> dict[str, Any]:
+        """Return an existing sample by its row."""
+        return self._unpad(place)
+
+
+def dpo_collate_fn(items: Sequence[Item], pad_id: int = 0) -> BatchTensors:
+    """Return pairs as tensors, padded on the right to one length for both answers.
+
+    Parameters
+    ----------
+    items
+        With ``chosen``, ``rejected`` (int64) and ``chosen_mask``, ``rejected_mask`` (bool), each of
+        shape (tokens,).
+    pad_id
+        Padding of token ids.
+
+    Returns
+    -------
+    tensors
+        The same names, shape (pairs, most tokens of any answer); masks are False at padding.
+    """
+    if isinstance(items, PaddedBatch):
+        return items.tensors
+    longest = max((len(item[name]) for item in items for name in ("chosen", "rejected")), default=0)
+    batch = BatchTensors(_allocate_padding(_pair_shapes(len(items), longest), pad_id)[0])
+    for name, tensor in batch.items():
+        for row, item in enumerate(items):
+            tensor[row, : len(item[name])] = item[name]
+    return batch
+
+
+def grpo_collate_fn(items: Sequence[Item], pad_id: int = 0) -> BatchTensors:
+    """Return groups as tensors; smaller groups are padded with empty responses.
+
+    Parameters
+    ----------
+    items
+        With ``prompts`` (int64, shape (tokens,)), ``responses`` (list of int64) and ``masks`` (list
+        of bool), one of each for every response, and ``rewards`` (float32, shape (responses,)).
+    pad_id
+        Padding of token ids.
+
+    Returns
+    -------
+    tensors
+        ``prompts`` (int64) and ``prompt_mask`` (bool), shape (groups, most tokens), padded on the
+        left; ``responses`` (int64) and ``masks`` (bool), shape (groups, most responses, most
+        tokens), padded on the right; ``rewards`` (float32) and ``group_mask`` (bool), shape
+        (groups, most responses): ``group_mask`` is False at padding, which the mean over a group
+        must exclude.
+    """
+    if isinstance(items, PaddedBatch):
+        return items.tensors
+    prompt_length = max((len(item["prompts"]) for item in items), default=0)
+    group_size = max((len(item["responses"]) for item in items), default=0)
+    length = max((len(response) for item in items for response in item["responses"]), default=0)
+    shapes = _group_shapes(len(items), prompt_length, group_size, length)
+    batch = BatchTensors(_allocate_padding(shapes, pad_id)[0])
+    for row, item in enumerate(items):
+        first = prompt_length - len(item["prompts"])
+        batch["prompts"][row, first:] = item["prompts"]
+        batch["prompt_mask"][row, first:] = True
+        count = len(item["responses"])
+        batch["rewards"][row, :count] = item["rewards"]
+        batch["group_mask"][row, :count] = True
+        for k, (response, mask) in enumerate(zip(item["responses"], item["masks"], strict=True)):
+            batch["responses"][row, k, : len(response)] = response
+            batch["masks"][row, k, : len(mask)] = mask
+    return batch
 
 
 class _ByRecord(BaseDataset):
@@ -29,7 +118,7 @@ class _ByRecord(BaseDataset):
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"records": True}
 
-    def _count_samples(self, store: Store) -> int:
+    def _count_samples(self, store: KeyedStore) -> int:
         counts = {key: store.column(key).num_records for key in self.train_type.keys}
         unknown = [key for key, count in counts.items() if count is None]
         if unknown:
@@ -49,13 +138,13 @@ class _ByRecord(BaseDataset):
         return num_records if self._chosen is None else len(self._chosen)
 
     def _records_of(self, numbers: Int64Array) -> Int64Array:
-        """Return the records that samples are."""
+        """Return the record of each sample."""
         return numbers if self._chosen is None else self._chosen[numbers]
 
     def _check_equal(
-        self, store: Store, numbers: Int64Array, lengths: dict[str, Int64Array]
+        self, store: KeyedStore, numbers: Int64Array, lengths: dict[str, Int64Array]
     ) -> None:
-        """Check that two keys have as many values in each record."""
+        """Check that two keys have equal lengths in each record."""
         (one, first), (other, second) = lengths.items()
         wrong = np.flatnonzero(first != second)
         if len(wrong):
@@ -67,7 +156,7 @@ class _ByRecord(BaseDataset):
 
 
 class DPODataset(_ByRecord):
-    """Pairs of answers: ``chosen`` and ``rejected``, each with the mask of what is trained.
+    """Pairs of answers: ``chosen`` and ``rejected``, each with a loss mask.
 
     Parameters
     ----------
@@ -87,7 +176,7 @@ class DPODataset(_ByRecord):
         """Return pairs as tensors; see `zindex.keyed.dpo_collate_fn`."""
         return dpo_collate_fn(batch, self.pad_id)
 
-    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+    def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return pairs by number."""
         numbers = self._records_of(numbers)
         columns = {key: store.column(key) for key in self.train_type.keys}
@@ -97,28 +186,23 @@ class DPODataset(_ByRecord):
             pair = {key: lengths[key] for key in (name, f"{name}_mask")}
             self._check_equal(store, numbers, pair)
         longest = max(int(length.max()) for length in lengths.values())
-        plane = len(numbers), longest
-        shapes: Shapes = {
-            key: (plane, torch.bool if key.endswith("_mask") else torch.int64) for key in columns
-        }
-        tensors, arrays = allocate_arrays(shapes)
-        requests = []
+        tensors, arrays = _allocate_padding(_pair_shapes(len(numbers), longest), self.pad_id)
         places = np.arange(len(numbers)) * longest
-        for output in self.train_type.outputs:
-            key = output.key
-            arrays[key].fill(self.pad_id if output.pad is None else output.pad)
-            where = Spans(*bounds[key], places)
-            requests.append(Request(columns[key], where, arrays[key], output.form))
-        read_columns(requests)
+        read_columns(
+            [
+                column.read(CopySpans(*bounds[key], places), arrays[key])
+                for key, column in columns.items()
+            ]
+        )
 
-        def cut(row: int) -> dict[str, Any]:
+        def unpad(row: int) -> dict[str, Any]:
             return {key: tensors[key][row, : lengths[key][row]] for key in columns}
 
-        return PaddedBatch(tensors, cut)
+        return PaddedBatch(tensors, unpad)
 
 
 class GRPODataset(_ByRecord):
-    """Groups: a prompt, the responses to it, what of them is trained, and their rewards.
+    """Groups: a prompt, the responses to it, their loss masks, and their rewards.
 
     Parameters
     ----------
@@ -129,7 +213,7 @@ class GRPODataset(_ByRecord):
     -----
     A sample has ``prompts`` (int64, shape (tokens,)), ``responses`` (list of int64) and ``masks``
     (list of bool), of shape (tokens of that response,), and ``rewards`` (float32, shape
-    (responses,)). Groups may be of any sizes.
+    (responses,)). Groups may differ in size.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -139,7 +223,7 @@ class GRPODataset(_ByRecord):
         """Return groups as tensors; see `zindex.keyed.grpo_collate_fn`."""
         return grpo_collate_fn(batch, self.pad_id)
 
-    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+    def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return groups by number."""
         numbers = self._records_of(numbers)
         columns = {key: store.column(key) for key in self.train_type.keys}
@@ -155,7 +239,8 @@ class GRPODataset(_ByRecord):
         prompt_lengths = prompts[1] - prompts[0]
         width, depth = int(prompt_lengths.max()), int(responses.lengths.max(initial=0))
         size, group_size = len(numbers), int(counts.max())
-        tensors, arrays = self._make_room(size, width, group_size, depth)
+        shapes = _group_shapes(size, width, group_size, depth)
+        tensors, arrays = _allocate_padding(shapes, self.pad_id)
         before = np.cumsum(counts) - counts
         first = width - prompt_lengths
         arrays["prompt_mask"][:] = np.arange(width) >= first[:, None]
@@ -165,57 +250,61 @@ class GRPODataset(_ByRecord):
         places = (rows * group_size + within) * depth
         begins = np.arange(size)
         where = {
-            "prompts": Spans(*prompts, begins * width + first),
-            "responses": Spans(*responses.bounds, places),
-            "masks": Spans(*masks.bounds, places),
-            "rewards": Spans(*rewards, begins * group_size),
+            "prompts": CopySpans(*prompts, begins * width + first),
+            "responses": CopySpans(*responses.bounds, places),
+            "masks": CopySpans(*masks.bounds, places),
+            "rewards": CopySpans(*rewards, begins * group_size),
         }
-        read_columns(
-            [
-                Request(
-                    columns[output.key],
-                    where[output.key],
-                    found if output.form == "copy" else arrays[output.key],
-                    output.form,
-                )
-                for output in self.train_type.outputs
-            ]
-        )
+        targets = arrays | {"rewards": found}
+        read_columns([columns[key].read(spans, targets[key]) for key, spans in where.items()])
         arrays["rewards"][:] = found
 
-        def cut(row: int) -> dict[str, Any]:
+        def unpad(row: int) -> dict[str, Any]:
             lengths = responses.lengths[before[row] : before[row] + counts[row]]
             return {
                 "prompts": tensors["prompts"][row, first[row] :],
-                "responses": _cut(tensors["responses"][row], lengths),
-                "masks": _cut(tensors["masks"][row], lengths),
+                "responses": _split_rows(tensors["responses"][row], lengths),
+                "masks": _split_rows(tensors["masks"][row], lengths),
                 "rewards": tensors["rewards"][row, : counts[row]],
             }
 
-        return PaddedBatch(tensors, cut)
+        return PaddedBatch(tensors, unpad)
 
-    def _make_room(
-        self, size: int, width: int, group_size: int, depth: int
-    ) -> tuple[dict[str, torch.Tensor], dict[str, AnyArray]]:
-        """Return the tensors of a batch with nothing but padding, and arrays to fill them."""
-        shapes: Shapes = {
-            "prompts": ((size, width), torch.int64),
-            "prompt_mask": ((size, width), torch.bool),
-            "responses": ((size, group_size, depth), torch.int64),
-            "masks": ((size, group_size, depth), torch.bool),
-            "rewards": ((size, group_size), torch.float32),
-            "group_mask": ((size, group_size), torch.bool),
-        }
-        tensors, arrays = allocate_arrays(shapes)
-        for name, array in arrays.items():
-            array.fill(self.pad_id if name in ("prompts", "responses") else 0)
-        return tensors, arrays
+
+def _pair_shapes(size: int, length: int) -> Shapes:
+    """Return the tensors of a batch of pairs."""
+    return {
+        key: ((size, length), torch.bool if key.endswith("_mask") else torch.int64)
+        for key in DPO.keys
+    }
+
+
+def _group_shapes(size: int, prompt_length: int, group_size: int, length: int) -> Shapes:
+    """Return the tensors of a batch of groups."""
+    return {
+        "prompts": ((size, prompt_length), torch.int64),
+        "prompt_mask": ((size, prompt_length), torch.bool),
+        "responses": ((size, group_size, length), torch.int64),
+        "masks": ((size, group_size, length), torch.bool),
+        "rewards": ((size, group_size), torch.float32),
+        "group_mask": ((size, group_size), torch.bool),
+    }
+
+
+def _allocate_padding(
+    shapes: Shapes, pad_id: int
+) -> tuple[dict[str, torch.Tensor], dict[str, AnyArray]]:
+    """Return the tensors of a batch of padding only, and arrays to fill them."""
+    tensors, arrays = allocate_arrays(shapes)
+    for name, array in arrays.items():
+        array.fill(pad_id if name in _TOKENS else 0)
+    return tensors, arrays
 
 
 class _Items(NamedTuple):
-    """The items of some groups, one after the other."""
+    """The items of some groups, concatenated."""
 
-    #: Where items begin and end.
+    #: Starts and stops of items.
     bounds: Bounds
     #: Items of each group.
     counts: Int64Array
@@ -227,7 +316,7 @@ class _Items(NamedTuple):
 
 
 def _find_items(column: Column, records: Int64Array) -> _Items:
-    """Return where the items of records lie: a record that is no group is one item."""
+    """Return the items of records; a record that is no group is one item."""
     starts, stops = column.record_spans(records)
     if not column.has_groups:
         return _Items((starts, stops), np.ones(len(records), np.int64))
@@ -236,12 +325,12 @@ def _find_items(column: Column, records: Int64Array) -> _Items:
     lengths = np.concatenate(groups)
     sums = np.cumsum(lengths) - lengths
     before = np.cumsum(counts) - counts
-    # Of each item the values of its group's items before it.
+    # Offset of each item in its group.
     within = sums - np.repeat(np.append(sums, 0)[before], counts)
     firsts = np.repeat(starts, counts) + within
     return _Items((firsts, firsts + lengths), counts)
 
 
-def _cut(rows: torch.Tensor, lengths: Int64Array) -> list[torch.Tensor]:
-    """Return rows without their padding."""
+def _split_rows(rows: torch.Tensor, lengths: Int64Array) -> list[torch.Tensor]:
+    """Return rows without padding."""
     return [rows[k, :length] for k, length in enumerate(lengths.tolist())]

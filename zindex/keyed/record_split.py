@@ -1,7 +1,7 @@
-"""Which records of a store are for training, and which for validation and tests.
+"""Split the records of a store into train, valid and test.
 
-The split is made before windows are cut, so that no text is in two splits, as it would be if
-overlapping windows were drawn. It is arithmetic on the numbers of records: nothing is read.
+Records are split, not windows, so that no text is in two splits, as with overlapping windows. The
+split is arithmetic on record numbers, without reads.
 """
 
 import re
@@ -11,30 +11,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Int64Array, UInt64Array
 from zindex.errors import ConfigError, PlanError
 from zindex.plan.keys import record_split_key
 from zindex.plan.split import SPLIT_NAMES, parse_and_normalize_split
 
-Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
-
 _NUMBER = r"\s*(\d+\.?\d*|\.\d+)\s*"
 _WEIGHTS = re.compile(rf"{_NUMBER}(,{_NUMBER}){{0,2}}")
-# Records that are looked at together.
+# Records hashed at a time.
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSplit:
-    """Records in splits by a keyed hash of their numbers.
+    """Assigns records to splits by a keyed hash of their numbers.
 
     Notes
     -----
-    Law: a record's split depends on its number, the fractions and the seed alone. So records that
-    are added at the end change nothing for those before, and two stores made of the same records,
-    such as one for SFT and one for DPO, are split alike. The sizes of splits are near their
-    fractions, not equal to them: of n records, within about ``sqrt(n)``.
-    A larger fraction of the last split only takes records from those before it.
+    Law: the split of a record depends only on its number, the fractions and the seed. So appending
+    records changes no split of earlier ones, and two stores of the same records, such as one for
+    SFT and one for DPO, are split alike. Sizes of splits are approximate: of n records, within
+    about ``sqrt(n)`` of their fractions. Raising the fraction of the last split only moves records
+    into it.
 
     Examples
     --------
@@ -43,10 +41,10 @@ class RecordSplit:
     array([ 4,  6, 11, 13])
     """
 
+    #: Weights of train, valid and test, such as ``"99,1"``.
     split: str
-    """Weights of train, valid and test, such as ``"99,1"``."""
+    #: Seed of the hash, >= 0.
     seed: int = 0
-    """Seed of the hash, >= 0."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.split, str) or not _WEIGHTS.fullmatch(self.split):
@@ -65,7 +63,7 @@ class RecordSplit:
         Parameters
         ----------
         records
-            Shape (records,), any integer dtype: their numbers, >= 0.
+            Shape (records,), any integer dtype: record numbers, >= 0.
 
         Returns
         -------
@@ -73,16 +71,16 @@ class RecordSplit:
             Shape (records,), int8: 0 for train, 1 for valid, 2 for test.
         """
         fractions = parse_and_normalize_split(self.split)
-        # In float64 the fractions before a split that is empty can add up to less than 1.
+        # In float64, the fractions before an empty split can add up to less than 1.
         bounds = [
             sum(fractions[:number]) if sum(fractions[number:]) else 2.0
             for number in range(1, len(fractions))
         ]
         hashes = _hash(records.astype(np.uint64), record_split_key(int(self.seed)))
-        places = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        uniform = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found = np.zeros(len(records), np.int8)
         for bound in bounds:
-            found += places >= bound
+            found += uniform >= bound
         return found
 
     def find(self, name: str, num_records: int) -> Int64Array:
@@ -105,7 +103,7 @@ class RecordSplit:
         ConfigError
             If there is no split of that name.
         PlanError
-            If it has no record.
+            If the split has no record.
         """
         if name not in SPLIT_NAMES:
             raise ConfigError(
@@ -126,7 +124,7 @@ class RecordSplit:
 
 
 def _hash(values: UInt64Array, key: UInt64Array) -> UInt64Array:
-    """Return a keyed hash of each value: twice the finaliser of SplitMix64 (Steele et al.)."""
+    """Return a keyed hash of each value: the finaliser of SplitMix64 (Steele et al.) twice."""
     hashes = values
     for word in key:
         hashes = hashes ^ word

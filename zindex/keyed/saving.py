@@ -1,40 +1,39 @@
-"""Tensors by key, written to files as AstrAI writes them, and read back whole.
+"""Write tensors by key to files in AstrAI's layouts, and read them back whole.
 
-Stores are for training; these functions are for making small files, and for looking into them.
+Stores are for training; these functions write and inspect small files.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
 from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
-from zindex.formats.keyed.h5_file import EMPTY_DTYPE, open_h5, read_h5_shards, write_h5_file
-from zindex.formats.keyed.shards import KeyedArray, sum_lengths
+from zindex.formats.keyed.h5_file import EMPTY_DTYPE, read_h5_shards, write_h5_file
+from zindex.formats.keyed.keyed_array import KeyedArray, open_h5, sum_lengths
 
-Array = npt.NDArray[Any]
-#: A record: flat values, or several of these where it is a group of items.
-Record = torch.Tensor | Array | Sequence[torch.Tensor | Array]
+#: A record: flat values, or a list of them if it is a group of items.
+Record = torch.Tensor | AnyArray | Sequence[torch.Tensor | AnyArray]
 TensorGroup = Mapping[str, Sequence[Record]]
 
 
 def save_h5(file_path: str | os.PathLike[str], file_name: str, tensor_group: TensorGroup) -> None:
-    """Write tensors to the file ``<file_path>/<file_name>.h5``, each as a dataset of its key.
+    """Write tensors to ``<file_path>/<file_name>.h5``, one dataset per record.
 
     Parameters
     ----------
     file_path
-        The folder, made where it is missing.
+        The folder, created if missing.
     file_name
-        Name of the file, without its ending.
+        File name without extension.
     tensor_group
-        Of each key its records: flat tensors or arrays, or lists of these where a record is a group
-        of items, such as the responses to a prompt.
+        The records of each key: flat tensors or arrays, or lists of these if a record is a group of
+        items, such as the responses to a prompt.
 
     Raises
     ------
@@ -52,18 +51,18 @@ def save_bin(
     tensor_group: TensorGroup,
     record_keys: Sequence[str] | None = None,
 ) -> None:
-    """Write tensors to a folder of raw arrays, those of a key one after the other.
+    """Write tensors to a folder of raw arrays, the records of a key concatenated.
 
     Parameters
     ----------
     file_path
-        The folder, made where it is missing.
+        The folder, created if missing.
     tensor_group
-        Of each key its records, of one dtype: flat tensors or arrays, or lists of these where a
-        record is a group of items, such as the responses to a prompt.
+        The records of each key, of one dtype: flat tensors or arrays, or lists of these if a record
+        is a group of items, such as the responses to a prompt.
     record_keys
-        Keys of which it is stored where records begin, so that they can be read one by one; None:
-        all of them. Keys with groups always are among them.
+        Keys whose record bounds are stored, so that records can be read individually; None for all.
+        Keys with groups are always included.
 
     Raises
     ------
@@ -73,14 +72,20 @@ def save_bin(
         If a key, a dtype or a shape cannot be stored.
     """
     arrays = _to_arrays(tensor_group)
-    grouped = {key for key, records in arrays.items() if any(_is_group(item) for item in records)}
+    grouped = {
+        key for key, records in arrays.items() if any(isinstance(item, list) for item in records)
+    }
     named = set(arrays if record_keys is None else record_keys)
     if named - arrays.keys():
         raise ConfigError(
             f"record_keys must name keys of the tensors, {', '.join(arrays)}, got "
             f"{', '.join(sorted(named - arrays.keys()))}; leave them out"
         )
-    flat = {key: _flatten(records) for key, records in arrays.items()}
+    groups = {
+        key: [record if isinstance(record, list) else [record] for record in records]
+        for key, records in arrays.items()
+    }
+    flat = {key: list(chain.from_iterable(records)) for key, records in groups.items()}
     write_bin_folder(
         file_path,
         flat,
@@ -88,10 +93,7 @@ def save_bin(
         item_offset={
             key: sum_lengths([item.size for item in flat[key]]) for key in (*grouped, *named)
         },
-        group_offset={
-            key: sum_lengths([len(record) if _is_group(record) else 1 for record in arrays[key]])
-            for key in grouped
-        },
+        group_offset={key: sum_lengths([len(group) for group in groups[key]]) for key in grouped},
     )
 
 
@@ -108,7 +110,7 @@ def load_h5(file_path: str | os.PathLike[str], share_memory: bool = True) -> dic
     Returns
     -------
     tensors
-        Of each key its records over all files, in natural order: tensors, or lists of tensors.
+        The records of each key over all files, in natural order: tensors, or lists of tensors.
 
     Raises
     ------
@@ -142,8 +144,8 @@ def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]
     Returns
     -------
     tensors
-        Of each key one tensor for every folder, in natural order. What is written to a tensor stays
-        in this process and does not reach the file.
+        One tensor per key and folder, in natural order. Writes to a tensor are private to this
+        process and do not change the file.
 
     Raises
     ------
@@ -156,14 +158,14 @@ def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]
     for shard in read_bin_shards(file_path):
         for key, array in shard.arrays.items():
             # An empty file cannot be mapped.
-            values: Array = np.empty(0, array.dtype)
+            values: AnyArray = np.empty(0, array.dtype)
             if array.length:
                 values = np.memmap(array.path, array.dtype, mode="c", shape=(array.length,))
             loaded.setdefault(key, []).append(torch.from_numpy(values))
     return loaded
 
 
-def _read_datasets(array: KeyedArray) -> list[Array]:
+def _read_datasets(array: KeyedArray) -> list[AnyArray]:
     """Return the datasets of a key of one HDF5 file."""
     with open_h5(array.path) as file:
         return [file[name][:].astype(array.dtype, copy=False) for name in array.names or ()]
@@ -178,7 +180,7 @@ def _to_arrays(tensor_group: TensorGroup) -> dict[str, list[Any]]:
     }
 
 
-def _to_array(record: Record, key: str) -> Array | list[Array]:
+def _to_array(record: Record, key: str) -> AnyArray | list[AnyArray]:
     """Return a record as an array, or as a list of arrays if it is a group."""
     if isinstance(record, np.ndarray):
         return record
@@ -197,16 +199,3 @@ def _to_array(record: Record, key: str) -> Array | list[Array]:
         f"records must be flat tensors or arrays, or lists of them, {key!r} has "
         f"{type(record).__name__} {str(record)[:40]!r}; convert it"
     )
-
-
-def _is_group(record: Array | list[Array]) -> bool:
-    """Return whether a record is a group of items."""
-    return isinstance(record, list)
-
-
-def _flatten(records: Sequence[Array | list[Array]]) -> list[Array]:
-    """Return the items of all records."""
-    flat: list[Array] = []
-    for record in records:
-        flat.extend(record if isinstance(record, list) else [record])
-    return flat

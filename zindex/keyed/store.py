@@ -1,32 +1,29 @@
-"""What every keyed store offers: its keys, and spans of their values as tensors."""
+"""Base class of keyed stores: keys, and spans of their values as tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self, overload
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
-from zindex.keyed.columns import Column, Request, Spans, read_columns
-from zindex.store.objects import Place, PlaceLike, place_of
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.keyed.columns import Column, read_columns
+from zindex.keyed.mapped_values import CopySpans
 
-Int64Array = npt.NDArray[np.int64]
-
-# Records that are compared at a time.
+# Records compared at a time.
 _BLOCK = 1 << 20
 
 
-class Store:
+class KeyedStore:
     """Token arrays by key, such as ``sequence`` and ``loss_mask``, over any number of shards.
 
-    Subclasses say what their files hold, in ``_open``; `zindex.keyed.StoreFactory` makes stores by
-    the names of their formats.
+    Subclasses implement ``_open``; `zindex.keyed.StoreFactory` creates stores by format name.
 
     Notes
     -----
-    What is fetched is the caller's own: writing to it changes no file. A store pickles as the
-    description of its files, so processes that start by spawn read the same files and copy nothing.
+    Fetched tensors are copies: writing to them changes no file. A store pickles as the description
+    of its files, so spawned processes read the same files and copy no values.
     """
 
     #: The name of the format.
@@ -39,15 +36,15 @@ class Store:
         self.fingerprint = ""
 
     def load(self, path: PlaceLike, *, strict: bool = True) -> Self:
-        """Describe the files at a path; values are read when they are fetched.
+        """Describe the files at a path; values are read lazily.
 
         Parameters
         ----------
         path
             A file or folder of the format.
         strict
-            Whether the keys must agree in every shard. False cuts all of them to the shortest one,
-            as AstrAI does, whose streams then may not belong together.
+            Whether the keys must agree in every shard. False truncates all keys to the shortest,
+            as AstrAI does; values at one position may then belong to different records.
 
         Returns
         -------
@@ -57,7 +54,7 @@ class Store:
         Raises
         ------
         StoreNotFoundError
-            If nothing of the format is there.
+            If there are no files of the format.
         SourceError
             If files are damaged, or their keys do not agree.
         """
@@ -70,28 +67,28 @@ class Store:
         return self
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
-        """Return the columns of the files at a path, and what identifies them."""
+        """Return the columns of the files at a path, and their fingerprint."""
         raise NotImplementedError
 
     @property
     def is_loaded(self) -> bool:
-        """Whether ``load`` was called."""
+        """Whether the store is loaded."""
         return self._columns is not None
 
     @property
     def keys(self) -> list[str]:
-        """Names of the arrays, sorted; none before ``load``."""
+        """Sorted names of the arrays; empty before ``load``."""
         return sorted(self._columns or ())
 
     @property
     def num_records(self) -> int | None:
-        """Records, such as documents or pairs; None where it is not known where they begin."""
+        """Records, such as documents or pairs; None if their bounds are unknown."""
         counts = [column.num_records for column in (self._columns or {}).values()]
         known = [count for count in counts if count is not None]
         return min(known) if known and len(known) == len(counts) else None
 
     def __len__(self) -> int:
-        """Return the values per key: of the shortest key if they differ, as among pairs."""
+        """Return the values per key, of the shortest key if lengths differ, as in pairs."""
         return min((column.length for column in (self._columns or {}).values()), default=0)
 
     def __repr__(self) -> str:
@@ -149,7 +146,7 @@ class Store:
         ConfigError
             If the range is not one of the store's.
         SourceError
-            If keys that differ in length are asked for together.
+            If several keys differ in length.
         """
         names = [keys] if isinstance(keys, str) else list(keys)
         columns = {name: self.column(name) for name in names}
@@ -160,19 +157,19 @@ class Store:
                 f"Index out of bounds: begin={begin}, end={end}, length={length}; a range must lie "
                 "within the store"
             )
-        span = Spans(*(np.array([value], np.int64) for value in (begin, end, 0)))
+        span = CopySpans(*(np.array([value], np.int64) for value in (begin, end, 0)))
         found = {name: np.empty(end - begin, column.dtype) for name, column in columns.items()}
-        read_columns([Request(column, span, found[name]) for name, column in columns.items()])
+        read_columns([column.read(span, found[name]) for name, column in columns.items()])
         tensors = {name: torch.from_numpy(values) for name, values in found.items()}
         return tensors[keys] if isinstance(keys, str) else tensors
 
     def check_lengths(self, keys: Sequence[str]) -> None:
-        """Refuse keys that differ in length, whose values at a place do not belong together.
+        """Check that keys have one length, so that their values at a position belong together.
 
         Raises
         ------
         SourceError
-            If they do and the store was loaded with ``strict``.
+            If they differ and the store was loaded with ``strict``.
         """
         lengths = {key: self.column(key).length for key in keys}
         if self._is_strict and len(set(lengths.values())) > 1:
@@ -183,15 +180,15 @@ class Store:
             )
 
     def check_records(self, keys: Sequence[str]) -> None:
-        """Refuse keys whose records differ in length, so that their values drift apart.
+        """Check that the records of keys have equal lengths.
 
-        Equal sums do not show it: two records of 3 and 2 values, and of 2 and 3. Keys of which it
-        is not known where records begin are left out.
+        Equal totals do not imply it: two records of 3 and 2 values, and of 2 and 3. Keys with
+        unknown record bounds are skipped.
 
         Raises
         ------
         SourceError
-            If they do and the store was loaded with ``strict``.
+            If they differ and the store was loaded with ``strict``.
         """
         columns = [self.column(key) for key in keys]
         count = columns[0].num_records
@@ -211,3 +208,7 @@ class Store:
                         f"{first[at]:,} and {lengths[at]:,} in record {start + at:,} of "
                         f"{self.path}; make the store again"
                     )
+
+
+#: Public alias of `KeyedStore`.
+Store = KeyedStore

@@ -1,40 +1,41 @@
-"""Stores by the names of their formats: ours, those that are registered, and those of packages."""
+"""Create keyed stores by format name: built-in, registered, or from entry points."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
 from zindex.errors import ConfigError
-from zindex.keyed.store import Store
+from zindex.keyed.store import KeyedStore
 
-#: The group of entry points, a name of a format and a class each, by which packages add stores.
+#: Entry point group in which packages register a store class per format.
 ENTRY_POINTS = "zindex.keyed_stores"
 
-StoreType = TypeVar("StoreType", bound=type[Store])
+StoreType = TypeVar("StoreType", bound=type[KeyedStore])
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """One format."""
 
-    #: Returns the class of its stores; nothing is imported before.
+    #: Imports and returns the store class.
     load: Callable[[], Any]
     category: str | None = None
     priority: int = 0
 
 
-def _builtin(module: str, name: str) -> _Entry:
-    """Return a format of ours."""
-    return _Entry(lambda: getattr(import_module(module), name), category="builtin")
+def _import_store(name: str) -> Any:
+    """Return a built-in store class."""
+    return getattr(import_module("zindex.keyed.stores"), name)
 
 
 class StoreFactory:
-    """Makes stores by the names of their formats: ``"h5"``, ``"bin"``, ``"zarr"`` and others.
+    """Creates stores by format name: ``"h5"``, ``"bin"``, ``"zarr"`` and others.
 
-    Other packages add formats by an entry point in the group ``zindex.keyed_stores``, and programs
-    by the decorator ``register``.
+    Packages add formats with an entry point in the group ``zindex.keyed_stores``, programs with
+    the decorator ``register``.
 
     Examples
     --------
@@ -44,21 +45,20 @@ class StoreFactory:
     """
 
     _entries: ClassVar[dict[str, _Entry]] = {
-        "h5": _builtin("zindex.keyed.mapped_stores", "H5Store"),
-        "bin": _builtin("zindex.keyed.mapped_stores", "MmapStore"),
-        "zarr": _builtin("zindex.keyed.zarr_store", "ZarrStore"),
+        form: _Entry(partial(_import_store, name), category="builtin")
+        for form, name in (("h5", "H5Store"), ("bin", "MmapStore"), ("zarr", "ZarrStore"))
     }
 
     @classmethod
-    def create(cls, name: str) -> Store:
-        """Return a store of a format, not loaded yet.
+    def create(cls, name: str) -> KeyedStore:
+        """Return a store of a format, not yet loaded.
 
         Raises
         ------
         ConfigError
             If there is no such format.
         TypeError
-            If what a package gives for it is no store.
+            If the entry point of a package is no store class.
         """
         if name == "jsonl":
             raise ConfigError(
@@ -77,7 +77,7 @@ class StoreFactory:
     def register(
         cls, name: str, category: str | None = None, priority: int = 0
     ) -> Callable[[StoreType], StoreType]:
-        """Return a decorator that makes a class the stores of a format.
+        """Return a decorator that registers a class as the store of a format.
 
         Parameters
         ----------
@@ -86,14 +86,14 @@ class StoreFactory:
         category
             For ``names``.
         priority
-            Formats with more of it are named first.
+            Formats with a higher priority are listed first.
 
         Raises
         ------
         ConfigError
-            If the format is there already.
+            If the format is registered already.
         TypeError
-            If the class does not inherit from `Store`.
+            If the class does not inherit from `KeyedStore`.
         """
 
         def add(store_type: StoreType) -> StoreType:
@@ -110,26 +110,23 @@ class StoreFactory:
 
     @classmethod
     def names(cls, category: str | None = None) -> list[str]:
-        """Return the formats, or those of a category, by priority and then by name."""
+        """Return the formats, optionally of one category, by priority and name."""
         known = cls._all_entries()
         chosen = [name for name in known if category in {None, known[name].category}]
         return sorted(chosen, key=lambda name: (-known[name].priority, name))
 
     @classmethod
     def _all_entries(cls) -> dict[str, _Entry]:
-        """Return the formats; those of packages do not replace others."""
-        of_packages = {point.name: _of_package(point) for point in entry_points(group=ENTRY_POINTS)}
-        return of_packages | cls._entries
+        """Return all formats; those of packages do not override others."""
+        points = entry_points(group=ENTRY_POINTS)
+        return {point.name: _Entry(point.load, category="package") for point in points} | (
+            cls._entries
+        )
 
 
-def _of_package(point: EntryPoint) -> _Entry:
-    """Return the format of an entry point."""
-    return _Entry(point.load, category="package")
-
-
-def _checked(store_type: Any, name: str) -> type[Store]:
-    """Return a class of stores; TypeError if it is something else."""
-    if isinstance(store_type, type) and issubclass(store_type, Store):
+def _checked(store_type: Any, name: str) -> type[KeyedStore]:
+    """Return a store class; TypeError if it is something else."""
+    if isinstance(store_type, type) and issubclass(store_type, KeyedStore):
         return store_type
     raise TypeError(
         f"a format must be given by a class that inherits from zindex.keyed.Store, {name!r} has "

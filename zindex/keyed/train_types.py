@@ -1,17 +1,18 @@
-"""What each kind of training needs of a store, and what its samples are made of.
+"""Keys and tensors of each kind of training.
 
-Samples of windows have tensors of the window's length. ``input_ids`` and ``position_ids`` are of
-the window itself; ``target_ids`` and ``loss_mask`` of the values one further on, for a mask says
-of each token whether it is trained as a target.
+Tensors of windows have the window's length. ``input_ids`` and ``position_ids`` are the values of
+the window; ``target_ids`` and ``loss_mask`` are shifted by one, because the mask says for each
+token whether it is trained as a target.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from zindex.errors import ConfigError
-from zindex.keyed.columns import Form
-
-#: What torch's losses ignore.
+#: The label that torch's losses ignore.
 IGNORED = -100
+
+#: Conversion of stored values to a tensor: none, to int64, or to ``value != 0``.
+Form = Literal["copy", "int64", "bool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,12 @@ class Output:
     """One tensor of a sample."""
 
     name: str
-    #: Where its values come from.
+    #: Key of its values.
     key: str
-    #: How many values behind the window's start it begins.
+    #: Offset of its first value from the start of the window.
     shift: int = 0
     form: Form = "int64"
-    #: What stands where there is no value; None: the dataset's padding id.
+    #: Padding value; None for the dataset's padding id.
     pad: int | None = None
 
 
@@ -33,11 +34,11 @@ class TrainType:
     """One kind of training."""
 
     name: str
-    #: Keys that a store must have.
+    #: Required keys of a store.
     keys: tuple[str, ...]
-    #: What windows give; those whose key a store may lack, last.
+    #: Tensors of a sample; those with optional keys last.
     outputs: tuple[Output, ...]
-    #: Whether samples are records unless windows are asked for.
+    #: Whether samples are records by default.
     by_record: bool = False
 
 
@@ -74,18 +75,3 @@ GRPO = TrainType(
 )
 
 TRAIN_TYPES = {kind.name: kind for kind in (SEQ, SFT, DPO, GRPO)}
-
-
-def find_train_type(name: str) -> TrainType:
-    """Return a kind of training by its name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of this name.
-    """
-    if name not in TRAIN_TYPES:
-        raise ConfigError(
-            f"train_type must be one of {', '.join(TRAIN_TYPES)}, got {name!r}; choose one"
-        )
-    return TRAIN_TYPES[name]

@@ -1,8 +1,8 @@
-"""Windows of a store as samples: one read for all keys of a batch, straight into its tensors."""
+"""Windows of a keyed store as samples, all keys of a batch read at once into its tensors."""
 
 import logging
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -10,31 +10,31 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from zindex.datasets.batching.batch_memory import Shapes, allocate_arrays
-from zindex.datasets.batching.sample_batch import BatchTensors, SampleBatch
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, SourceError
-from zindex.kernels.marks import mark_documents
+from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Column, Request, Spans, read_columns
-from zindex.keyed.store import Store
+from zindex.keyed.columns import Column, read_columns
+from zindex.keyed.mapped_values import CopySpans
+from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import IGNORED, Output, TrainType
 from zindex.keyed.windows import (
     BoundedWindows,
     PackedWindows,
-    Parts,
     StreamWindows,
-    Tail,
     Windows,
-    check_sizes,
+    WindowSpans,
 )
-from zindex.loading.collate import collate as join_samples
+from zindex.loading.collate import collate as stack_samples
+from zindex.plan.settings import check_whole
+from zindex.plan.tail import Tail, TailName, parse_tail
+from zindex.samples.batch import BatchTensors, SampleBatch, Shapes, allocate_arrays
 
 logger = logging.getLogger(__name__)
 
-Int64Array = npt.NDArray[np.int64]
 
-#: What windows make of where documents end: nothing; no window holds more than one; windows of the
-#: whole stream that say where they end; or whole documents packed into samples.
+#: How windows treat document boundaries: ignore them; never cross them; cross and mark them; or
+#: pack whole documents into samples.
 Documents = Literal["ignore", "respect", "mark", "pack"]
 
 _DTYPES = {"int64": torch.int64, "bool": torch.bool}
@@ -42,39 +42,40 @@ _POSITIONS, _DOCUMENTS = "position_ids", "document_ids"
 
 
 class WindowDataset(BaseDataset):
-    """Windows of a fixed number of values, cut out of all keys at the same places.
+    """Windows of a fixed number of values, at the same positions of all keys.
 
     Parameters
     ----------
     train_type
-        What samples are made of.
+        Required keys, and the tensors of samples.
     window_size
         Values of a window, w.
     stride
-        Values from one window to the next; None for w. Less makes windows that overlap, more
-        leaves gaps.
+        Values from one window to the next; None for w. Windows overlap if it is less than w, and
+        leave gaps if it is more.
     documents
-        ``"ignore"``: windows of the stream of all values. ``"respect"``: windows of one document
-        each, from its start. ``"mark"``: as ``"ignore"``, and samples have ``position_ids`` that
-        begin at 0 in each document and ``document_ids``, the number of the document within the
-        sample, and no target is in another document than its input. ``"pack"``: whole documents
-        packed into samples by best fit, marked likewise.
+        ``"ignore"``: windows over the stream of all values. ``"respect"``: windows within one
+        document. ``"mark"``: as ``"ignore"``, with ``position_ids`` that restart at 0 in each
+        document, ``document_ids``, the number of the document within the sample, and no target in
+        another document than its input. ``"pack"``: whole documents packed into samples by best
+        fit, marked likewise.
     tail
-        What becomes of targets behind the last full window of the stream, or of a document:
-        ``"drop"``, or ``"pad"`` with inputs of ``pad_id`` and targets of -100, or ``"short"``.
-        With ``"respect"`` and ``"drop"`` documents that are no longer than a window give none.
-        Packed samples are always filled up.
+        How to treat targets after the last full window of the stream, or of a document; see
+        `zindex.plan.tail.Tail`: ``"drop_last"`` (or ``"drop"``), ``"pad"`` with inputs of
+        ``pad_id`` and targets of -100, or ``"exact"`` (or ``"short"``), a shorter window. With
+        ``"respect"`` and ``"drop_last"``, documents no longer than a window have no samples.
+        Packed samples are always padded.
     options
         ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as for `BaseDataset`. A split
-        needs windows that know their documents: ``"respect"`` or ``"pack"``.
+        needs ``"respect"`` or ``"pack"``.
 
     Notes
     -----
-    Where a sample has a ``loss_mask``, it is False at padding and at targets in other documents.
+    If a sample has a ``loss_mask``, it is False at padding and at targets in other documents.
     ``zindex.loading.device.pack_documents(batch["document_ids"])`` gives ``cu_seqlens`` for
     attention kernels, and ``ids[:, :, None] == ids[:, None, :]`` the mask of documents.
-    Documents are the records of the store. ``"respect"`` keeps 16 bytes in memory for each,
-    ``"mark"`` 8, ``"pack"`` 40.
+    Documents are the records of the store. Memory per document: 16 bytes with ``"respect"``, 8
+    with ``"mark"``, 40 with ``"pack"``.
     """
 
     def __init__(
@@ -84,20 +85,21 @@ class WindowDataset(BaseDataset):
         stride: int | None = None,
         *,
         documents: Documents = "ignore",
-        tail: Tail = "drop",
+        tail: Tail | TailName = Tail.DROP_LAST,
         **options: Any,
     ) -> None:
         super().__init__(train_type, **options)
-        check_sizes(window_size, window_size if stride is None else stride)
-        for name, value, known in (("documents", documents, Documents), ("tail", tail, Tail)):
-            if value not in get_args(known):
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(get_args(known))}, got {value!r}; choose one"
-                )
-        if documents == "pack" and (stride is not None or tail == "short"):
+        window_size = check_whole("window_size", window_size, 1)
+        if documents not in get_args(Documents):
+            raise ConfigError(
+                f"documents must be one of {', '.join(get_args(Documents))}, got {documents!r}; "
+                "choose one"
+            )
+        tail = parse_tail(tail, (Tail.DROP_LAST, Tail.PAD, Tail.EXACT))
+        if documents == "pack" and (stride is not None or tail is Tail.EXACT):
             raise ConfigError(
                 "documents='pack' makes samples without a stride that are filled up, so stride "
-                f"must be left out and tail not be 'short', got stride={stride!r} and tail={tail!r}"
+                f"must be left out and tail not be 'exact', got stride={stride!r} and tail='{tail}'"
             )
         if self.split is not None and documents not in ("respect", "pack"):
             raise ConfigError(
@@ -105,15 +107,15 @@ class WindowDataset(BaseDataset):
                 f"{documents!r} and split={self.split!r}; choose one, or leave split out"
             )
         self.window_size = window_size
-        self.stride = window_size if stride is None else stride
+        self.stride = window_size if stride is None else check_whole("stride", stride, 1)
         self.documents: Documents = documents
-        self.tail: Tail = tail
+        self.tail = tail
         self._windows: Windows | None = None
         self._outputs: list[Output] = []
         self._columns: list[Column] = []
 
     def get_index(self, index: int) -> tuple[int, int]:
-        """Return the values ``[begin, end)`` of the inputs of a window, as AstrAI names them.
+        """Return the bounds ``[begin, end)`` of the inputs of a window; AstrAI's name.
 
         Raises
         ------
@@ -124,7 +126,7 @@ class WindowDataset(BaseDataset):
         IndexError
             If there is no such window.
         ConfigError
-            If samples are packed, so that they are no windows.
+            If samples are packed.
         """
         self.opened  # noqa: B018
         if not self.num_samples:
@@ -140,19 +142,21 @@ class WindowDataset(BaseDataset):
         if not -self.num_samples <= index < self.num_samples:
             raise IndexError(f"index {index} is out of range for {self.num_samples} windows")
         assert self._windows is not None
-        parts = self._windows.find_parts(np.array([index % self.num_samples]))
-        begin = int(parts.starts[0])
-        return begin, begin + int(parts.lengths.sum()) - 1
+        spans = self._windows.find_spans(np.array([index % self.num_samples]))
+        begin = int(spans.starts[0])
+        return begin, begin + int(spans.lengths.sum()) - 1
 
     def collate(self, batch: Sequence[Any]) -> Any:
         """Return the tensors of a batch, by name: shape (samples, window_size).
 
-        Short windows are filled up to the longest one, with inputs of ``pad_id``, targets of -100
-        and masks of False.
+        Short windows are padded to the longest one, with inputs of ``pad_id``, targets of -100 and
+        masks of False.
         """
-        lengths = {len(next(iter(item.values()))) for item in batch} if self.tail == "short" else ()
+        lengths = (
+            {len(next(iter(item.values()))) for item in batch} if self.tail is Tail.EXACT else ()
+        )
         if len(lengths) < 2:
-            return join_samples(batch)
+            return stack_samples(batch)
         pads = {output.name: self._pad_of(output) for output in self._outputs}
         pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
         return BatchTensors(
@@ -170,42 +174,40 @@ class WindowDataset(BaseDataset):
             "window_size": self.window_size,
             "stride": self.stride,
             "documents": self.documents,
-            "tail": self.tail,
+            "tail": self.tail.fingerprint_name,
         }
 
-    def _count_samples(self, store: Store) -> int:
-        keys = list(self.train_type.keys)
+    def _count_samples(self, store: KeyedStore) -> int:
         outputs = self.outputs_of(store)
-        # Positions within documents are counted here where samples say where these end.
-        self._outputs = [item for item in outputs if not (self._marks and item.name == _POSITIONS)]
+        # Samples with document bounds have computed positions in place of the stored ones.
+        self._outputs = [
+            item for item in outputs if not (self._has_bounds and item.name == _POSITIONS)
+        ]
         self._columns = [store.column(output.key) for output in self._outputs]
-        used = [output.key for output in self._outputs]
-        store.check_lengths(used)
+        keys = [output.key for output in self._outputs]
+        store.check_lengths(keys)
         if not self.train_type.by_record:  # the answers of a pair differ
-            store.check_records(used)
+            store.check_records(keys)
         length = min(column.length for column in self._columns)
-        cut = partial(
-            StreamWindows, window_size=self.window_size, stride=self.stride, tail=self.tail
-        )
-        stream = np.array([0], np.int64), np.array([length], np.int64)
-        windows: Windows
-        if self.documents == "ignore":
-            windows = cut(*stream)
-        else:
-            bounds = _document_bounds(store, keys[0])
+        bounds = stream = np.array([0, length], np.int64)
+        if self.documents != "ignore":
+            bounds = _document_bounds(store, self.train_type.keys[0])
             if bounds[-1] > length:  # another key is shorter, which only strict=False allows
                 bounds = np.minimum(bounds, length)
+        windows: Windows
+        if self.documents in ("respect", "pack"):
+            starts, stops = bounds[:-1], bounds[1:]
+            chosen = self._choose_records(len(starts))
+            if chosen is not None:
+                starts, stops = starts[chosen], stops[chosen]
+        else:
+            starts, stops = stream[:1], stream[1:]
+        if self.documents == "pack":
+            windows = PackedWindows(starts, stops, self.window_size)
+        else:
+            windows = StreamWindows(starts, stops, self.window_size, self.stride, self.tail)
             if self.documents == "mark":
-                windows = BoundedWindows(cut(*stream), bounds)
-            else:
-                starts, stops = bounds[:-1], bounds[1:]
-                chosen = self._choose_records(len(starts))
-                if chosen is not None:
-                    starts, stops = starts[chosen], stops[chosen]
-                if self.documents == "respect":
-                    windows = cut(starts, stops)
-                else:
-                    windows = PackedWindows(starts, stops, self.window_size)
+                windows = BoundedWindows(windows, bounds)
         self._windows = windows
         if not windows.num_windows and length:
             logger.warning(
@@ -216,31 +218,32 @@ class WindowDataset(BaseDataset):
             )
         return windows.num_windows
 
-    def _read(self, store: Store, numbers: Int64Array) -> SampleBatch:
+    def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return windows by number."""
-        if self.tail == "drop" and isinstance(self._windows, StreamWindows):
+        if self.tail is Tail.DROP_LAST and isinstance(self._windows, StreamWindows):
             return self._read_full(self._windows, numbers)
         assert self._windows is not None
-        parts = self._windows.find_parts(numbers)
-        runs = self._windows.find_runs(numbers, parts)
+        documents = whole = self._windows.find_spans(numbers)
+        if isinstance(self._windows, BoundedWindows):
+            whole = self._windows.windows.find_spans(numbers)
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
         shifts = {output.shift for output in self._outputs}
-        spans = {shift: self._find_spans(runs, shift) for shift in shifts}
+        spans = {shift: self._find_copies(whole, shift) for shift in shifts}
         for output in self._outputs:
             arrays[output.name].fill(self._pad_of(output))
         read_columns(
             [
-                Request(column, spans[output.shift], arrays[output.name], output.form)
+                column.read(spans[output.shift], arrays[output.name])
                 for output, column in zip(self._outputs, self._columns, strict=True)
             ]
         )
-        if self._marks:
-            _mark(arrays, parts, self._outputs)
+        if self._has_bounds:
+            _mask_documents(arrays, documents, self._outputs)
         batch = SampleBatch(tensors)
-        if self.tail != "short":
+        if self.tail is not Tail.EXACT:
             return batch
-        # Windows that know their documents have a part for each.
-        lengths = [int(count) - 1 for count in np.bincount(parts.rows, parts.lengths)]
+        # There is a span for each document of a window.
+        lengths = [int(count) - 1 for count in np.bincount(documents.rows, documents.lengths)]
         if min(lengths) == self.window_size:
             return batch
         return SampleBatch.of_items(
@@ -251,21 +254,21 @@ class WindowDataset(BaseDataset):
         )
 
     def _read_full(self, windows: StreamWindows, numbers: Int64Array) -> SampleBatch:
-        """Return windows of which every place of every tensor has a value of the store."""
+        """Return full windows, whose tensors need no padding."""
         starts = windows.find_starts(numbers)
         width = self.window_size
-        spans = Spans(starts, starts + width, _row_places(len(numbers), width))
+        spans = CopySpans(starts, starts + width, _row_offsets(len(numbers), width))
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
         read_columns(
             [
-                Request(column, spans, arrays[output.name], output.form, output.shift)
+                column.read(spans, arrays[output.name], output.shift)
                 for output, column in zip(self._outputs, self._columns, strict=True)
             ]
         )
         return SampleBatch(tensors)
 
     def _shapes(self, size: int) -> Shapes:
-        """Return the tensors of a batch of some samples."""
+        """Return the shapes and dtypes of a batch."""
         plane = size, self.window_size
         shapes: Shapes = {}
         for output, column in zip(self._outputs, self._columns, strict=True):
@@ -273,40 +276,36 @@ class WindowDataset(BaseDataset):
             if dtype is None:
                 dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
             shapes[output.name] = (plane, dtype)
-        if self._marks:
+        if self._has_bounds:
             shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
         return shapes
 
-    def _pad_of(self, output: Output) -> int:
-        """Return what stands in a tensor where there is no value."""
-        return self.pad_id if output.pad is None else output.pad
-
     @property
-    def _marks(self) -> bool:
-        """Whether samples say where documents end."""
+    def _has_bounds(self) -> bool:
+        """Whether samples have document bounds."""
         return self.documents in ("mark", "pack")
 
-    def _find_spans(self, parts: Parts, shift: int) -> Spans:
-        """Return what of the parts goes where in a tensor: to their offsets less its shift."""
+    def _find_copies(self, spans: WindowSpans, shift: int) -> CopySpans:
+        """Return the copies that put spans at their offsets less the shift of a tensor."""
         width = self.window_size
-        skipped = np.maximum(shift - parts.offsets, 0)
-        first = np.maximum(parts.offsets - shift, 0)
-        lengths = np.minimum(parts.lengths - skipped, width - first)
-        if not (shift or self._marks):
-            # The last value of a window that is cut short is a target and no input.
-            lengths = lengths - (parts.lengths <= width)
-        starts = parts.starts + skipped
-        return Spans(starts, starts + lengths, parts.rows * width + first)
+        skipped = np.maximum(shift - spans.offsets, 0)
+        first = np.maximum(spans.offsets - shift, 0)
+        lengths = np.minimum(spans.lengths - skipped, width - first)
+        if not (shift or self._has_bounds):
+            # The last value of a short window is a target and no input.
+            lengths = lengths - (spans.lengths <= width)
+        starts = spans.starts + skipped
+        return CopySpans(starts, starts + lengths, spans.rows * width + first)
 
 
 @lru_cache(8)
-def _row_places(size: int, width: int) -> Int64Array:
-    """Return where the rows of a tensor begin."""
+def _row_offsets(size: int, width: int) -> Int64Array:
+    """Return the offset of each row of a tensor."""
     return np.arange(size) * width
 
 
-def _document_bounds(store: Store, key: str) -> Int64Array:
-    """Return where documents begin, and where the last one ends."""
+def _document_bounds(store: KeyedStore, key: str) -> Int64Array:
+    """Return the bounds of documents: one more than there are documents."""
     column = store.column(key)
     if column.num_records is None:
         raise SourceError(
@@ -316,11 +315,13 @@ def _document_bounds(store: Store, key: str) -> Int64Array:
     return column.record_offset(0, column.num_records)
 
 
-def _mark(arrays: dict[str, npt.NDArray[Any]], parts: Parts, outputs: Sequence[Output]) -> None:
-    """Fill in positions and documents, and ignore targets of other documents than their inputs."""
+def _mask_documents(
+    arrays: dict[str, npt.NDArray[Any]], spans: WindowSpans, outputs: Sequence[Output]
+) -> None:
+    """Fill in positions and document ids, and ignore targets beyond the input's document."""
     documents, positions = arrays[_DOCUMENTS], arrays[_POSITIONS]
     has_target = np.empty(documents.shape, np.bool_)
-    mark_documents(parts.rows, parts.offsets, parts.lengths, documents, positions, has_target)
+    mark_documents(spans.rows, spans.offsets, spans.lengths, documents, positions, has_target)
     for output in outputs:
         if output.shift:
             ignored = IGNORED if output.form == "int64" else False

@@ -1,1 +1,1 @@
-"""From torch datasets to batches: samplers, collation, the loader and its state."""
+"""Batches of torch datasets: samplers, collation, the loader and its state."""

@@ -1,8 +1,9 @@
-"""Documents within samples, told apart on whatever device a batch is on.
+"""Document masks, positions and boundaries of a batch, computed on its device.
 
-No loop over samples, and nothing here waits for the device unless it says so. A document is told
-by a number that grows along each sample: `find_documents` numbers what ends with an end token,
-`number_documents` what position ids count, such as those of ``inter_document_masking``.
+There is no loop over samples, and no synchronisation with the device unless a function documents
+one. Documents have ascending numbers within each sample: `find_documents` derives them from end
+tokens, `number_documents` from position ids that restart, such as those of
+``inter_document_masking``.
 """
 
 from collections.abc import Callable
@@ -13,11 +14,11 @@ from torch import Tensor
 
 
 class PackedDocuments(NamedTuple):
-    """The documents of a batch, as attention over sequences of several lengths takes them."""
+    """The documents of a batch, for variable-length attention."""
 
-    #: Shape (samples, tokens), int64: the place of each token in its document.
+    #: Shape (samples, tokens), int64: position of each token in its document.
     position_ids: Tensor
-    #: Int32: where each document starts in the flattened batch, and at last where all end.
+    #: Int32: start of each document in the flattened batch, and the end of the last one.
     cu_seqlens: Tensor
     #: 0-d, int32: tokens of the longest document.
     max_seqlen: Tensor
@@ -33,7 +34,7 @@ def find_documents(tokens: Tensor, eod: int) -> Tensor:
     tokens
         Shape (samples, tokens), token ids.
     eod
-        Id of the end of a document, which belongs to the document that it ends.
+        Id of the end-of-document token, which is part of the document that it ends.
 
     Returns
     -------
@@ -78,9 +79,9 @@ def pack_documents(document_ids: Tensor, *, max_documents: int | None = None) ->
     document_ids
         Shape (samples, tokens), as of `find_documents`; samples never share a document.
     max_documents
-        Documents that ``cu_seqlens`` has room for, so that its shape does not depend on the data;
-        it is filled up with empty ones. Where there are more, ``num_documents`` says so and the
-        last one takes the rest. None makes as many as there are, for which a GPU is waited for.
+        Length of ``cu_seqlens`` less one, so that its shape does not depend on the data; missing
+        documents are empty. If there are more, ``num_documents`` exceeds it and the last document
+        includes the rest. None counts the documents, which synchronises with a GPU.
     """
     total, device = document_ids.numel(), document_ids.device
     is_start = torch.ones_like(document_ids, dtype=torch.bool)
@@ -93,9 +94,9 @@ def pack_documents(document_ids: Tensor, *, max_documents: int | None = None) ->
     if max_documents is None:
         max_documents = int(num_documents)
     bounds = torch.full((max_documents + 2,), total, dtype=torch.int32, device=device)
-    # What starts no document, or one too many, is written to a last entry that is cut off.
-    places = torch.where(flags & (numbers < max_documents), numbers, max_documents + 1)
-    bounds.scatter_(0, places, torch.arange(total, dtype=torch.int32, device=device))
+    # Other tokens, and surplus documents, are written to a last entry that is dropped.
+    entries = torch.where(flags & (numbers < max_documents), numbers, max_documents + 1)
+    bounds.scatter_(0, entries, torch.arange(total, dtype=torch.int32, device=device))
     cu_seqlens = bounds[:-1]
     max_seqlen = cu_seqlens.diff().max()
     return PackedDocuments(columns - starts, cu_seqlens, max_seqlen, num_documents)
@@ -104,14 +105,14 @@ def pack_documents(document_ids: Tensor, *, max_documents: int | None = None) ->
 def positions_and_cu_seqlens(
     tokens: Tensor, eod: int, *, max_documents: int | None = None
 ) -> PackedDocuments:
-    """Return positions and boundaries of the documents that end tokens tell apart.
+    """Return positions and boundaries of documents separated by end tokens.
 
     Parameters
     ----------
     tokens
         Shape (samples, tokens), token ids.
     eod
-        Id of the end of a document.
+        Id of the end-of-document token.
     max_documents
         As of `pack_documents`.
 
@@ -125,18 +126,18 @@ def positions_and_cu_seqlens(
 
 
 def mask_loss(tokens: Tensor, eod: int, *, skip_first: int = 0, skip_end: bool = False) -> Tensor:
-    """Return a loss mask by the place of each token in its document.
+    """Return a loss mask by the position of each token in its document.
 
     Parameters
     ----------
     tokens
         Shape (samples, tokens), the inputs.
     eod
-        Id of the end of a document.
+        Id of the end-of-document token.
     skip_first
-        Inputs of each document from which nothing is learned; also where a sample begins in it.
+        Masked inputs at the start of each document, and of each sample.
     skip_end
-        Whether nothing is learned from the end token either, which predicts the next document.
+        Whether to mask the end token as well, whose target is in the next document.
 
     Returns
     -------
@@ -156,7 +157,7 @@ def mask_loss(tokens: Tensor, eod: int, *, skip_first: int = 0, skip_end: bool =
 
 
 def block_diagonal_mask(document_ids: Tensor) -> Tensor:
-    """Return the mask of causal attention that stays within documents, in Megatron's sense.
+    """Return Megatron's attention mask, causal and within documents.
 
     Parameters
     ----------
@@ -166,8 +167,8 @@ def block_diagonal_mask(document_ids: Tensor) -> Tensor:
     Returns
     -------
     mask
-        Shape (samples, 1, tokens, tokens), bool, True where masked; torch's own attention takes
-        its negation. Cost: samples * tokens * tokens bytes.
+        Shape (samples, 1, tokens, tokens), bool, True where masked; torch's attention takes the
+        negation. Cost: samples * tokens * tokens bytes.
     """
     columns = torch.arange(document_ids.shape[1], device=document_ids.device)
     differs = document_ids[:, None, :, None] != document_ids[:, None, None, :]

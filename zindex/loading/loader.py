@@ -1,50 +1,61 @@
-"""The loader: batches of a run, read ahead, for any number of ranks, resumable at any step."""
+"""Prefetched batches of a run for each rank, resumable at any step on any number of ranks."""
 
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 
 from zindex.config import RunConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError
-from zindex.loading.collate import collate as join_samples
-from zindex.loading.place import find_place
+from zindex.loading.collate import collate as stack_samples
+from zindex.loading.data_parallel import find_place
 from zindex.loading.reading import BatchReader, WorkerPool, read_ahead, start_workers
-from zindex.loading.sampler import BatchPlan, Cursor, Tail, count_samples
+from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, choose_order, count_samples
 from zindex.loading.state import dataset_fingerprint
+from zindex.plan.tail import Tail, TailName, parse_tail
 
 logger = logging.getLogger(__name__)
 
 SplitName = Literal["train", "valid", "test"]
 
-# Batches read ahead: by threads in all, by processes each.
+# Prefetched batches: of all threads together, and of each worker process.
 _THREADS_AHEAD, _WORKER_AHEAD = 4, 2
-# What forked processes found and must not touch.
+# Threads and workers of parent processes, kept alive in forked children.
 _of_parents: list[Any] = []
 
 
+class ReadSettings(TypedDict, total=False):
+    """How a `Loader` reads batches; see `loader`."""
+
+    num_workers: int
+    prefetch: int | None
+    multiprocessing_context: Any
+    pin_memory: bool | None
+    collate: Callable[[Any], Any] | None
+
+
 class Loader:
-    """Batches of this rank, and where all ranks together stand.
+    """Batches of this rank, with the state of all ranks; made by `loader`.
 
-    An iterable of batches with ``state_dict()`` and ``load_state_dict()``, as
-    ``torch.distributed.checkpoint``, Lightning and Accelerate look for them. `loader` makes one.
+    It is an iterable with ``state_dict()`` and ``load_state_dict()``, as
+    ``torch.distributed.checkpoint``, Lightning and Accelerate expect.
 
-    A loader of a run (``num_epochs`` or ``num_samples``) goes on where the trainer stands whenever
-    it is iterated, after a ``break`` too, and ends once: when all is consumed, iterating it again
-    gives nothing. One with ``num_epochs=None`` makes a pass over the dataset in each iteration;
-    only after ``load_state_dict()`` the pass that was under way is finished first. All iterators of
-    a loader share its place.
+    The loader of a run (``num_epochs`` or ``num_samples``) resumes at the current position in each
+    iteration, also after a ``break``, and yields nothing once the run is consumed. With
+    ``num_epochs=None``, each iteration is a pass over the dataset, except that the first one after
+    ``load_state_dict()`` finishes the interrupted pass. All iterators of a loader share its
+    position.
 
     Parameters
     ----------
     dataset
         Any map-style dataset.
     plan
-        Which samples this rank takes.
+        Samples of this rank.
     num_workers, prefetch, multiprocessing_context, pin_memory, collate
         As for `loader`.
     """
@@ -72,40 +83,40 @@ class Loader:
                 f"{multiprocessing_context!r} and no workers; leave it out"
             )
         self._context = multiprocessing_context
-        # Workers hand their batches to this process, which pins them.
+        # Batches of workers are pinned in this process.
         self._reader = BatchReader(
-            dataset, collate or join_samples, self.pin_memory and not num_workers
+            dataset, collate or stack_samples, self.pin_memory and not num_workers
         )
-        if plan.tail == "pad" and not (is_ours and collate is None):
+        if plan.tail is Tail.PAD and not (is_ours and collate is None):
             self._reader.check_padding()
         self._cursor = Cursor(plan)
         self._workers: WorkerPool | None = None
         self._batches: Iterator[Any] | None = None
-        self._place = (0, 0)
+        self._position = (0, 0)
         self._process = os.getpid()
 
     def __len__(self) -> int:
-        """Return the batches of the whole run, or of one pass, wherever the trainer stands."""
+        """Return the number of batches of the whole run, or of one pass."""
         return self.plan.count_steps(0, self.plan.pass_length)
 
     @property
     def consumed_samples(self) -> int:
-        """Samples that all ranks together have been handed, padding not counted."""
+        """Samples delivered to all ranks together, without padding."""
         return self._cursor.consumed_samples
 
     @property
     def epoch(self) -> int:
-        """Times that the dataset was passed over in full."""
+        """Completed passes over the dataset."""
         return self._cursor.state.epoch
 
     @property
     def num_batches_left(self) -> int:
-        """Batches until the run, or the pass under way, ends."""
+        """Batches left in the run, or in the current pass."""
         return self.plan.count_steps(self._cursor.consumed_samples, self._cursor.stop)
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator, so that all of this happens at the first batch: trainers may make iterators
-        # that they do not use.
+        # A generator, so that nothing happens before the first batch: trainers may create iterators
+        # without using them.
         self._cursor.begin()
         if self._cursor.peek() is None:
             logger.warning(
@@ -117,7 +128,7 @@ class Loader:
         while (step := self._cursor.peek()) is not None:
             batch = self._take()
             self._cursor.advance(step)
-            self._place = (self._cursor.consumed_samples, self._cursor.stop)
+            self._position = (self._cursor.consumed_samples, self._cursor.stop)
             yield batch
         if self.plan.num_samples is not None:
             self.close()
@@ -126,19 +137,19 @@ class Loader:
         """Return the batch of the next step."""
         self._leave_parent()
         try:
-            place = (self._cursor.consumed_samples, self._cursor.stop)
-            if self._batches is None or self._place != place:
+            position = (self._cursor.consumed_samples, self._cursor.stop)
+            if self._batches is None or self._position != position:
                 self._batches = self._open()
             return next(self._batches)
         except BaseException as error:
-            # What was read ahead is read again, so that the batch that failed is not skipped.
+            # Prefetched batches are read again, so that the failed batch is not skipped.
             self.close()
             if isinstance(error, Exception):
                 error.add_note(f"while reading the batch after {self.consumed_samples:,} samples")
             raise
 
     def _open(self) -> Iterator[Any]:
-        """Return the batches from where the trainer stands, read ahead."""
+        """Return prefetched batches from the current position."""
         self._stop_reading()
         ahead = self.plan.plan_batches(self._cursor.consumed_samples, self._cursor.stop)
         if not self.num_workers:
@@ -154,33 +165,33 @@ class Loader:
         return self._workers.read(ahead)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where all ranks stand, equal on each of them at the same step.
+        """Return the state, equal on all ranks at the same step.
 
         Returns
         -------
         state
             ``version``, ``fingerprint``, ``consumed_samples`` and ``epoch``: plain values. Batches
-            count once they are handed over, not when they are read ahead.
+            count when they are delivered, not when they are prefetched.
         """
         return self._cursor.state.to_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to where all ranks stood; an iteration that is under way goes on from there.
+        """Resume from a state; a running iteration continues from it.
 
         Parameters
         ----------
         state_dict
-            What ``state_dict()`` returned, with any number of ranks, workers and micro-batches.
+            The result of ``state_dict()``, with any number of ranks and workers and any batch size.
 
         Raises
         ------
         StateMismatchError
-            If the state belongs to other samples; the loader stays where it is.
+            If the state belongs to other samples; the loader is then unchanged.
         """
         self._cursor.load(state_dict)
 
     def close(self) -> None:
-        """Stop threads and worker processes; iterating the loader starts them again."""
+        """Stop threads and worker processes; the next iteration restarts them."""
         self._leave_parent()
         self._stop_reading()
         workers, self._workers = self._workers, None
@@ -188,9 +199,9 @@ class Loader:
             workers.stop()
 
     def _leave_parent(self) -> None:
-        """Let threads and workers be if this process was forked: it has none, they are another's.
+        """After a fork, drop the threads and workers of the parent without stopping them.
 
-        They are kept, since whoever deletes them stops them.
+        The objects are kept alive, because their finalizers would stop them.
         """
         if self._process != os.getpid():
             _of_parents.append((self._batches, self._workers))
@@ -198,7 +209,7 @@ class Loader:
             self._process = os.getpid()
 
     def _stop_reading(self) -> None:
-        """Forget what was read ahead."""
+        """Discard prefetched batches."""
         batches, self._batches = self._batches, None
         if isinstance(batches, Generator):
             batches.close()
@@ -227,7 +238,7 @@ def loader(
     num_samples: int | None = None,
     shuffle: bool = False,
     seed: int = 0,
-    tail: Tail = "drop_last",
+    tail: Tail | TailName = Tail.DROP_LAST,
     num_workers: int = 0,
     prefetch: int | None = None,
     multiprocessing_context: Any = None,
@@ -236,13 +247,13 @@ def loader(
     state: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Loader:
-    """Return the batches of a run, as every rank of a training job takes its part of them.
+    """Return the batches of a run for this rank of a training job.
 
     Parameters
     ----------
     run
-        A run: its YAML file, its mapping or a ``RunConfig``, opened as ``open_run`` does, what is
-        not built yet included. Or a map-style dataset, whatever it is made of.
+        A run: its YAML file, its mapping or a ``RunConfig``, opened as by ``open_run``, which also
+        builds missing indices. Or any map-style dataset.
     tokenizer
         The tokenizer of the run.
     micro_batch_size
@@ -250,38 +261,37 @@ def loader(
     split
         The split of the run.
     data_parallel_rank, data_parallel_size
-        This rank's part; by default of ``torch.distributed``, or of ``torchrun``'s environment.
+        This rank; by default of ``torch.distributed``, or of ``torchrun``'s environment.
     num_epochs
-        Passes over the dataset. None makes one in every iteration, as validation needs it, and
-        trainers that count epochs themselves.
+        Passes over the dataset. None makes one pass per iteration, for validation and for trainers
+        that count epochs themselves.
     num_samples
         Samples of the run, in place of ``num_epochs``.
     shuffle, seed
-        Give each pass an order of its own. The samples of a run are in a shuffled order already,
-        and without this every pass has that order.
+        Shuffle each pass. The samples of a run are shuffled already; without this, every pass has
+        their order.
     tail
-        What becomes of the last samples if they are too few for all ranks: ``drop_last``, ``pad``
-        or ``exact``, as ``ElasticSampler`` says.
+        How to treat a last step that is not full: ``drop_last``, ``pad`` or ``exact``; see
+        `zindex.plan.tail.Tail`.
     num_workers
-        Processes that read. Without any, threads of this process do, which suits datasets of
-        zindex: their kernels and their reads hold no lock.
+        Worker processes. With 0, threads of this process read, which suits datasets of zindex:
+        their kernels and reads release the GIL.
     prefetch
-        Batches read ahead of the trainer, all threads or workers together. By default 4 by threads
-        and 2 by each worker; other datasets than ours are read without threads, since they may
-        not stand them.
+        Batches prefetched by all threads or workers together. By default 4 with threads, and 2 per
+        worker; datasets of others are read without threads, as they may not be thread-safe.
     multiprocessing_context
-        How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"`` or a context. By default as on
-        this platform, but never by a fork of a process that has used an object store.
+        How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"`` or a context. The default is
+        the platform's, but never a fork after this process has used an object store.
     pin_memory
-        Copy batches to page-locked memory; by default where there is CUDA.
+        Copy batches to page-locked memory; by default if CUDA is available.
     collate
-        Makes a batch of what the dataset gives for several positions; by default their tensors
-        stacked, which ours give without a copy.
+        Collates the samples of several positions; by default stacks their tensors, without a copy
+        for datasets of zindex.
     state
-        Where to begin: what ``state_dict()`` returned.
+        State to resume from, as ``state_dict()`` returned it.
     settings
-        Further settings of ``GPTDatasetConfig``. Without ``create_attention_mask=True`` there are
-        no attention masks.
+        Further settings of ``GPTDatasetConfig``. Attention masks need
+        ``create_attention_mask=True``.
 
     Returns
     -------
@@ -301,15 +311,14 @@ def loader(
     rank, size = find_place(data_parallel_rank, data_parallel_size)
     num_positions = len(dataset)
     plan = BatchPlan(
-        num_positions=num_positions,
-        num_samples=count_samples(num_positions, num_epochs, num_samples),
-        micro_batch_size=micro_batch_size,
-        data_parallel_rank=rank,
-        data_parallel_size=size,
-        tail=tail,
-        shuffle=shuffle,
-        seed=seed,
-        fingerprint=dataset_fingerprint(dataset),
+        choose_order(
+            num_positions, shuffle=shuffle, seed=seed, fingerprint=dataset_fingerprint(dataset)
+        ),
+        count_samples(num_positions, num_epochs, num_samples),
+        micro_batch_size,
+        rank,
+        size,
+        parse_tail(tail, BATCH_TAILS),
         ancestors=getattr(dataset, "previous_fingerprints", ()),
     )
     made = Loader(
@@ -364,7 +373,7 @@ def _open_dataset(run: Any, tokenizer: Any, split: str, settings: dict[str, Any]
 
 
 def _choose_prefetch(prefetch: int | None, num_workers: int, *, is_ours: bool) -> int:
-    """Return how many batches are read ahead."""
+    """Return the prefetch depth."""
     for name, value in (("num_workers", num_workers), ("prefetch", prefetch or 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"{name} must be a whole number of at least 0, got {value!r}")
@@ -376,7 +385,7 @@ def _choose_prefetch(prefetch: int | None, num_workers: int, *, is_ours: bool) -
 
 
 def _choose_pinning(pin_memory: bool | None) -> bool:
-    """Return whether batches are copied to page-locked memory."""
+    """Return whether to copy batches to page-locked memory."""
     has_cuda = torch.cuda.is_available()
     if pin_memory and not has_cuda:
         raise ConfigError(

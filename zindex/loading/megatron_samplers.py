@@ -1,7 +1,7 @@
-"""Megatron's batch samplers, by their names, arguments and batches.
+"""Megatron's batch samplers, with its names, arguments and batches.
 
-Source: Megatron-LM ``megatron/training/datasets/data_samplers.py``, which no wheel holds. For a
-run that may change its number of ranks, see ``zindex.loading.sampler``.
+Source: Megatron-LM ``megatron/training/datasets/data_samplers.py``, which is in no wheel. For runs
+whose number of ranks may change, see ``zindex.loading.sampler``.
 """
 
 import random
@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, PlanError
+from zindex.loading.sampler import check_ranks
+from zindex.plan.settings import check_whole
 
 
 class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
@@ -22,14 +24,14 @@ class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
     total_samples
         Samples of the dataset.
     consumed_samples
-        Samples that all ranks together have taken before; less than ``total_samples``.
+        Samples already consumed by all ranks together; less than ``total_samples``.
     micro_batch_size
         Samples of one rank in one step.
     data_parallel_rank, data_parallel_size
         This rank, and how many share the samples.
     drop_last
-        Leave out a last step that is not full. Otherwise the first ranks have full micro-batches,
-        one a part, and the others an empty list, which ``default_collate`` refuses.
+        Drop a last step that is not full. Otherwise the first ranks have full micro-batches, one
+        rank a partial one, and the others an empty list, which ``default_collate`` refuses.
 
     Raises
     ------
@@ -66,7 +68,7 @@ class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
         return self.total_samples
 
     def get_start_end_idx(self) -> tuple[int, int]:
-        """Return where this rank's samples of a step begin and end."""
+        """Return the bounds of this rank's samples within a step."""
         start = self.data_parallel_rank * self.micro_batch_size
         return start, start + self.micro_batch_size
 
@@ -80,9 +82,9 @@ class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
 
 
 class MegatronFullValidationSampler(torch.utils.data.Sampler[list[int]]):
-    """Every sample once, one for each rank in turn, so that few samples suffice.
+    """Every sample once, dealt to the ranks in turn, in batches of one.
 
-    Ranks differ by one batch at most: those that have fewer must not wait for the others.
+    Ranks differ by one batch at most, so there must be no collective per batch.
 
     Parameters
     ----------
@@ -120,15 +122,15 @@ class MegatronFullValidationSampler(torch.utils.data.Sampler[list[int]]):
 
 
 class RandomSeedDataset(torch.utils.data.Dataset[Any]):
-    """A dataset whose samples are made with a seed of their own: of their place and the epoch.
+    """A dataset that seeds all generators before each sample, by its position and the epoch.
 
     Parameters
     ----------
     dataset
         Any map-style dataset.
     seed
-        Its first seed. Sample i of epoch e has ``seed + e + i``, as in Megatron, so that
-        neighbours in one epoch meet in the next.
+        Base seed. Sample i of epoch e has ``seed + e + i``, as in Megatron, so neighbours share
+        seeds in successive epochs.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -152,35 +154,35 @@ class RandomSeedDataset(torch.utils.data.Dataset[Any]):
 
 
 class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
-    """Shuffled micro-batches for each rank, anew in every epoch (``cyclic``).
+    """Micro-batches for each rank, shuffled in every epoch (``cyclic``).
 
-    An iteration is what is left of an epoch. ``consumed_samples`` counts the batches that were
-    taken from the sampler, which a ``DataLoader`` with workers takes ahead of the trainer.
+    An iteration is the rest of an epoch. ``consumed_samples`` counts the batches taken from the
+    sampler, including those that the workers of a ``DataLoader`` prefetch.
 
-    Every rank has as many batches as the others: the samples of an epoch that give no batch to
-    each rank are left out of it, or with ``global_batch_size`` go before those of the next epoch.
+    All ranks have the same number of batches: samples left over at the end of an epoch are dropped,
+    or, with ``global_batch_size``, precede those of the next epoch.
 
     Parameters
     ----------
     dataset
-        The dataset; a ``RandomSeedDataset`` is told of each epoch.
+        The dataset; ``set_epoch`` of a ``RandomSeedDataset`` is called in each epoch.
     total_samples
         Its samples: at least ``micro_batch_size * data_parallel_size``.
     consumed_samples
-        Samples that all ranks together have taken before, in all epochs: in each of them, or
-        with ``global_batch_size`` in all, a multiple of ``micro_batch_size * data_parallel_size``.
+        Samples already consumed by all ranks in all epochs: a multiple of ``micro_batch_size *
+        data_parallel_size`` in each epoch, or in total with ``global_batch_size``.
     micro_batch_size
         Samples of one rank in one step.
     data_parallel_rank, data_parallel_size
         This rank, and how many share the samples.
     data_sharding
-        Whether each rank shuffles a bucket of its own, the same samples in every epoch. Another
-        number of ranks has other buckets, and no epoch can be gone on with exactly.
+        Whether each rank shuffles a fixed bucket of samples in every epoch. Another number of ranks
+        has other buckets, so an epoch cannot be resumed exactly on it.
     global_batch_size
         Samples of one optimiser step, a multiple of ``micro_batch_size * data_parallel_size``; it
-        needs ``data_sharding=False``. Every step then has the same samples with any number of
-        ranks, and an iteration ends with the step in which its epoch does. A micro-batch with
-        samples of two epochs tells a ``RandomSeedDataset`` the later one.
+        needs ``data_sharding=False``. Every step then has the same samples on any number of ranks,
+        and an iteration ends with the step in which its epoch ends. A micro-batch with samples of
+        two epochs sets the later one on a ``RandomSeedDataset``.
 
     Raises
     ------
@@ -190,8 +192,8 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
     Notes
     -----
     Source: Megatron-LM's sampler of 2026-08. In version 0.16 ranks could have unequal numbers of
-    batches, and hang; where they have equal numbers, the batches are the same.
-    Memory: 8 bytes for each sample that is shuffled, since ``torch.randperm`` decides the order.
+    batches, and hang; with equal numbers, the batches are the same.
+    Memory: 8 bytes per shuffled sample, because ``torch.randperm`` decides the order.
     """
 
     def __init__(
@@ -239,7 +241,7 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
         return self._iterate_epoch() if self.global_batch_size is None else self._iterate_steps()
 
     def _iterate_epoch(self) -> Iterator[list[int]]:
-        """Yield this rank's batches of what is left of an epoch."""
+        """Yield this rank's batches of the rest of an epoch."""
         step = self.micro_batch_times_data_parallel_size
         epoch, consumed = divmod(self.consumed_samples, self.total_samples - self.last_batch_size)
         if consumed % step:
@@ -255,7 +257,7 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
             yield batch
 
     def _take_own(self, consumed: int) -> torch.Tensor:
-        """Return the samples that are left for this rank in an epoch, in their order."""
+        """Return the remaining samples of this rank in an epoch, in order."""
         if self.data_sharding:
             num_steps = self.total_samples // self.micro_batch_times_data_parallel_size
             bucket_size = num_steps * self.micro_batch_size
@@ -263,11 +265,11 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
             return self._shuffle(bucket_size)[skipped:] + self.data_parallel_rank * bucket_size
         active = self.total_samples - self.last_batch_size
         order = self._shuffle(self._num_shuffled)
-        # A copy, so that the other ranks' samples are not kept.
+        # A copy, so that the other ranks' samples are freed.
         return order[consumed + self.data_parallel_rank : active : self.data_parallel_size].clone()
 
     def _iterate_steps(self) -> Iterator[list[int]]:
-        """Yield this rank's batches up to the end of the step in which an epoch ends."""
+        """Yield this rank's batches up to the step in which the epoch ends."""
         step, size = self.micro_batch_times_data_parallel_size, self._num_shuffled
         if self.consumed_samples % step:
             raise PlanError(
@@ -291,17 +293,17 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
 
     @property
     def _num_shuffled(self) -> int:
-        """The samples that are shuffled with each other: whole micro-batches."""
+        """Samples that are shuffled together: whole micro-batches."""
         return self.total_samples // self.micro_batch_size * self.micro_batch_size
 
     def _set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, and tell the dataset."""
+        """Set the epoch, also of the dataset."""
         self.epoch = epoch
         if isinstance(self.dataset, RandomSeedDataset):
             self.dataset.set_epoch(epoch)
 
     def _shuffle(self, num_samples: int) -> torch.Tensor:
-        """Return numbers from 0 on in the order of this epoch."""
+        """Return a permutation of ``range(num_samples)`` for this epoch."""
         generator = torch.Generator()
         generator.manual_seed(self.epoch)
         return torch.randperm(num_samples, generator=generator)
@@ -310,17 +312,10 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
 def _check_sizes(
     total_samples: int, micro_batch_size: int, data_parallel_rank: int, data_parallel_size: int
 ) -> None:
-    """Check what all samplers are given."""
+    """Check the common arguments of all samplers."""
     if total_samples <= 0:
         raise PlanError(
             f"total_samples must be at least 1, got {total_samples}; leave the dataset out"
         )
-    if micro_batch_size <= 0:
-        raise ConfigError(f"micro_batch_size must be at least 1, got {micro_batch_size}")
-    if data_parallel_size <= 0:
-        raise ConfigError(f"data_parallel_size must be at least 1, got {data_parallel_size}")
-    if not 0 <= data_parallel_rank < data_parallel_size:
-        raise ConfigError(
-            f"data_parallel_rank must be less than data_parallel_size, got {data_parallel_rank} of "
-            f"{data_parallel_size}; ranks count from 0"
-        )
+    check_whole("micro_batch_size", micro_batch_size, 1)
+    check_ranks(data_parallel_rank, data_parallel_size)

@@ -1,7 +1,7 @@
-"""How batches are read: one from its positions, and many ahead of the trainer.
+"""Read batches by position, and prefetch them with threads or worker processes.
 
-Batches come in the order of their positions, whatever reads them. Which ones are read is decided
-by the caller, and what the trainer has been handed is counted by it.
+Batches are delivered in the order of their positions. The caller chooses the positions, and counts
+what the trainer has received.
 """
 
 from collections import deque
@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from zindex.errors import ConfigError
+from zindex.io.object_calls import may_fork
 from zindex.loading.sampler import Positions
-from zindex.store.object_calls import may_fork
 
 Collate = Callable[[Any], Any]
 
-# Tensors that say what counts in the loss, and their value where nothing does.
+# Tensors that weight the loss, and their value for samples without weight.
 _NO_WEIGHT = {
     "loss_mask": 0,
     "target_ids": -100,
@@ -28,30 +28,27 @@ _NO_WEIGHT = {
     "group_mask": 0,
 }
 
-# Seconds that reads may still take which nobody wants any more.
-_LAST_WAIT = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class BatchReader:
-    """Reads the batch of given positions; itself a dataset, of which a ``DataLoader`` can ask it.
+    """Reads the batch at given positions; usable as the dataset of a ``DataLoader``.
 
-    None among the positions is padding: a sample of the batch, or the dataset's last one, without
-    any weight in the loss.
-    No positions at all give a batch of no samples, with the shapes and dtypes of the last one.
+    None among the positions is padding: a copy of a sample of the batch, or of the dataset's last
+    one, without any weight in the loss. An empty list of positions gives an empty batch, with the
+    shapes and dtypes of the last sample.
     """
 
+    #: Any map-style dataset.
     dataset: Any
-    """Any map-style dataset."""
+    #: Collates the samples of several positions into one batch.
     collate: Collate
-    """Makes one batch of what the dataset gives for several positions."""
+    #: Whether to copy tensors to page-locked memory.
     pin_memory: bool = False
-    """Whether tensors are copied to page-locked memory."""
 
     def __getitems__(self, positions: Positions) -> Any:
-        """Return the batch of some positions."""
-        # As long as the others: an edited run may have samples of two lengths. Where this rank has
-        # no sample of its own the order ends, and the other ranks have its last ones.
+        """Return the batch at some positions."""
+        # Padding has the length of its batch: an edited run may have samples of two lengths. A rank
+        # without samples is at the end of the order, where the other ranks have the last samples.
         last = len(self.dataset) - 1
         filler = next((position for position in positions if position is not None), last)
         wanted = [filler if position is None else position for position in positions] or [last]
@@ -61,18 +58,18 @@ class BatchReader:
             items = [self.dataset[position] for position in wanted]
         batch = self.collate(items)
         if not positions:
-            batch = _cut(batch)
+            batch = _empty(batch)
         if None in positions:
-            _silence(batch, [i for i, position in enumerate(positions) if position is None])
+            _mask_padding(batch, [i for i, position in enumerate(positions) if position is None])
         return _pin(batch) if self.pin_memory else batch
 
     def check_padding(self) -> None:
-        """Check that padding can be told from samples, before a run comes to need it."""
-        _silence(self.collate([self.dataset[0]]), [])
+        """Check that padding can be masked in the loss, before a run needs it."""
+        _mask_padding(self.collate([self.dataset[0]]), [])
 
 
-def _silence(batch: Any, rows: list[int]) -> None:
-    """Take all weight in the loss from rows of a batch."""
+def _mask_padding(batch: Any, rows: list[int]) -> None:
+    """Remove the weight of some rows of a batch in the loss."""
     named = batch if isinstance(batch, Mapping) else {}
     weights = {
         name: named[name] for name in _NO_WEIGHT if isinstance(named.get(name), torch.Tensor)
@@ -87,16 +84,16 @@ def _silence(batch: Any, rows: list[int]) -> None:
         tensor[rows] = _NO_WEIGHT[name]
 
 
-def _cut(batch: Any) -> Any:
-    """Return a batch without its samples."""
+def _empty(batch: Any) -> Any:
+    """Return an empty batch of the same structure."""
     if isinstance(batch, torch.Tensor):
         return batch[:0]
     if isinstance(batch, Mapping):
-        return {key: _cut(value) for key, value in batch.items()}
+        return {key: _empty(value) for key, value in batch.items()}
     if isinstance(batch, list | tuple) and all(
         isinstance(value, torch.Tensor | Mapping | list | tuple) for value in batch
     ):
-        return type(batch)(map(_cut, batch))
+        return type(batch)(map(_empty, batch))
     return batch[:0] if isinstance(batch, list) else batch
 
 
@@ -112,24 +109,30 @@ def _pin(batch: Any) -> Any:
 
 
 def read_ahead(
-    reader: BatchReader, batches: Iterable[Positions], prefetch: int
+    reader: BatchReader,
+    batches: Iterable[Positions],
+    prefetch: int,
+    *,
+    close_timeout: float = 5.0,
 ) -> Generator[Any, None, None]:
-    """Yield batches that threads of this process read ahead.
+    """Yield batches prefetched by threads of this process.
 
     Parameters
     ----------
     reader
-        What reads a batch.
+        Reads one batch.
     batches
-        The positions of each.
+        The positions of each batch.
     prefetch
-        Batches that are read ahead at the same time, each by a thread; 0 reads without threads.
+        Batches read concurrently, each by a thread; 0 reads without threads.
+    close_timeout
+        Seconds that closing the generator waits for running reads.
 
     Yields
     ------
     batch
-        One for each entry of ``batches``, in their order. An error of a read is raised where its
-        batch would stand.
+        One for each entry of ``batches``, in order. An error of a read is raised in place of its
+        batch.
     """
     left = iter(batches)
     if not prefetch:
@@ -143,7 +146,7 @@ def read_ahead(
             pending.append(threads.submit(reader.__getitems__, positions))
 
     try:
-        # Alone, so that no two threads open the same files at once, nor compile a kernel twice.
+        # The first batch alone: threads must not open the same files, or compile a kernel, at once.
         if (first := next(left, None)) is not None:
             batch = reader.__getitems__(first)
             fill()
@@ -155,33 +158,33 @@ def read_ahead(
     finally:
         for future in pending:
             future.cancel()
-        # What a store that is gone does not answer would keep whoever stops here for minutes.
-        late = wait(pending, _LAST_WAIT).not_done
+        # Requests to an unreachable store could block the caller for minutes.
+        late = wait(pending, close_timeout).not_done
         threads.shutdown(wait=not late)
 
 
 @dataclass(slots=True)
 class WorkerPool:
-    """Loader workers that stay alive from one iteration to the next."""
+    """Worker processes that persist between iterations."""
 
     loader: torch.utils.data.DataLoader[Any]
     batches: "_Batches"
 
     def read(self, batches: Iterator[Positions]) -> Iterator[Any]:
-        """Return batches in the order of their positions; those asked for before are forgotten."""
+        """Return batches in the order of their positions; earlier requests are discarded."""
         self.batches.left = batches
         return iter(self.loader)
 
     def stop(self) -> None:
         """Stop the processes."""
-        # Nothing public stops those that persist, and an error that is kept keeps them too.
+        # Torch has no public way to stop persistent workers, and a kept traceback refers to them.
         running, self.loader._iterator = self.loader._iterator, None
         if running is not None:
             running._shutdown_workers()  # type: ignore[attr-defined]
 
 
 class _Batches:
-    """The positions that a ``DataLoader`` asks for at the start of an iteration."""
+    """The batch sampler of a ``DataLoader``, replaced before each iteration."""
 
     def __init__(self) -> None:
         self.left: Iterator[Positions] = iter(())
@@ -193,22 +196,22 @@ class _Batches:
 def start_workers(
     reader: BatchReader, *, num_workers: int, prefetch: int, pin_memory: bool, context: Any
 ) -> WorkerPool:
-    """Return loader workers, processes that start with the first batch.
+    """Return a pool of worker processes, which start with the first batch.
 
     Parameters
     ----------
     reader
-        What reads a batch; the workers get a copy.
+        Reads one batch; each worker has a copy.
     num_workers
         Processes, > 0.
     prefetch
-        Batches that are asked for ahead of the trainer, all workers together.
+        Batches prefetched by all workers together.
     pin_memory
         Whether this process copies tensors to page-locked memory.
     context
         How processes start: ``"fork"``, ``"forkserver"``, ``"spawn"``, a multiprocessing context,
-        or None for the default of this platform; ``"forkserver"`` where this process has used an
-        object store, whose clients do not survive a fork.
+        or None for the platform's default; ``"forkserver"`` if this process has used an object
+        store, whose clients do not survive a fork.
     """
     if context is None and not may_fork():
         context = "forkserver"
@@ -222,12 +225,12 @@ def start_workers(
         persistent_workers=True,
         pin_memory=pin_memory,
         multiprocessing_context=context,
-        # Its own, so that workers do not draw from the generator that the model draws from.
+        # A separate generator, so that worker seeds do not advance the one of the model.
         generator=torch.Generator(),
     )
     return WorkerPool(loader, batches)
 
 
 def _keep(batch: Any) -> Any:
-    """Return a batch as it is."""
+    """Return a batch unchanged."""
     return batch

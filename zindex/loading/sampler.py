@@ -1,95 +1,80 @@
-"""Our batch sampler: one order of samples, whatever the number of ranks and loader workers.
+"""Batch sampler whose order of samples does not depend on ranks or loader workers.
 
-All ranks together walk through one stream of samples. A step takes the next ``micro_batch_size``
-of them for each rank, in the order of the ranks, and the number of samples taken so far is all
-that there is to remember. So a run can go on with any other number of ranks, or another size of
-batches, at any place: nothing comes twice and nothing is left out.
+All ranks walk through one stream of samples. Each step takes the next ``micro_batch_size`` samples
+for each rank, in the order of the ranks, so the number of consumed samples is the whole state. A
+run can resume at any step with another number of ranks or another batch size: no sample is lost
+and none is repeated.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any
 
-import numpy as np
 import torch
 
 from zindex.errors import ConfigError, PlanError
+from zindex.loading.order import SampleOrder
 from zindex.loading.state import LoaderState, parse_state
-from zindex.store.identity import fingerprint as fingerprint_of
+from zindex.plan.settings import check_whole
+from zindex.plan.tail import Tail, TailName, divide_evenly, parse_tail
 
-Tail = Literal["drop_last", "pad", "exact"]
 Positions = list[int | None]
+
+#: What batches allow as their tail.
+BATCH_TAILS = (Tail.DROP_LAST, Tail.PAD, Tail.EXACT)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one rank takes of the stream in one step of all ranks."""
+    """The samples of one rank in one step of all ranks."""
 
+    #: First sample of this rank, counted from the start of the stream.
     start: int
-    """First sample that this rank takes, counted from the beginning of the stream."""
+    #: The sample after the last one.
     stop: int
-    """The sample after the last one."""
+    #: Padding at the end of this rank's micro-batch.
     num_padding: int
-    """Places of this rank's micro-batch that padding fills."""
+    #: Samples that all ranks have consumed after this step.
     consumed_samples: int
-    """Samples that all ranks have taken after this step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """A stream of samples, and how one rank takes its part: pure arithmetic, no state.
+    """A stream of samples and one rank's share of each step: pure arithmetic, no state.
 
-    The stream is one pass over the dataset after another. It ends after ``num_samples``; without
-    an end, each pass has its own last step.
+    The stream passes over the dataset again and again. It ends after ``num_samples``; without an
+    end, each pass has its own last step.
     """
 
-    num_positions: int
-    """Samples of the dataset, > 0."""
+    #: Order of the samples in each pass.
+    order: SampleOrder
+    #: Samples of the whole stream; None if it has no end.
     num_samples: int | None
-    """Samples of the whole stream; None if it has no end."""
+    #: Samples of one rank in one step, > 0.
     micro_batch_size: int
-    """Samples of one rank in one step, > 0."""
-    data_parallel_rank: int
-    """This rank."""
-    data_parallel_size: int
-    """Ranks that share the stream, > 0."""
-    tail: Tail
-    """What becomes of a last step that is not full."""
-    shuffle: bool
-    """Whether each pass has an order of its own."""
-    seed: int
-    """Seed of the order, >= 0."""
-    fingerprint: str
-    """Of the dataset."""
+    #: This rank.
+    data_parallel_rank: int = 0
+    #: Ranks that share the stream, > 0.
+    data_parallel_size: int = 1
+    #: How to treat a last step that is not full.
+    tail: Tail = Tail.DROP_LAST
+    #: Fingerprints of the dataset before its edits, and the samples up to which each is valid.
     ancestors: tuple[tuple[str, int], ...] = ()
-    """Fingerprints of the dataset before it was edited, and the samples up to which each holds."""
 
     def __post_init__(self) -> None:
-        lowest = {
-            "num_positions": 0,
-            "micro_batch_size": 1,
-            "data_parallel_rank": 0,
-            "data_parallel_size": 1,
-            "seed": 0,
-        }
-        for name, low in lowest.items():
-            # Also makes plain numbers of numpy's, which no state may hold.
-            object.__setattr__(self, name, _check_number(name, getattr(self, name), low))
-        if self.data_parallel_rank >= self.data_parallel_size:
-            raise ConfigError(
-                f"data_parallel_rank must be less than data_parallel_size, got "
-                f"{self.data_parallel_rank} of {self.data_parallel_size}; ranks count from 0"
-            )
-        if self.tail not in get_args(Tail):
-            raise ConfigError(
-                f"tail must be one of {', '.join(get_args(Tail))}, got {self.tail!r}; choose one"
-            )
-        if self.num_positions < 1:
+        size = check_whole("micro_batch_size", self.micro_batch_size, 1)
+        rank, num_ranks = check_ranks(self.data_parallel_rank, self.data_parallel_size)
+        # Plain ints: numpy's cannot be stored in a state.
+        object.__setattr__(self, "micro_batch_size", size)
+        object.__setattr__(self, "data_parallel_rank", rank)
+        object.__setattr__(self, "data_parallel_size", num_ranks)
+        if self.order.num_positions < 1:
             raise PlanError(
-                "a loader needs a dataset of at least one sample, got an empty one; leave it out"
+                "a loader or sampler needs a dataset of at least one sample, got an empty one; "
+                "leave it out, or, if its samples are windows, choose a window_size below the "
+                "number of its tokens"
             )
-        if self.tail == "drop_last" and self.pass_length < self.global_batch_size:
+        if self.tail is Tail.DROP_LAST and self.pass_length < self.global_batch_size:
             raise PlanError(
                 f"tail='drop_last' needs at least one full step of {self.global_batch_size:,} "
                 f"samples ({self.micro_batch_size:,} for each of {self.data_parallel_size:,} "
@@ -99,112 +84,111 @@ class BatchPlan:
 
     @property
     def global_batch_size(self) -> int:
-        """Samples that all ranks take in one full step."""
+        """Samples of all ranks in one full step."""
         return self.micro_batch_size * self.data_parallel_size
 
     @property
     def pass_length(self) -> int:
-        """Samples between two ends: of the stream, or of one pass if the stream has no end."""
-        return self.num_positions if self.num_samples is None else self.num_samples
+        """Samples of the whole stream, or of one pass if the stream has no end."""
+        return self.order.num_positions if self.num_samples is None else self.num_samples
 
-    @property
-    def order_fingerprint(self) -> str:
-        """What decides the order: the dataset's fingerprint, unless passes are shuffled."""
-        if not self.shuffle:
-            return self.fingerprint
-        return fingerprint_of({"dataset": self.fingerprint, "shuffle": 1, "seed": self.seed})
+    def state_at(self, consumed_samples: int) -> LoaderState:
+        """Return the state after some samples."""
+        epoch = consumed_samples // self.order.num_positions
+        return LoaderState(self.order.fingerprint, consumed_samples, epoch)
+
+    def parse_state(self, state: Mapping[str, Any]) -> int:
+        """Return the consumed samples of a state; StateMismatchError if it is not of this stream.
+
+        A state from before an edit of the dataset is accepted if the pass order is the dataset's.
+        """
+        checked = parse_state(
+            state,
+            fingerprint=self.order.fingerprint,
+            num_positions=self.order.num_positions,
+            num_samples=self.num_samples,
+            ancestors=self.ancestors if self.order.kind is None else (),
+        )
+        return checked.consumed_samples
 
     def find_stop(self, consumed_samples: int) -> int:
-        """Return where the stream, or the pass that it stands in, ends."""
+        """Return the end of the stream, or of the current pass if the stream has no end."""
         if self.num_samples is not None:
             return self.num_samples
-        return (consumed_samples // self.num_positions + 1) * self.num_positions
+        num_positions = self.order.num_positions
+        return (consumed_samples // num_positions + 1) * num_positions
 
     def find_start(self, consumed_samples: int, *, is_restored: bool) -> int:
-        """Return where an iteration begins: where the stream stands, or with the next pass.
+        """Return the first sample of an iteration.
 
-        A stream with an end goes on where it stands. Without one, an iteration is a pass of its
-        own, but one that was under way when its state was saved is finished first.
+        A stream with an end continues after the consumed samples. Without one, an iteration is a
+        full pass, except that it first finishes the pass of a restored state.
         """
         if self.num_samples is not None:
             return consumed_samples
-        is_at_start = consumed_samples % self.num_positions == 0
+        is_at_start = consumed_samples % self.order.num_positions == 0
         stop = self.find_stop(consumed_samples)
         if is_at_start or (is_restored and self.take_step(consumed_samples, stop) is not None):
             return consumed_samples
         return stop
 
     def take_step(self, consumed_samples: int, stop: int) -> Step | None:
-        """Return the step after the samples consumed so far; None if there is no more.
+        """Return the step after the consumed samples; None at the end.
 
         Parameters
         ----------
         consumed_samples
-            Samples that all ranks have taken before.
+            Samples that all ranks have consumed before.
         stop
-            Where the stream ends for this step.
+            End of the stream for this step.
 
         Returns
         -------
         step
-            Ranks take consecutive samples in their order. Where too few are left for a full step,
-            none is taken (``drop_last``), or they are divided so that ranks differ by one at most
-            (``exact``), and their micro-batches filled up (``pad``).
+            Ranks take consecutive samples in their order; the last step follows `Tail`.
         """
         size, rank = self.micro_batch_size, self.data_parallel_rank
         num_left = stop - consumed_samples
         if num_left >= self.global_batch_size:
             start = consumed_samples + rank * size
             return Step(start, start + size, 0, consumed_samples + self.global_batch_size)
-        if num_left <= 0 or self.tail == "drop_last":
+        if num_left <= 0 or self.tail is Tail.DROP_LAST:
             return None
-        share, num_larger = divmod(num_left, self.data_parallel_size)
-        start = consumed_samples + rank * share + min(rank, num_larger)
-        count = share + (rank < num_larger)
-        num_padding = size - count if self.tail == "pad" else 0
+        first, count = divide_evenly(num_left, rank, self.data_parallel_size)
+        start = consumed_samples + first
+        num_padding = size - count if self.tail is Tail.PAD else 0
         return Step(start, start + count, num_padding, stop)
 
     def count_steps(self, consumed_samples: int, stop: int) -> int:
-        """Return how many steps there are from one place to another; parameters as above."""
-        num_full, rest = divmod(max(0, stop - consumed_samples), self.global_batch_size)
-        return num_full + (rest > 0 and self.tail != "drop_last")
+        """Return the number of steps between two positions; parameters as of `take_step`."""
+        return self.tail.count_units(max(0, stop - consumed_samples), self.global_batch_size)
 
     def plan_batches(self, consumed_samples: int, stop: int) -> Iterator[Positions]:
-        """Yield the positions of this rank's batches from one place to another."""
+        """Yield the positions of this rank's batches; parameters as of `take_step`."""
         while (step := self.take_step(consumed_samples, stop)) is not None:
             yield self.find_positions(step)
             consumed_samples = step.consumed_samples
 
     def find_positions(self, step: Step) -> Positions:
-        """Return the positions in the dataset of a step's samples; None stands for padding."""
+        """Return the positions in the dataset of a step's samples, None for padding."""
         positions: Positions = []
-        start = step.start
+        start, size = step.start, self.order.num_positions
         while start < step.stop:
-            epoch, first = divmod(start, self.num_positions)
-            count = min(step.stop - start, self.num_positions - first)
-            positions += self._find_in_epoch(epoch, first, first + count)
-            start += count
+            epoch, first = divmod(start, size)
+            stop = min(first + step.stop - start, size)
+            if self.order.kind is None:
+                positions += range(first, stop)
+            else:
+                positions += self.order.find_range(epoch, first, stop)
+            start += stop - first
         return positions + [None] * step.num_padding
-
-    def _find_in_epoch(self, epoch: int, start: int, stop: int) -> list[int]:
-        """Return the positions that stand at places of one pass."""
-        if not self.shuffle:
-            return list(range(start, stop))
-        # Shuffling needs numba, which most loaders do without.
-        from zindex.kernels.bijection import permute_range
-
-        out = np.empty(stop - start, np.int64)
-        permute_range(
-            start, self.num_positions, _pass_keys(self.fingerprint, self.seed, epoch), 0, out
-        )
-        return out.tolist()
 
 
 class ElasticSampler(torch.utils.data.Sampler[Positions]):
-    """A batch sampler for ``torch.utils.data.DataLoader`` that any number of ranks can resume.
+    """A batch sampler for ``torch.utils.data.DataLoader`` that resumes on any number of ranks.
 
-    With ``num_epochs`` or ``num_samples`` it is a run: one stream of samples, batches across the
-    ends of epochs, that goes on where it stands whenever it is iterated, and ends once. With
+    With ``num_epochs`` or ``num_samples`` it is a run: one stream of samples whose batches may span
+    epochs. Each iteration continues where the last one stopped, until the run ends. With
     ``num_epochs=None`` each iteration is a pass over the dataset, for validation or for trainers
     that count epochs themselves.
 
@@ -217,22 +201,21 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     data_parallel_rank, data_parallel_size
         This rank, and how many share the samples.
     num_epochs
-        Passes over the dataset; None for as many as there are iterations.
+        Passes over the dataset; None for one per iteration, without an end.
     num_samples
         Samples of the run in place of ``num_epochs``.
     shuffle
-        Give each pass a shuffled order of its own. The datasets of a run are shuffled already, and
-        without this each pass has their order.
+        Shuffle each pass. The datasets of a run are shuffled already; without this, each pass has
+        their order.
     seed
         Of ``shuffle``.
     tail
-        What becomes of the last samples if they are too few for a full step. ``drop_last`` leaves
-        them out. ``exact`` divides them so that ranks differ by one sample at most; every rank
-        still has a batch, which is empty where there are fewer samples than ranks, so that no rank
-        waits for others in a collective. ``pad`` divides them likewise and fills every micro-batch
-        up with None, which stands for a sample without any weight in the loss.
+        How to treat a last step that is not full, see `zindex.plan.tail.Tail`: ``drop_last``,
+        ``exact`` or ``pad``. With ``exact``, every rank has a batch in each step, empty if there
+        are fewer samples than ranks, so that no rank waits for others in a collective. ``pad``
+        fills every micro-batch with None, which is a sample without any weight in the loss.
     fingerprint
-        What identifies the dataset; a state of another one is refused.
+        Identity of the dataset; a state of another one is refused.
 
     Raises
     ------
@@ -242,10 +225,10 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     Notes
     -----
     Law: the batches of a step, joined in the order of the ranks, are the next samples of the
-    stream, for every number of ranks and every size of batches.
-    A ``DataLoader`` with workers takes batches ahead of the trainer, so ``state_dict()`` runs ahead
-    too: ask ``torchdata``'s ``StatefulDataLoader``, which keeps the state of each batch, or a
-    ``Loader``.
+    stream, for every number of ranks and every batch size.
+    The workers of a ``DataLoader`` prefetch batches, so ``state_dict()`` is ahead of the trainer.
+    Use a ``Loader``, or ``torchdata``'s ``StatefulDataLoader``, which keeps the state of each
+    batch.
 
     Examples
     --------
@@ -264,19 +247,16 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
         num_samples: int | None = None,
         shuffle: bool = False,
         seed: int = 0,
-        tail: Tail = "drop_last",
+        tail: Tail | TailName = Tail.DROP_LAST,
         fingerprint: str = "",
     ) -> None:
         self.plan = BatchPlan(
-            num_positions,
+            choose_order(num_positions, shuffle=shuffle, seed=seed, fingerprint=fingerprint),
             count_samples(num_positions, num_epochs, num_samples),
             micro_batch_size,
             data_parallel_rank,
             data_parallel_size,
-            tail,
-            shuffle,
-            seed,
-            fingerprint,
+            parse_tail(tail, BATCH_TAILS),
         )
         self.cursor = Cursor(self.plan)
 
@@ -287,20 +267,20 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
             yield self.plan.find_positions(step)
 
     def __len__(self) -> int:
-        """Return the batches of the whole run, or of one pass, wherever it stands."""
+        """Return the number of batches of the whole run, or of one pass."""
         return self.plan.count_steps(0, self.plan.pass_length)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands, after the batches that were taken from this sampler."""
+        """Return the state after the batches taken from this sampler."""
         return self.cursor.state.to_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to where the stream stood; also in the middle of an iteration.
+        """Resume from a state; a running iteration continues from it.
 
         Parameters
         ----------
         state_dict
-            What ``state_dict()`` returned, with any number of ranks and any size of batches.
+            The result of ``state_dict()``, from any number of ranks and any batch size.
 
         Raises
         ------
@@ -311,7 +291,7 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
 
 
 class Cursor:
-    """Where a stream stands, and where the iteration under way ends.
+    """Position in a stream, and the end of the current iteration.
 
     Parameters
     ----------
@@ -321,9 +301,9 @@ class Cursor:
     Attributes
     ----------
     consumed_samples
-        Samples that all ranks have taken.
+        Samples that all ranks have consumed.
     stop
-        Where the stream, or the pass under way, ends.
+        End of the stream, or of the current pass.
     """
 
     def __init__(self, plan: BatchPlan) -> None:
@@ -335,22 +315,13 @@ class Cursor:
     @property
     def state(self) -> LoaderState:
         """The state."""
-        epoch = self.consumed_samples // self.plan.num_positions
-        return LoaderState(self.plan.order_fingerprint, self.consumed_samples, epoch)
+        return self.plan.state_at(self.consumed_samples)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state stands, after checking that it is one of this stream."""
-        plan = self.plan
-        checked = parse_state(
-            state,
-            fingerprint=plan.order_fingerprint,
-            num_positions=plan.num_positions,
-            num_samples=plan.num_samples,
-            ancestors=() if plan.shuffle else plan.ancestors,
-        )
-        self.consumed_samples = checked.consumed_samples
+        """Move to the position of a state, after checking that it is of this stream."""
+        self.consumed_samples = self.plan.parse_state(state)
         self._is_restored = True
-        self.stop = plan.find_stop(self.consumed_samples)
+        self.stop = self.plan.find_stop(self.consumed_samples)
 
     def begin(self) -> None:
         """Begin an iteration."""
@@ -360,13 +331,23 @@ class Cursor:
         self.stop = self.plan.find_stop(self.consumed_samples)
 
     def peek(self) -> Step | None:
-        """Return the next step of the iteration, which stays the next one."""
+        """Return the next step without taking it."""
         return self.plan.take_step(self.consumed_samples, self.stop)
 
     def advance(self, step: Step) -> None:
         """Take a step."""
         self.consumed_samples = step.consumed_samples
         self._is_restored = False
+
+
+def choose_order(num_positions: int, *, shuffle: bool, seed: int, fingerprint: str) -> SampleOrder:
+    """Return the order of a loader's passes: keyed if shuffled, else that of the dataset."""
+    return SampleOrder(
+        check_whole("num_positions", num_positions, 0),
+        "keyed" if shuffle else None,
+        check_whole("seed", seed, 0),
+        fingerprint,
+    )
 
 
 def count_samples(
@@ -389,24 +370,32 @@ def count_samples(
         If a number is out of range.
     """
     if num_samples is not None:
-        return _check_number("num_samples", num_samples, 1)
+        return check_whole("num_samples", num_samples, 1)
     if num_epochs is None:
         return None
-    return _check_number("num_epochs", num_epochs, 1) * num_positions
+    return check_whole("num_epochs", num_epochs, 1) * int(num_positions)
 
 
-@lru_cache(maxsize=4)
-def _pass_keys(fingerprint: str, seed: int, epoch: int) -> Any:
-    """Return the round keys of one pass over a dataset."""
-    from zindex.plan.keys import Stage, round_keys
+def check_ranks(
+    rank: int, size: int, names: tuple[str, str] = ("data_parallel_rank", "data_parallel_size")
+) -> tuple[int, int]:
+    """Return a rank and the number of ranks as plain ints, after checking them.
 
-    source = fingerprint_of({"dataset": fingerprint})
-    return round_keys(seed, Stage.PASS, source_digest=source, split="train", epoch=epoch)
+    Parameters
+    ----------
+    rank, size
+        The values.
+    names
+        Their names in error messages.
 
-
-def _check_number(name: str, value: Any, low: int) -> int:
-    """Return a setting as a plain number, after checking that it is whole and in range."""
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < low:
-        raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
-    return int(value)
+    Raises
+    ------
+    ConfigError
+        If one is not whole or out of range.
+    """
+    rank, size = check_whole(names[0], rank, 0), check_whole(names[1], size, 1)
+    if rank >= size:
+        raise ConfigError(
+            f"{names[0]} must be less than {names[1]}, got {rank} of {size}; ranks count from 0"
+        )
+    return rank, size

@@ -1,8 +1,8 @@
-"""The state of a loader: four values, equal on every rank, checked in full before they are used.
+"""Loader state: four values, equal on every rank, fully checked before use.
 
-``{"version": 1, "fingerprint": "...", "consumed_samples": 4096, "epoch": 0}`` is all of it: plain
-values, so that JSON and every checkpoint format keep them. Nothing in it depends on the number of
-ranks, the size of a micro-batch, loader workers or batches read ahead.
+``{"version": 1, "fingerprint": "...", "consumed_samples": 4096, "epoch": 0}`` is a whole
+state: plain values, which JSON and every checkpoint format can store. It does not depend on the
+number of ranks, the micro-batch size, loader workers or prefetched batches.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.store.identity import fingerprint as fingerprint_of
+from zindex.store.commit import fingerprint as fingerprint_of
 
+#: Version of the state format; increased when older states could be misread.
 STATE_VERSION = 1
-"""Version of the state; it changes whenever an older one could be misread."""
 
 _KEYS = {"version": int, "fingerprint": str, "consumed_samples": int, "epoch": int}
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """Where a stream of samples stands."""
+    """Position in a stream of samples."""
 
+    #: SHA-256, in hex, of everything that decides the order of the samples.
     fingerprint: str
-    """What decides the order of the samples, as SHA-256 in hex."""
+    #: Samples delivered to all ranks together, without padding.
     consumed_samples: int
-    """Samples that all ranks together have been handed, padding not counted."""
+    #: Completed passes over the dataset.
     epoch: int
-    """Times that the dataset was passed over in full."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain values, with its version."""
@@ -47,12 +47,12 @@ def parse_state(
     num_samples: int | None,
     ancestors: Sequence[tuple[str, int]] = (),
 ) -> LoaderState:
-    """Return a state after checking that it belongs to this stream of samples.
+    """Return a state, after checking that it belongs to this stream of samples.
 
     Parameters
     ----------
     state
-        What ``state_dict()`` returned, perhaps in another job.
+        The result of ``state_dict()``, possibly of another job.
     fingerprint
         Of this stream.
     num_positions
@@ -60,18 +60,17 @@ def parse_state(
     num_samples
         Samples of the whole stream; None if it has no end.
     ancestors
-        Fingerprints of this stream before it was edited, and the samples up to which each was the
-        same.
+        Fingerprints of this stream before its edits, and the samples up to which each is valid.
 
     Returns
     -------
     state
-        The checked state, as one of this stream.
+        The checked state, with the fingerprint of this stream.
 
     Raises
     ------
     StateMismatchError
-        If it is none of ours, or belongs to another stream.
+        If it is no state of zindex, or belongs to another stream.
     """
     if not isinstance(state, Mapping):
         raise StateMismatchError(
@@ -104,7 +103,7 @@ def parse_state(
                     f"{position:,}, got {found.consumed_samples:,} consumed samples; go back to an "
                     "earlier checkpoint, or make the edit where training stands"
                 )
-            # The run may have had another length.
+            # The length of the run may have changed.
             consumed = found.consumed_samples
             found = LoaderState(fingerprint, consumed, consumed // num_positions)
     if found.fingerprint != fingerprint:
@@ -113,12 +112,12 @@ def parse_state(
             f"{found.fingerprint}; load it with the run, the split and the shuffle that it was "
             "saved with"
         )
-    _check_place(found, num_positions, num_samples)
+    _check_position(found, num_positions, num_samples)
     return found
 
 
-def _check_place(state: LoaderState, num_positions: int, num_samples: int | None) -> None:
-    """Check that a state's place is one that this stream has."""
+def _check_position(state: LoaderState, num_positions: int, num_samples: int | None) -> None:
+    """Check that a state is at a position of this stream."""
     consumed = state.consumed_samples
     if consumed < 0 or (num_samples is not None and consumed > num_samples):
         bound = "" if num_samples is None else f", at most {num_samples:,}"
@@ -135,13 +134,13 @@ def _check_place(state: LoaderState, num_positions: int, num_samples: int | None
 
 
 def dataset_fingerprint(dataset: Sized) -> str:
-    """Return what identifies the samples of a dataset and their order.
+    """Return the identity of a dataset: its samples and their order.
 
     Parameters
     ----------
     dataset
-        A dataset of zindex, which knows its ``fingerprint``, or any other with a length: its class
-        and its length stand for it then.
+        A dataset with a ``fingerprint``, as those of zindex, or any other with a length, identified
+        by its class and length.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Megatron itself on zindex: its imports answered by ours, its command line built ahead."""
+"""Run unmodified Megatron scripts on zindex's datasets, and build their indices ahead."""
 
 from zindex.megatron.install import install
 

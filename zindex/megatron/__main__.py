@@ -20,14 +20,14 @@ from zindex.megatron.install import install
     type=click.Choice(["megatron", "scalable"]),
     default="megatron",
     show_default=True,
-    help="The order of samples: Megatron's own, or the one that thousands of cores build.",
+    help="Order of the samples: Megatron's, or the scalable one.",
 )
 @click.option(
     "--store",
     type=click.Choice(["all", "minimal"]),
     default="all",
     show_default=True,
-    help="Whether what the scalable order can compute on read is stored too.",
+    help="minimal omits the arrays that the scalable order computes on read.",
 )
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.argument("script", metavar="SCRIPT")

@@ -1,4 +1,4 @@
-"""What a Megatron command line asks of its data: blends, sizes and settings, by Megatron's rules.
+"""Parse a Megatron command line: blends, sizes and dataset settings, by Megatron's rules.
 
 Source: ``megatron.training``, its ``arguments``, ``training`` and ``pretrain_*`` scripts.
 """
@@ -15,20 +15,20 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from zindex.datasets.utils import Blend, get_blend_from_list
 from zindex.errors import ConfigError
 
-#: What is trained: which class of datasets its script takes.
+#: Kind of the model, which selects the class of the datasets.
 Kind: TypeAlias = Literal["gpt", "bert", "t5"]
 
 #: Samples wanted of train, valid and test.
 Sizes: TypeAlias = tuple[int, int | None, int]
 
 _SPLITS = ("train", "valid", "test")
-# What Megatron takes for --split where one blend is given without it.
+# Megatron's --split for one blend without the argument.
 _LEGACY_SPLIT = "969, 30, 1"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingArguments:
-    """The arguments of a Megatron training script that decide its data."""
+    """The arguments of a Megatron training script that determine its data."""
 
     kind: Kind
     #: Megatron's arguments by Megatron's names.
@@ -36,12 +36,12 @@ class TrainingArguments:
     blend: Blend | None
     blend_per_split: list[Blend | None] | None
     split: str | None
-    #: Of each phase of the training, in their order; one phase unless the command line names more.
+    #: Sizes of each phase of the training, in order; usually one phase.
     sizes: tuple[Sizes, ...]
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises instead of ending the process."""
+    """A parser that raises instead of exiting the process."""
 
     def error(self, message: str) -> NoReturn:
         """Raise for arguments that cannot be read."""
@@ -49,22 +49,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_arguments(words: Sequence[str], kind: Kind | None = None) -> TrainingArguments:
-    """Return what a Megatron command line asks of its data.
+    """Return the data arguments of a Megatron command line.
 
     Parameters
     ----------
     words
-        The command line of the training: its script and what follows, perhaps with a launcher and
-        the launcher's options before it. Arguments that do not concern data are passed over.
+        The command line of the training: the script and its arguments, optionally after a
+        launcher and its options. Arguments that do not concern data are ignored.
     kind
-        What is trained; None takes it from the script's name, ``"gpt"`` where that says nothing.
+        Kind of the model; None takes it from the script's name, by default ``"gpt"``.
 
     Raises
     ------
     ConfigError
-        If an argument that must be there is not, or two contradict each other.
+        If a required argument is missing, or two contradict each other.
     FileNotFoundError
-        If a file of data paths is not there.
+        If a file of data paths is missing.
     """
     words = list(words)
     place = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
@@ -128,11 +128,11 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _refuse_unprepared(values: argparse.Namespace) -> None:
-    """Raise for a training whose data need no index, or are told elsewhere."""
+    """Raise for a training whose data need no index or are configured elsewhere."""
     reasons = {
         "--yaml-cfg": (values.yaml_cfg, "its settings are in a file; write them as arguments"),
         "--mock-data": (values.mock_data, "made-up data are never stored"),
-        "--sft": (values.sft, "dialogues are read as they stand"),
+        "--sft": (values.sft, "dialogues are read without an index"),
         "--dataloader-type external": (
             values.dataloader_type == "external",
             "its data do not come from Megatron's datasets",
@@ -144,7 +144,7 @@ def _refuse_unprepared(values: argparse.Namespace) -> None:
 
 
 def _find_blends(values: argparse.Namespace) -> tuple[Blend | None, list[Blend | None] | None]:
-    """Return the blend of all splits, or one of each."""
+    """Return one blend of all splits, or one per split."""
     own = [getattr(values, f"{split}_data_path") for split in _SPLITS]
     ways = {
         "--data-path": values.data_path,
@@ -188,7 +188,7 @@ def _read_own_paths(path: str) -> list[list[str] | None]:
 
 
 def _find_sizes(values: argparse.Namespace) -> tuple[Sizes, ...]:
-    """Return the samples wanted of each split, for each phase."""
+    """Return the requested samples of each split, for each phase."""
     batch_size = values.global_batch_size
     if batch_size is None:
         raise ConfigError(
@@ -218,7 +218,7 @@ def _find_sizes(values: argparse.Namespace) -> tuple[Sizes, ...]:
 
 
 def _count_iterations(values: argparse.Namespace) -> int:
-    """Return the iterations that pass over so many samples, while the batch size may grow."""
+    """Return the iterations over the training samples, with a batch size that may ramp up."""
     samples, batch_size = values.train_samples, values.global_batch_size
     if values.rampup_batch_size is None:
         return int(samples // batch_size)
@@ -262,24 +262,24 @@ def _split_phases(values: argparse.Namespace, train: int, batch_size: int) -> li
 
 
 def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
-    """Return the configuration that the training script would make.
+    """Return the configuration that the training script would construct.
 
     Parameters
     ----------
     arguments
         The script's arguments.
     tokenizer
-        Its tokenizer, or what stands for it where no item is read: no index depends on it.
+        Its tokenizer, or a placeholder if no item is read: no index depends on it.
 
     Returns
     -------
     config
-        Of GPT, BERT or T5 datasets, as the kind says.
+        Configuration of GPT, BERT or T5 datasets.
 
     Raises
     ------
     ConfigError
-        If the length of samples is missing, or a setting is out of range.
+        If the sequence length is missing, or a setting is out of range.
     """
     values = arguments.values
     common: dict[str, Any] = {
@@ -338,7 +338,7 @@ def _gpt_config(values: argparse.Namespace, common: dict[str, Any]) -> Any:
         sequences = json.loads(Path(values.per_dataset_sequences_path).read_text())
     return GPTDatasetConfig(
         **common,
-        # What items look like; no index depends on it.
+        # Settings of items; no index depends on them.
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,

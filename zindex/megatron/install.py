@@ -1,8 +1,7 @@
-"""Answers Megatron's imports of its datasets by zindex's, so that its scripts stay as they are.
+"""Redirect Megatron's imports of its datasets to zindex, so that its scripts run unmodified.
 
-``import megatron.core.datasets.gpt_dataset`` then gives ``zindex.datasets.gpt_dataset``, for
-whoever imports it: a training script, Megatron's training loop, a tool. Everything else of
-Megatron stays Megatron's.
+``import megatron.core.datasets.gpt_dataset`` then gives ``zindex.datasets.gpt_dataset`` in the
+training script, in Megatron's training loop and in its tools. The rest of Megatron is not touched.
 """
 
 import logging
@@ -41,32 +40,32 @@ _CORE = (
 )
 _TRAINING = ("fim_dataset", "sft_dataset", "varlen_dataset")
 
-#: Each module of Megatron that is answered, and the one of zindex that answers.
+#: Modules of Megatron, and the modules of zindex that replace them.
 ALIASES: Mapping[str, str] = {
     f"megatron.core.datasets.{name}": f"zindex.datasets.{name}" for name in _CORE
 } | {f"megatron.training.datasets.{name}": f"zindex.datasets.{name}" for name in _TRAINING}
 
 
 class _AliasLoader(Loader):
-    """Puts a module of ours where one of Megatron's is imported."""
+    """Loads a module of zindex under the name of one of Megatron's."""
 
     def __init__(self, target: str) -> None:
         self._target = target
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave the module to Python; `exec_module` replaces it."""
+        """Use Python's default module; `exec_module` replaces it."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Replace the module that is being imported; Python takes what it finds there then."""
+        """Replace the entry in ``sys.modules``, which Python reads after the import."""
         ours = import_module(self._target)
         if not hasattr(ours, "__getattr__"):
-            vars(ours)["__getattr__"] = _look_in_megatrons(module.__name__, ours)
+            vars(ours)["__getattr__"] = _fall_back_to_megatron(module.__name__, ours)
         sys.modules[module.__name__] = ours
 
 
-def _look_in_megatrons(name: str, ours: ModuleType) -> Callable[[str], Any]:
-    """Return what gives our module the names that only a newer Megatron's own module has."""
+def _fall_back_to_megatron(name: str, ours: ModuleType) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` that takes names of a newer Megatron from its own module."""
 
     @cache
     def load() -> ModuleType | None:
@@ -91,35 +90,35 @@ def _look_in_megatrons(name: str, ours: ModuleType) -> Callable[[str], Any]:
 
 
 class _AliasFinder(MetaPathFinder):
-    """Finds our modules under Megatron's names, each when it is first imported."""
+    """Finds zindex's modules under Megatron's names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the way to our module, or None for all that is not ours."""
+        """Return the spec of a replaced module, None for all others."""
         ours = ALIASES.get(fullname)
         return None if ours is None else spec_from_loader(fullname, _AliasLoader(ours))
 
 
 def install(**defaults: Any) -> None:
-    """Have Megatron's imports of its datasets answered by zindex, in this process.
+    """Redirect this process's imports of Megatron's datasets to zindex.
 
-    A name that only another version of Megatron has is taken from there, with a warning.
+    Names that zindex lacks, as of a newer Megatron, are taken from Megatron with a warning.
 
-    Call it before anything imports Megatron's datasets: as the first line of a script, or as
-    ``python -m zindex.megatron SCRIPT``. Calling it again changes the defaults alone.
+    Call it before anything imports Megatron's datasets: in the first line of a script, or through
+    ``python -m zindex.megatron SCRIPT``. A second call changes only the defaults.
 
     Parameters
     ----------
     defaults
-        What configurations take for zindex's own settings, of which a Megatron script knows
-        nothing: ``order`` (``"megatron"`` or ``"scalable"``), ``store`` (``"all"`` or
-        ``"minimal"``) and ``shuffle`` (``"keyed"`` or ``"uniform"``). Left out, Megatron's order.
+        Values of zindex's own settings, which a Megatron script does not give: ``order``
+        (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``)
+        and ``shuffle`` (``"keyed"`` or ``"uniform"``).
 
     Raises
     ------
     ConfigError
-        If Megatron's own datasets were imported before, or there is no such setting or value.
+        If Megatron's datasets are already imported, or a setting or value is unknown.
     """
     set_defaults(defaults)
     early = [
@@ -139,7 +138,7 @@ def install(**defaults: Any) -> None:
 
 
 def set_defaults(values: Mapping[str, Any]) -> None:
-    """Set what configurations take where they are told nothing; all of it, or none."""
+    """Set the defaults of configurations, all of them or none."""
     for name, value in values.items():
         if name not in DEFAULTS.allowed:
             raise ConfigError(

@@ -1,23 +1,23 @@
-"""Builds ahead all that a Megatron training will ask for, from its own command line."""
+"""Build every index of a Megatron training ahead, from its own command line."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from zindex.building.patient_client import connect_client
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError
+from zindex.execution.reconnecting_client import connect_client
 from zindex.megatron.arguments import Kind, Sizes, TrainingArguments, as_config, parse_arguments
 from zindex.megatron.install import set_defaults
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSplit:
-    """A split of a phase of the training, whose stores are built."""
+    """A split of a training phase whose stores are built."""
 
     phase: int
     split: str
@@ -26,7 +26,7 @@ class PreparedSplit:
 
 
 class _NoTokenizer:
-    """Stands for the tokenizer where no item is read."""
+    """Placeholder of the tokenizer; no item is read."""
 
     eod = cls = sep = mask = bos = eos = 0
     inv_vocab: dict[int, str] = {}  # noqa: RUF012
@@ -40,27 +40,27 @@ class _NoTokenizer:
 def prepare(
     words: Sequence[str], *, kind: Kind | None = None, client: Any = None, **defaults: Any
 ) -> list[PreparedSplit]:
-    """Build every index, mapping and blend that a Megatron command line will ask for.
+    """Build every index, mapping and blend of a Megatron command line.
 
-    A training with the same arguments on zindex (`zindex.megatron.install`) then finds all of them
-    in ``--data-cache-path``.
+    A training with the same arguments on zindex (`zindex.megatron.install`) then finds them in
+    ``--data-cache-path``.
 
     Parameters
     ----------
     words
-        The command line: the script and its arguments, perhaps with the launcher before it.
+        The command line: the script and its arguments, optionally after a launcher.
     kind
-        What is trained, ``"gpt"``, ``"bert"`` or ``"t5"``; None takes it from the script's name.
+        ``"gpt"``, ``"bert"`` or ``"t5"``; None takes it from the script's name.
     client
         A ``distributed.Client`` or the address of a scheduler; None takes the process's current
         client, or this machine.
     defaults
-        As for `zindex.megatron.install`: the training must be run with the same.
+        As for `zindex.megatron.install`; the training must use the same.
 
     Returns
     -------
     splits
-        What is there now, phase by phase.
+        The built splits, phase by phase.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _build_phases(arguments: TrainingArguments) -> list[PreparedSplit]:
 
 
 def _build_phase(kind: Kind, config: Any, sizes: Sizes, phase: int) -> list[PreparedSplit]:
-    """Build the datasets of a phase; what two phases share is built once."""
+    """Build the datasets of a phase; indices that two phases share are built once."""
     datasets = BlendedMegatronDatasetBuilder(_class_of(kind), sizes, lambda: True, config).build()
     made = []
     for split, built in zip(Split, datasets, strict=True):
@@ -107,7 +107,7 @@ def _build_phase(kind: Kind, config: Any, sizes: Sizes, phase: int) -> list[Prep
 
 
 def _class_of(kind: Kind) -> Any:
-    """Return the class of the members; those with fill-in-the-middle have the index of GPT's."""
+    """Return the class of the datasets; fill-in-the-middle datasets use GPT's index."""
     if kind == "bert":
         from zindex.datasets.bert_dataset import BERTMaskedWordPieceDataset
 

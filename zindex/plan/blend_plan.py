@@ -1,4 +1,4 @@
-"""The plan of one blend: whose samples a split draws, how many, in which order, stored how."""
+"""The plan of a blend: the datasets of a split, how many samples of each, and their order."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.errors import ConfigError, PlanError
-from zindex.plan.index_plan import Order, Stored
-from zindex.plan.largest_remainder import largest_remainder
-from zindex.plan.split import SPLIT_NAMES, normalize
+from zindex.plan.build_plan import INT32_MAX, ORDERS, BuildPlan, Order
+from zindex.plan.split import normalize
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
 Shuffle = Literal["keyed", "uniform"]
@@ -26,14 +25,13 @@ MAX_INT16_DATASETS = 32_767
 MAX_DATASETS = 10**6
 MAX_BLEND_SAMPLES = 2**62
 
-_INT32_MAX = np.iinfo(np.int32).max
-# The greedy order draws up to a few samples more of a dataset than its weight asks for.
+# The greedy order may exceed a dataset's share by a few samples.
 _GREEDY_SLACK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PermutationPlan:
-    """The permutation of a whole run: known from the number of its samples alone."""
+    """The permutation of a whole run, which depends on its number of samples only."""
 
     num_samples: int
     seed: int
@@ -49,23 +47,23 @@ class PermutationPlan:
 
     @property
     def layout(self) -> ArrayLayout:
-        """How it is cut: like the arrays of the blend that it orders."""
+        """Layout of the permutation: shards like those of the blend's arrays."""
         return ArrayLayout.plan(schema.DATASET_INDEX, self.num_samples, self.dtype, self.grid)
 
     @property
     def name(self) -> str:
-        """What tells its order from others, however it is cut; for names of tasks and files."""
+        """Identity of the order on any grid, for names of tasks and files."""
         return f"{self.split}-{self.num_samples}-{self.seed}"
 
 
-@dataclass(frozen=True, eq=False)
-class BlendPlan:
-    """One blend: which dataset, and which of its samples, stands at each position of a split.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlendPlan(BuildPlan):
+    """One blend: the dataset, and which of its samples, for each position of a split.
 
-    Make one with `weighted` or `exhaustive`.
+    Make one with `weighted` or `exhaustive`. A minimal store holds weights and counts only, from
+    which the scalable order is computed.
     """
 
-    split: str
     #: Shape (datasets,), float64: given weights, normalised; sizes over their sum otherwise.
     weights: npt.NDArray[np.float64]
     #: Shape (datasets,), int64: samples of each dataset, all of which are drawn; None if weighted.
@@ -76,15 +74,11 @@ class BlendPlan:
     seed: int = 1234
     #: How the scalable order is shuffled; the other order has no shuffle.
     shuffle: Shuffle = "keyed"
-    #: ``"minimal"`` stores weights and counts only, from which the scalable order is computed.
-    stored: Stored = "all"
-    grid: ChunkGrid = field(default_factory=ChunkGrid)
 
     def __post_init__(self) -> None:
-        if self.order not in BLEND_VERSIONS:
+        super().__post_init__()
+        if self.order not in ORDERS:
             raise ConfigError(f"order must be 'megatron' or 'scalable', got {self.order!r}")
-        if self.stored not in ("all", "minimal"):
-            raise ConfigError(f"store must be 'all' or 'minimal', got {self.stored!r}")
         if self.shuffle not in ("keyed", "uniform"):
             raise ConfigError(f"shuffle must be 'keyed' or 'uniform', got {self.shuffle!r}")
         if self.stored == "minimal" and not (self.order == "scalable" and self.shuffle == "keyed"):
@@ -93,8 +87,6 @@ class BlendPlan:
                 f"order={self.order!r} and shuffle={self.shuffle!r}: another blend cannot be "
                 "computed on read; store all or change the order"
             )
-        if self.split not in SPLIT_NAMES:
-            raise ConfigError(f"split must be one of {SPLIT_NAMES}, got {self.split!r}")
         if not 1 <= self.num_datasets <= MAX_DATASETS:
             raise PlanError(
                 f"a blend must have 1 to {MAX_DATASETS:,} datasets, got {self.num_datasets:,}; "
@@ -127,7 +119,7 @@ class BlendPlan:
         with np.errstate(all="ignore"):
             normalized = np.array(normalize(values.tolist()), np.float64)
         wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-        if not wrong.size:  # beside far larger floats a share is 0, as are all of an infinite sum
+        if not wrong.size:  # next to far larger floats a share is 0, as are all of an infinite sum
             wrong = np.flatnonzero(normalized == 0)
         if wrong.size:
             raise PlanError(
@@ -198,10 +190,10 @@ class BlendPlan:
 
     @cached_property
     def sample_layout(self) -> ArrayLayout:
-        """Layout of ``dataset_sample_index``: cut like ``dataset_index``."""
-        # A share of exactly 1 has all samples and no more; others leave room for greed.
+        """Layout of ``dataset_sample_index``, with the shards of ``dataset_index``."""
+        # A share of exactly 1 has all samples; others may exceed their share.
         most = min(self.num_samples, int(self.weights.max() * self.num_samples) + _GREEDY_SLACK)
-        dtype = np.int32 if most <= _INT32_MAX else np.int64
+        dtype = np.int32 if most <= INT32_MAX else np.int64
         return ArrayLayout.plan(schema.DATASET_SAMPLE_INDEX, self.num_samples, dtype, self.grid)
 
     @cached_property
@@ -215,21 +207,26 @@ class BlendPlan:
         return ArrayLayout.plan(schema.DATASET_COUNT, self.num_datasets, np.int64, self.grid)
 
     @property
+    def prefix(self) -> str:
+        """First part of the store's name."""
+        return f"blend-{self.split}"
+
+    @property
     def layouts(self) -> tuple[ArrayLayout, ...]:
-        """Layouts of the arrays that are stored."""
+        """Layouts of the stored arrays."""
         small = (self.weight_layout, self.count_layout)
         return (
             small if self.stored == "minimal" else (self.dataset_layout, self.sample_layout, *small)
         )
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of values to store."""
-        return sum(layout.nbytes for layout in self.layouts)
+    def num_build_rows(self) -> int:
+        """Rows that a build computes."""
+        return self.num_samples
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """Everything that decides the values, as JSON; of the members only their weights do."""
+        """Everything that decides the values, as JSON; of the datasets only their weights."""
         shares = self.weights.astype("<f8") if self.sizes is None else self.sizes.astype("<i8")
         spec = {
             "algorithm": self.order,
@@ -244,3 +241,57 @@ class BlendPlan:
         if self.order == "scalable":
             spec |= {"seed": self.seed, "shuffle": self.shuffle}
         return spec
+
+
+def largest_remainder(
+    weights: Sequence[float] | npt.NDArray[np.float64], size: int
+) -> npt.NDArray[np.int64]:
+    """Return how many of ``size`` samples each dataset gives.
+
+    Parameters
+    ----------
+    weights
+        Shape (datasets,), float64, each > 0; they need not sum to 1.
+    size
+        Samples to give out, >= 0.
+
+    Returns
+    -------
+    counts
+        Shape (datasets,), int64.
+
+    Raises
+    ------
+    PlanError
+        If a weight is not a positive number, or there is none.
+
+    Notes
+    -----
+    Law: the counts sum to ``size``, and each is within one of ``weight / sum(weights) * size``,
+    in rational arithmetic on the exact values of the floats. The largest remainders are rounded
+    up, the lowest index first among equals.
+    Source: Hamilton's method of apportionment.
+
+    Examples
+    --------
+    >>> largest_remainder([0.5, 0.3, 0.2], 7)
+    array([4, 2, 1])
+    """
+    values = np.asarray(weights, np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    if wrong.size or not values.size:
+        got = f"{values[wrong[0]]} for dataset {wrong[0]}" if wrong.size else "none"
+        raise PlanError(f"weights must be positive numbers, got {got}; leave that dataset out")
+    # Every float is a whole number of units of the smallest exponent.
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, 53).astype(np.int64).tolist()
+    shifts = (exponents - exponents.min()).tolist()
+    units = [unit << shift for unit, shift in zip(whole, shifts, strict=True)]
+    total = sum(units)
+    counts, rests = zip(*(divmod(size * unit, total) for unit in units), strict=True)
+    num_left = size - sum(counts)
+    # Sorting is stable, so equal remainders stay in the order of their datasets.
+    first = sorted(range(len(rests)), key=rests.__getitem__, reverse=True)[:num_left]
+    result = np.array(counts, np.int64)
+    result[first] += 1
+    return result

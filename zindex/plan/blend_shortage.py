@@ -1,4 +1,4 @@
-"""What to say when a blend draws more of a dataset than its epochs may give: the ways out."""
+"""The error of a blend that draws more of a dataset than its epochs give, with the ways out."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class EpochLimit:
     """The most that a blend may draw of one dataset."""
 
     dataset: str
-    #: Row of the dataset among the blend's shares.
+    #: Row of the dataset in the blend's shares.
     row: int
     max_epochs: float
     tokens_per_epoch: int
@@ -32,7 +32,7 @@ def check_limits(
     extra_token: int,
     by_weight: bool,
 ) -> None:
-    """Check that a blend of train draws no more of any dataset than its epochs give.
+    """Check that a train blend draws at most what the epochs of each dataset give.
 
     Parameters
     ----------
@@ -45,17 +45,17 @@ def check_limits(
     sequence_length, extra_token
         Tokens per sample.
     by_weight
-        Whether the shares are weights that somebody gave, so that one can be lowered.
+        Whether the shares are configured weights, which can be lowered.
 
     Raises
     ------
     PlanError
-        If a dataset falls short; the one that would need the most epochs is named.
+        If a dataset is too small; the message names the one that needs the most epochs.
 
     Notes
     -----
-    Law: each way out, taken alone, ends the shortage of the dataset that is named.
-    A weighted count is only known to within one sample, and that one is let pass.
+    Law: each way out alone ends the shortage of the named dataset.
+    A weighted count is known to within one sample, which is tolerated.
     """
     weights = normalize(shares)
     short = [limit for limit in limits if math.floor(size * weights[limit.row]) > limit.num_samples]
@@ -84,7 +84,7 @@ def check_limits(
 
 
 def _format_hundredths(number: int) -> str:
-    """Return a number of hundredths as a decimal without zeros at its end."""
+    """Return a number of hundredths as a decimal without trailing zeros."""
     return f"{number // 100}.{number % 100:02d}".rstrip("0").rstrip(".")
 
 

@@ -1,7 +1,7 @@
-"""Sizes of a run's blends: from weights, token budgets, epochs or sizes to whole samples.
+"""Sizes of a run's blends in whole samples, from weights, token budgets, epochs or sizes.
 
-Nothing here opens a dataset. Where a blend follows from the configuration alone, it is known
-before any dataset is; where it does not, the tokens of one epoch of each dataset are needed.
+No dataset is opened here. Some blends follow from the configuration alone; the others need the
+tokens of one epoch of each dataset.
 """
 
 import math
@@ -11,40 +11,39 @@ from fractions import Fraction
 from typing import Literal
 
 from zindex.errors import PlanError
-from zindex.plan.blend_plan import MAX_BLEND_SAMPLES
+from zindex.plan.blend_plan import MAX_BLEND_SAMPLES, largest_remainder
 from zindex.plan.blend_shortage import EpochLimit, check_limits
+from zindex.plan.build_plan import Order
 from zindex.plan.epochs import plan_epochs
-from zindex.plan.index_plan import Order
-from zindex.plan.largest_remainder import largest_remainder
 from zindex.plan.split import normalize
 
-#: By what the datasets of a run are blended.
+#: The shares by which the datasets of a run are blended.
 BlendKind = Literal["weight", "tokens", "epochs", "sizes"]
 
-#: By split, the tokens of one epoch of each dataset of the request.
+#: Tokens of one epoch of each dataset of the request, by split.
 TokensPerEpoch = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class BlendRequest:
-    """What the blends of a run are asked for; datasets that are left out are not in it."""
+    """The blends that a run asks for; datasets with a share of 0 are left out."""
 
     kind: BlendKind
     #: Names of the datasets, for errors.
     datasets: tuple[str, ...]
     #: Weights, tokens or epochs of the datasets as given, each > 0; all 1 for ``"sizes"``.
     shares: tuple[float, ...]
-    #: Epochs of train beyond which a dataset is not drawn from; None for no such limit.
+    #: Most epochs of train to draw from each dataset; None for no limit.
     max_epochs: tuple[float | None, ...]
-    #: Samples of the blend of each split; None or nothing where they follow from the datasets.
+    #: Samples of the blend of each split; None or missing where the datasets decide.
     samples: Mapping[str, int | None]
     sequence_length: int
     #: 1 if a sample holds one token more than ``sequence_length``, else 0.
     extra_token: int
     order: Order = "megatron"
-    #: Share by which more samples are built than the weights ask for.
+    #: Share of extra samples that are built beyond what the weights need.
     surplus: float = 0.005
-    #: Whether a last sample with fewer tokens is left out of valid.
+    #: Whether valid drops a last, shorter sample.
     drop_last_partial_validation_sequence: bool = True
 
 
@@ -52,7 +51,7 @@ class BlendRequest:
 class BlendSizes:
     """Sizes of one split's blend; every tuple has one entry per member."""
 
-    #: Rows of the request's datasets that the blend draws from; none if there is no blend.
+    #: Rows of the request's datasets that the blend draws from; empty without a blend.
     members: tuple[int, ...]
     #: Weights for `BlendPlan.weighted`; None if the blend is exhaustive.
     weights: tuple[float, ...] | None
@@ -60,13 +59,13 @@ class BlendSizes:
     sizes: tuple[int, ...] | None
     #: Samples of the blend.
     num_samples: int
-    #: Samples that it draws of each member; Megatron's order may differ by a few.
+    #: Samples drawn of each member; Megatron's order may differ by a few.
     counts: tuple[int, ...]
     #: Samples to build of each member; None for one epoch.
     requested: tuple[int | None, ...]
-    #: Epochs of each member that the blend sees; None while their tokens are not known.
+    #: Epochs of each member that the blend draws; None while their tokens are unknown.
     epochs: tuple[float, ...] | None
-    #: Whether max_epochs holds a member below what was asked of it.
+    #: Whether max_epochs limits each member.
     capped: tuple[bool, ...]
 
 
@@ -81,20 +80,20 @@ def resolve_blend(
     Parameters
     ----------
     request
-        What the run asks for.
+        The blends of the run.
     split
         The split of the blend.
     tokens_per_epoch
-        For this split and for train, tokens of one epoch of each dataset, as far as known.
+        Tokens of one epoch of each dataset, for this split and for train, if known.
 
     Raises
     ------
     PlanError
-        If a dataset cannot give what is asked of it.
+        If a dataset cannot give its samples.
 
     Notes
     -----
-    Law: what is returned without tokens stays the same with them, but for ``epochs``; with them a
+    Law: a result without tokens stays the same with them, apart from ``epochs``; with tokens, a
     dataset that cannot give its samples is an error.
     Source: Megatron Core ``BlendedMegatronDatasetBuilder``, whose float arithmetic is kept.
 
@@ -122,8 +121,8 @@ def resolve_blend(
         if size is None:
             raise PlanError(f"a blend by weights needs samples of {split}, got none; set them")
         uncapped = (False,) * len(request.shares)
-        everyone = tuple(range(len(request.shares)))
-        return _blend_weighted(request, split, everyone, request.shares, uncapped, size, tokens)
+        every_row = tuple(range(len(request.shares)))
+        return _blend_weighted(request, split, every_row, request.shares, uncapped, size, tokens)
     train = _count_train(request, known.get("train"))
     if train is None:
         return None
@@ -140,11 +139,11 @@ def resolve_blend(
 
 
 def count_samples(num_epochs: float, tokens_per_epoch: int, request: BlendRequest) -> int:
-    """Return the samples that a number of epochs, whole or not, gives at most.
+    """Return the most samples that a whole or fractional number of epochs gives.
 
     Notes
     -----
-    The number is taken as the decimal that it is written as: 0.7 epochs of 10 tokens are 7.
+    The number is read as the decimal that was written: 0.7 epochs of 10 tokens are 7.
     """
     num_tokens = math.floor(Fraction(str(num_epochs)) * tokens_per_epoch)
     return max(0, (num_tokens - request.extra_token) // request.sequence_length)
@@ -153,7 +152,7 @@ def count_samples(num_epochs: float, tokens_per_epoch: int, request: BlendReques
 def _count_train(
     request: BlendRequest, tokens: Sequence[int] | None
 ) -> tuple[tuple[int, ...], tuple[bool, ...]] | None:
-    """Return each dataset's samples of train by its budget, and whether max_epochs lowered it."""
+    """Return each dataset's train samples by its budget, and whether max_epochs lowered them."""
     limited = any(limit is not None for limit in request.max_epochs)
     if tokens is None and (request.kind == "epochs" or limited):
         return None
@@ -182,7 +181,7 @@ def _drawn_members(
     counts: Sequence[int],
     train_tokens: Sequence[int] | None,
 ) -> tuple[int, ...]:
-    """Return the datasets whose train counts are the weights of a blend of a given size."""
+    """Return the datasets with train samples, whose counts are the weights of a sized blend."""
     for d, count in enumerate(counts):
         if count == 0 and split == "train" and train_tokens is not None:
             raise PlanError(
@@ -209,7 +208,7 @@ def _blend_weighted(
     size: int,
     tokens: Sequence[int] | None,
 ) -> BlendSizes:
-    """Return a blend of a given size by weights."""
+    """Return a blend of a given size, by weights."""
     weights = normalize(shares)
     for d, weight in zip(members, weights, strict=True):
         if weight == 0:
@@ -220,10 +219,10 @@ def _blend_weighted(
     targets = [math.ceil(size * weight) for weight in weights]
     requested = [math.ceil(target * (1 + request.surplus)) for target in targets]
     num_samples = sum(targets) if request.order == "megatron" else size
-    # The blend's plan normalises once more, as Megatron Core does.
+    # The blend's plan normalises again, as Megatron Core does.
     counts = largest_remainder(normalize(weights), num_samples).tolist()
     if request.order == "scalable":
-        # Its counts are exact, and rounding may put one above the target.
+        # Its counts are exact, and rounding may raise one above the target.
         requested = [max(pair) for pair in zip(requested, counts, strict=True)]
     if tokens is not None:
         _check_tokens(request, split, members, targets, tokens)
@@ -250,7 +249,7 @@ def _blend_exhaustive(
     *,
     one_epoch: bool = False,
 ) -> BlendSizes:
-    """Return a blend of all of the datasets' samples; those without any are left out."""
+    """Return a blend of all samples of all datasets that have some."""
     members = tuple(d for d, count in enumerate(counts) if count)
     if not members:
         return _NO_BLEND
@@ -275,7 +274,7 @@ def _blend_exhaustive(
 def _blend_by_sizes(
     request: BlendRequest, split: str, size: int | None, tokens: Sequence[int]
 ) -> BlendSizes:
-    """Return the blend of one epoch of every dataset, or of its first samples."""
+    """Return the blend of one epoch of every dataset, or of a number of samples in proportion."""
     counts = [_count_epoch(request, split, num_tokens) for num_tokens in tokens]
     uncapped = (False,) * len(counts)
     whole = _blend_exhaustive(request, split, counts, uncapped, tokens, one_epoch=True)
@@ -302,7 +301,7 @@ def _blend_by_sizes(
 
 
 def _count_epoch(request: BlendRequest, split: str, num_tokens: int) -> int:
-    """Return the samples of one epoch, with the partial one where it is kept."""
+    """Return the samples of one epoch, including a partial one that is kept."""
     if num_tokens == 0:
         return 0
     return plan_epochs(
@@ -320,7 +319,7 @@ def _count_epochs(
     counts: Sequence[int],
     tokens: Sequence[int] | None,
 ) -> tuple[float, ...] | None:
-    """Return the epochs that the samples drawn of each member make."""
+    """Return the epochs that the drawn samples of each member cover."""
     if tokens is None:
         return None
     return tuple(
@@ -336,7 +335,7 @@ def _check_tokens(
     targets: Sequence[int],
     tokens: Sequence[int],
 ) -> None:
-    """Check that every member has tokens to give its samples from."""
+    """Check that every member that must give samples has tokens."""
     for d, target in zip(members, targets, strict=True):
         if tokens[d] == 0:
             raise PlanError(
@@ -353,7 +352,7 @@ def _check_epochs(
     size: int,
     tokens: Sequence[int],
 ) -> None:
-    """Check that a weighted blend draws no more of a dataset than max_epochs epochs give."""
+    """Check that a weighted blend draws at most max_epochs epochs of a dataset."""
     limits = []
     for row, d in enumerate(members):
         limit = request.max_epochs[d]

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 from zindex.errors import PlanError
 
-#: A last epoch that gives less than this share of its samples is shuffled apart from the others.
+#: A last epoch of which less than this share is needed is shuffled separately.
 SEPARATE_SHARE = 0.80
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """How often a split is passed over, and how many samples that gives."""
+    """The epochs of a split, and the samples that they give."""
 
     num_epochs: int
-    #: Whether the last epoch is shuffled apart, so that its surplus falls at the end of the run.
+    #: Whether the last epoch is shuffled separately, so that its surplus is at the end of the run.
     separate_final_epoch: bool
     #: Samples that all epochs but the last give; 0 with a single epoch.
     num_samples_sans_final_epoch: int
-    #: All samples of all epochs: at least the number asked for.
+    #: Samples of all epochs: at least the number requested.
     num_samples: int
-    #: Tokens of one pass.
+    #: Tokens of one epoch.
     tokens_per_epoch: int
 
 
@@ -43,13 +43,13 @@ def plan_epochs(
     tokens_per_epoch
         Tokens of the split, > 0.
     num_samples
-        Samples asked for; None means one epoch.
+        Samples requested; None means one epoch.
     sequence_length
         Tokens per sample, > 0.
     extra_token
         1 if each sample holds one token more than ``sequence_length``, else 0.
     drop_last
-        Whether a last sample with fewer tokens is left out.
+        Whether to drop a last sample with fewer tokens.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def plan_epochs(
 
     Examples
     --------
-    27 tokens, samples of 4 + 1: one epoch gives 6, nine samples need a second one, from which
-    only 3 samples are wanted, so it is shuffled apart.
+    27 tokens, samples of 4 + 1: one epoch gives 6 samples. Nine samples need 3 of a second epoch,
+    which is therefore shuffled separately.
 
     >>> plan_epochs(27, 9, sequence_length=4, extra_token=1)
     EpochPlan(num_epochs=2, separate_final_epoch=True, num_samples_sans_final_epoch=6, \

@@ -1,10 +1,10 @@
-"""A run that was changed while it ran: its segments, what they draw from, and the edits it takes.
+"""State of an edited run: its segments, the sources that they draw from, and its edits.
 
-Pure arithmetic. A run is a list of segments, each a stretch of one blend. An edit at a position
-ends the run there and lets it go on with another blend, whose k-th sample of a dataset is the
-k-th one that no segment before has consumed or skipped. Samples of a dataset come from its
-sources, one after the other: its index, further passes over it, or what was left of one of
-these when the sequence length changed.
+Pure arithmetic. A run is a list of segments, each a span of one blend. An edit at a position ends
+the current segment and continues the run with another blend, whose k-th sample of a dataset is the
+k-th one that no segment before has consumed or skipped. The samples of a dataset are those of its
+sources in order: its index, further passes over it, or the remaining tokens of one of these, cut
+again when the sequence length changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,23 @@ from typing import Any
 
 from zindex.errors import ConfigError, PlanError
 
-#: Version of what an edit makes of a run; bumped when the same edit gives another run.
+#: Version of the algorithm; bumped when the same edit gives another run.
 EDIT_VERSION = 1
+
+# Names of fields in journals, where they differ.
+_STORED_NAMES = {"consumed": "used", "num_consumed": "num_used"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one edit asks for; datasets that the run has are named by their number in it."""
+    """The changes of one edit; existing datasets are named by their number in the run."""
 
-    #: Weights of datasets that the run has, in the scale of those that stay as they are.
+    #: New weights of datasets of the run, in the scale of the weights that stay.
     reweight: Mapping[int, float]
-    #: Weights of datasets that the run did not have, by path.
+    #: Weights of added datasets, by path.
     add: Mapping[str, float]
     drop: tuple[int, ...] = ()
-    #: Positions that are left out, half-open, as the run numbers them before the edit.
+    #: Positions to leave out, half-open, as numbered before the edit.
     skip: tuple[int, int] | None = None
     sequence_length: int | None = None
     #: Samples of the whole run, consumed ones too.
@@ -35,7 +38,7 @@ class Change:
 
     @property
     def is_new_plan(self) -> bool:
-        """Whether the run goes on with another blend."""
+        """Whether the run continues with another blend."""
         return bool(self.reweight or self.add or self.drop) or not (
             self.sequence_length is None and self.num_samples is None
         )
@@ -47,54 +50,67 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Samples of a dataset, numbered from 0: an index, or tokens cut anew."""
+    """Samples of a dataset, numbered from 0: an index, or remaining tokens cut again."""
 
     #: Number of the dataset in the run.
     dataset: int
-    #: Samples that its index is asked for; None for one epoch, or where tokens are cut anew.
+    #: Samples requested of its index; None for one epoch, or where tokens are cut again.
     num_requested: int | None
     num_samples: int
     sequence_length: int
     seed: int
-    #: Fingerprint of its index; None where tokens are cut anew.
+    #: Fingerprint of its index; None where tokens are cut again.
     index: str | None = None
-    #: The source whose unused samples are cut anew; None for an index.
+    #: The source whose unconsumed samples are cut again; None for an index.
     parent: int | None = None
-    #: The blend with which it came.
+    #: The first blend that draws from it.
     blend: int = 0
-    #: Ends of the ranges within which tokens that are cut anew are shuffled.
+    #: Ends of the spans of samples that are shuffled separately, where tokens are cut again.
     windows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class UsedFacts:
-    """Which samples of a source are used: all below `first`, and those whose bits are set."""
+class ConsumedFacts:
+    """The consumed samples of a source: all below `first`, and those whose bits are set."""
 
     source: int
     #: Sample of the first bit; bits are stored for ``[first, stop)``.
     first: int
-    #: All samples from here on are unused.
+    #: All samples from here on are unconsumed.
     stop: int
-    num_used: int
+    num_consumed: int
 
 
 @dataclass(frozen=True, slots=True)
 class BlendFacts:
-    """One blend of a run, and what was used when it began."""
+    """One blend of a run, and the samples that were consumed before it."""
 
     #: Datasets that it draws from, in the order of its ids.
     datasets: tuple[int, ...]
-    #: Weights, or samples of each if all of them are drawn; None is the other one.
+    #: Weights, or the samples of each if all of them are drawn; the other is None.
     weights: tuple[float, ...] | None
     sizes: tuple[int, ...] | None
     num_samples: int
     seed: int
     #: For every source that may still be drawn from, in ascending order.
-    used: tuple[UsedFacts, ...]
-    #: For every source whose tokens were cut anew, by the numbers of its index's samples.
-    cut: tuple[UsedFacts, ...] = ()
-    #: Name of the store that holds the bits of ``used`` or ``cut``; None if there are none.
+    consumed: tuple[ConsumedFacts, ...]
+    #: For every source whose tokens were cut again, by the numbers of its index's samples.
+    cut: tuple[ConsumedFacts, ...] = ()
+    #: Name of the store with the bits of ``consumed`` or ``cut``; None if there are none.
     store: str | None = None
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "BlendFacts":
+        """Return the facts of a journal's row."""
+        values = dict(fields)
+        for name in ("datasets", "weights", "sizes"):
+            values[name] = None if values[name] is None else tuple(values[name])
+        for name, stored in (("consumed", "used"), ("cut", "cut")):
+            values[name] = tuple(
+                ConsumedFacts(row["source"], row["first"], row["stop"], row["num_used"])
+                for row in values.pop(stored)
+            )
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +123,16 @@ class Segment:
     offset: int
 
 
+def _name_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return fields by their names in journals."""
+    return {_STORED_NAMES.get(name, name): value for name, value in fields}
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """A run with its edits: everything that maps a position to a sample."""
 
-    #: Paths; those that an edit added come last.
+    #: Paths; the added ones are last.
     datasets: tuple[str, ...]
     #: Weights in the scale of the run's file; None for a dataset that was dropped.
     weights: tuple[float | None, ...]
@@ -121,7 +142,7 @@ class RunState:
     sources: tuple[Source, ...]
     blends: tuple[BlendFacts, ...]
     segments: tuple[Segment, ...]
-    #: Parts of blends that nobody is trained on: blend, first position, one after the last.
+    #: Skipped spans of blends: blend, first position, one after the last.
     skipped: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -136,24 +157,12 @@ class RunState:
 
     def to_json(self, num_given: int) -> dict[str, Any]:
         """Return the fields as JSON values, without the paths of the first datasets."""
-        return asdict(self) | {"datasets": list(self.datasets[num_given:])}
+        fields = asdict(self, dict_factory=_name_fields)
+        return fields | {"datasets": list(self.datasets[num_given:])}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], given: Sequence[str]) -> "RunState":
         """Return the state that `to_json` wrote, of a run of given datasets."""
-
-        def facts(rows: Sequence[Mapping[str, Any]]) -> tuple[UsedFacts, ...]:
-            return tuple(UsedFacts(**row) for row in rows)
-
-        def blend(row: Mapping[str, Any]) -> BlendFacts:
-            lists = {
-                name: None if row[name] is None else tuple(row[name])
-                for name in ("datasets", "weights", "sizes")
-            }
-            return BlendFacts(
-                **{**row, **lists, "used": facts(row["used"]), "cut": facts(row["cut"])}
-            )
-
         return cls(
             datasets=(*given, *fields["datasets"]),
             weights=tuple(fields["weights"]),
@@ -162,7 +171,7 @@ class RunState:
             sources=tuple(
                 Source(**{**row, "windows": tuple(row["windows"])}) for row in fields["sources"]
             ),
-            blends=tuple(map(blend, fields["blends"])),
+            blends=tuple(map(BlendFacts.from_json, fields["blends"])),
             segments=tuple(Segment(**row) for row in fields["segments"]),
             skipped=tuple((row[0], row[1], row[2]) for row in fields["skipped"]),
         )
@@ -184,9 +193,9 @@ def cut_at(segments: Sequence[Segment], position: int) -> tuple[Segment, ...]:
 def leave_out(
     segments: Sequence[Segment], start: int, stop: int
 ) -> tuple[tuple[Segment, ...], tuple[tuple[int, int, int], ...]]:
-    """Return the segments without positions ``[start, stop)``, and which parts of blends those are.
+    """Return the segments without positions ``[start, stop)``, and the skipped spans of blends.
 
-    Later positions move up, so that the run has no hole.
+    Later positions move down, so that the run has no gap.
 
     Examples
     --------
@@ -208,13 +217,13 @@ def leave_out(
     return tuple(kept), tuple(skipped)
 
 
-def used_ranges(state: RunState, blend: int, position: int) -> tuple[list[Any], list[Any]]:
-    """Return the parts of a blend that are consumed before a position, and those skipped.
+def consumed_ranges(state: RunState, blend: int, position: int) -> tuple[list[Any], list[Any]]:
+    """Return the spans of a blend before a position of the run, and its skipped spans.
 
     Returns
     -------
     consumed, skipped
-        Half-open ranges of the blend's own positions; no two of all of them overlap.
+        Half-open spans of the blend's own positions, all disjoint.
     """
     consumed = [
         (item.offset, item.offset + item.stop - item.start)
@@ -239,9 +248,9 @@ def check_change(state: RunState, change: Change, position: int, *, last: int) -
     Raises
     ------
     ConfigError
-        If the edit names what the run has not, or changes nothing.
+        If the edit names an unknown dataset, or changes nothing.
     PlanError
-        If its positions do not lie in what is left of the run.
+        If its positions are not among the remaining ones of the run.
     """
     if not 0 <= position <= state.num_samples:
         raise PlanError(
@@ -255,7 +264,12 @@ def check_change(state: RunState, change: Change, position: int, *, last: int) -
         )
     if change.skip is None and not change.is_new_plan:
         raise ConfigError("an edit must change something, got no change; name one")
-    _check_skip(state, change.skip, position)
+    skip = change.skip
+    if skip is not None and not position <= skip[0] < skip[1] <= state.num_samples:
+        raise PlanError(
+            f"positions to skip must lie in [{position:,}, {state.num_samples:,}), what is to come "
+            f"of the run, got [{skip[0]:,}, {skip[1]:,}); give a range of those"
+        )
     for dataset in (*change.reweight, *change.drop):
         if state.weights[dataset] is None:
             raise ConfigError(
@@ -281,17 +295,8 @@ def check_change(state: RunState, change: Change, position: int, *, last: int) -
     _check_lengths(state, change, position)
 
 
-def _check_skip(state: RunState, skip: tuple[int, int] | None, position: int) -> None:
-    """Check that positions to leave out are still to come."""
-    if skip is not None and not position <= skip[0] < skip[1] <= state.num_samples:
-        raise PlanError(
-            f"positions to skip must lie in [{position:,}, {state.num_samples:,}), what is to come "
-            f"of the run, got [{skip[0]:,}, {skip[1]:,}); give a range of those"
-        )
-
-
 def _check_lengths(state: RunState, change: Change, position: int) -> None:
-    """Check the sequence length and the number of samples that an edit asks for."""
+    """Check the sequence length and the number of samples of an edit."""
     length = change.sequence_length
     if length is not None and (length < 1 or length == state.sequence_length):
         raise ConfigError(
@@ -307,7 +312,7 @@ def _check_lengths(state: RunState, change: Change, position: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NextBlend:
-    """What the run goes on with: datasets, their shares, and how many samples."""
+    """The next blend of a run: datasets, their shares, and the number of samples."""
 
     datasets: tuple[int, ...]
     weights: tuple[float, ...] | None
@@ -318,12 +323,12 @@ class NextBlend:
 def plan_next(
     state: RunState, change: Change, position: int, planned: Sequence[int]
 ) -> tuple[RunState, NextBlend]:
-    """Return the run's datasets after an edit, and the blend that it goes on with.
+    """Return the run's datasets after an edit, and its next blend.
 
     Parameters
     ----------
     state
-        The run before the edit, with what it skips left out.
+        The run before the edit, without the positions that it skips.
     change, position
         The edit; checked.
     planned
@@ -336,9 +341,9 @@ def plan_next(
 
     Notes
     -----
-    A blend of given numbers of samples, by tokens, epochs or sizes, stays one as long as no weight
-    is given: each dataset goes on with what was still to come of it. Otherwise the rest of the run
-    is shared out by weights. A longer sequence length makes fewer samples of the same tokens.
+    A blend of given numbers of samples, by tokens, epochs or sizes, stays one until an edit gives a
+    weight: each dataset keeps its remaining samples. Otherwise the rest of the run is divided by
+    weights. A longer sequence length makes fewer samples of the same tokens.
     """
     length = change.sequence_length or state.sequence_length
     weights = list(state.weights)
@@ -390,20 +395,20 @@ def plan_next(
 
 
 def cut_windows(bounds: Sequence[int], old_length: int, new_length: int) -> tuple[int, ...]:
-    """Return the ends of the ranges in which samples of another length are shuffled.
+    """Return the ends of the spans in which samples of another length are shuffled.
 
     Parameters
     ----------
     bounds
-        Unused samples of the old length up to the end of each of its ranges, such as epochs.
+        Unconsumed samples of the old length up to the end of each of its spans, such as epochs.
     old_length, new_length
         Tokens per sample.
 
     Returns
     -------
     windows
-        Ascending, each > 0; the last one is the number of samples. A sample belongs to the range
-        in which it starts.
+        Ascending, each > 0; the last one is the number of samples. A sample belongs to the span in
+        which it starts.
 
     Examples
     --------

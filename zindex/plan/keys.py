@@ -1,4 +1,4 @@
-"""Keys of the scalable order: one for each use, none of them a sum of two numbers."""
+"""Keys of the scalable order, derived from seed, stage and position, never by adding seeds."""
 
 import hashlib
 from enum import IntEnum
@@ -12,12 +12,12 @@ from zindex.plan.split import SPLIT_NAMES
 
 RoundKeys = npt.NDArray[np.uint64]
 
-# Keys that are kept: a few for each dataset and epoch that a process reads from.
+# Cached keys: a few per dataset and epoch that a process reads.
 _NUM_CACHED = 1 << 14
 
 
 class Stage(IntEnum):
-    """What a key is for. The numbers are part of the format."""
+    """The use of a key. The numbers are part of the format."""
 
     DOCUMENT = 1
     SAMPLE = 2
@@ -42,13 +42,13 @@ def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch
     seed
         The run's seed, >= 0.
     stage
-        What is permuted.
+        The use of the keys.
     source_digest
         SHA-256 of the dataset's sequence lengths, in hex: two datasets never share a permutation.
     split
         ``"train"``, ``"valid"`` or ``"test"``.
     epoch
-        Number of the pass, >= 0.
+        Number of the epoch, >= 0.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch
 def blend_keys(seed: int, split: str) -> RoundKeys:
     """Return the round keys of the permutation of a whole run.
 
-    They are known before any dataset is opened: the run's seed and the split decide them.
+    They depend on the run's seed and the split only, and so precede any open dataset.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def blend_keys(seed: int, split: str) -> RoundKeys:
 
 
 def shuffle_key(seed: int, stage: Stage, *, split: str, part: int, num_words: int) -> RoundKeys:
-    """Return the key of one part, or one bucket, of the uniform shuffle of a whole run.
+    """Return the key of one part or bucket of the uniform shuffle of a whole run.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def shuffle_key(seed: int, stage: Stage, *, split: str, part: int, num_words: in
 
 
 def edit_seed(seed: int, split: str, number: int) -> int:
-    """Return the seed of what an edit adds to a run, below 2**32.
+    """Return the seed of the samples that an edit adds to a run, below 2**32.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def edit_seed(seed: int, split: str, number: int) -> int:
 
 
 def cut_keys(seed: int, split: str, source: int, window: int) -> RoundKeys:
-    """Return the round keys by which tokens that an edit cut anew are shuffled.
+    """Return the round keys that shuffle tokens which an edit cut into samples again.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def cut_keys(seed: int, split: str, source: int, window: int) -> RoundKeys:
 
 
 def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int) -> RoundKeys:
-    """Return the key of one order of a streamed source, or of one of its parts.
+    """Return the key of the order of a streamed source or partition.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int
     name
         Name of the source: two sources never share an order.
     numbers
-        Epoch, and number of the part where there is one.
+        Epoch, then the number of the partition, if any.
     num_words
         Words of the key.
 
@@ -168,12 +168,12 @@ def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int
     """
     digest = hashlib.sha256(name.encode()).digest()
     words = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(4)]
-    # Such keys are used once, so they are not kept.
+    # Used once, so not cached.
     return _draw_keys.__wrapped__(seed, int(stage), *words, *numbers, num_words=num_words)
 
 
 def record_split_key(seed: int) -> RoundKeys:
-    """Return the key of the hash by which records fall into splits.
+    """Return the key of the hash that assigns records to splits.
 
     Parameters
     ----------
@@ -183,13 +183,13 @@ def record_split_key(seed: int) -> RoundKeys:
     Returns
     -------
     key
-        Shape (2,), uint64. Stores of the same records share it, whatever they hold of them.
+        Shape (2,), uint64. Stores of the same records share it.
     """
     return _draw_keys(seed, int(Stage.RECORD_SPLIT), num_words=2)
 
 
 def fill_key(seed: int, split: str, sample: int) -> RoundKeys:
-    """Return the key of the draws by which the middles of one sample's texts move.
+    """Return the key of the fill-in-the-middle draws of one sample.
 
     Parameters
     ----------
@@ -205,14 +205,14 @@ def fill_key(seed: int, split: str, sample: int) -> RoundKeys:
     key
         Shape (2,), uint64.
     """
-    # Such keys are used once, so they are not kept.
-    place = SPLIT_NAMES.index(split), sample
-    return _draw_keys.__wrapped__(seed, int(Stage.FILL), *place, num_words=2)
+    # Used once, so not cached.
+    where = SPLIT_NAMES.index(split), sample
+    return _draw_keys.__wrapped__(seed, int(Stage.FILL), *where, num_words=2)
 
 
 @lru_cache(maxsize=_NUM_CACHED)
 def _draw_keys(seed: int, *spawn_key: int, num_words: int = NUM_ROUNDS) -> RoundKeys:
-    """Return keys, drawn once: a reader that computes single rows asks for the same ones often."""
+    """Return keys from a cache: a reader that computes single rows needs the same ones often."""
     sequence = np.random.SeedSequence(seed, spawn_key=spawn_key)
     keys = sequence.generate_state(num_words, KEY_DTYPE).astype(np.uint64, copy=False)
     keys.flags.writeable = False

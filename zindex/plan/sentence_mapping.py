@@ -1,11 +1,11 @@
-"""The plan of a sentence mapping: whole sentences of documents as samples, for BERT, T5 and ICT.
+"""The plan of a sentence mapping: samples of whole sentences, for BERT, T5 and ICT.
 
-How many samples an epoch gives is known when its sentences are scanned. Where nothing is drawn all
-epochs give the same ones, and one epoch is stored.
+The number of samples of an epoch is known once its sentences are scanned. Without random draws all
+epochs give the same samples, and one epoch is stored.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,12 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.errors import ConfigError, PlanError
+from zindex.arrays import Int64Array
+from zindex.errors import ConfigError
 from zindex.kernels.sentence_mapping import SCAN_VERSION, ScanRule, block_rule, sentence_rule
-from zindex.plan.index_plan import ALGORITHM_VERSIONS, Order, SourceFacts, Stored
-from zindex.plan.keys import RoundKeys, Stage, round_keys
-from zindex.plan.split import SPLIT_NAMES
-from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.plan.build_plan import (
+    UINT32_MAX,
+    CountedPlan,
+    Order,
+    SourceFacts,
+    Stored,
+    check_order,
+)
+from zindex.plan.keys import Stage
+from zindex.store.layout import ArrayLayout
 
 #: What a sample is: sentences up to a number of tokens, or a block that leaves room for a title.
 MappingKind = Literal["sentences", "blocks"]
@@ -26,12 +33,10 @@ MappingKind = Literal["sentences", "blocks"]
 #: Sentences that are scanned together, about; part of the format.
 PARTITION_LENGTH = 1 << 22
 
-_UINT32_MAX = np.iinfo(np.uint32).max
-
 
 @dataclass(frozen=True, slots=True)
 class SentenceFacts:
-    """What decides a mapping: the lengths of sentences, and where documents start."""
+    """What decides a mapping: the lengths of sentences, and the starts of documents."""
 
     #: The sentences, which are the sequences of the corpus.
     lengths: SourceFacts
@@ -48,52 +53,28 @@ class SentenceFacts:
         return hashlib.sha256(joined.encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class MappingPlan:
+@dataclass(frozen=True, kw_only=True)
+class MappingPlan(CountedPlan):
     """One sentence mapping: which documents, into samples by which rule, in which order."""
 
     source: SentenceFacts
-    split: str
-    #: Documents of the split, half-open.
-    start: int
-    stop: int
-    #: Sentences of those documents, half-open.
+    #: Sentences of the split's documents, half-open.
     first_sentence: int
     stop_sentence: int
     #: Tokens of a sample, without special tokens; of a block, with its title.
     max_sequence_length: int
-    seed: int
     #: Sentences of a sample at least; of blocks 1 or 2.
     min_num_sentences: int = 1
     #: Share of samples with a shorter target.
     short_sequence_probability: float = 0.0
-    #: Samples wanted at least, in as many whole epochs as it takes; None means one epoch.
-    num_requested: int | None = None
     kind: MappingKind = "sentences"
     order: Order = "megatron"
-    #: ``"minimal"`` leaves out the shuffle, which is computed on read then.
-    stored: Stored = "all"
-    grid: ChunkGrid = field(default_factory=ChunkGrid)
     #: Sentences scanned together, about; other values than the default are for tests.
     partition_length: int = PARTITION_LENGTH
 
     def __post_init__(self) -> None:
-        if self.order not in ALGORITHM_VERSIONS:
-            raise ConfigError(f"order must be 'megatron' or 'scalable', got {self.order!r}")
-        if self.stored not in ("all", "minimal"):
-            raise ConfigError(f"store must be 'all' or 'minimal', got {self.stored!r}")
-        if self.stored == "minimal" and self.order == "megatron":
-            raise ConfigError(
-                "store='minimal' needs order='scalable', got order='megatron': its shuffle cannot "
-                "be computed on read; store all or change the order"
-            )
-        if self.split not in SPLIT_NAMES:
-            raise ConfigError(f"split must be one of {SPLIT_NAMES}, got {self.split!r}")
-        if not 0 <= self.start < self.stop <= self.source.num_documents:
-            raise PlanError(
-                f"a split must hold documents of [0, {self.source.num_documents}), got "
-                f"[{self.start}, {self.stop}); give it a larger share"
-            )
+        check_order(self.order, self.stored)
+        super().__post_init__()
         if self.max_sequence_length < 2:
             raise ConfigError(
                 "samples of sentences need a length of at least 2 tokens, got "
@@ -109,17 +90,23 @@ class MappingPlan:
                 f"num_requested must be at least 1, got {self.num_requested}; give None for one "
                 "epoch, and map nothing where nothing is wanted"
             )
-        # Megatron's seed is an int32.
-        high = 2**31 if self.order == "megatron" else 2**63
-        if not 0 <= self.seed < high:
-            raise ConfigError(f"seed must be in [0, {high}), got {self.seed}; choose another")
         if self.kind == "blocks":
             self._check_blocks()
         elif self.kind != "sentences":
             raise ConfigError(f"kind must be 'sentences' or 'blocks', got {self.kind!r}")
 
+    @property
+    def seed_limit(self) -> int:
+        """Seeds are below this: Megatron's is an int32."""
+        return 2**31 if self.order == "megatron" else 2**63
+
+    @property
+    def prefix(self) -> str:
+        """First part of the store's name."""
+        return f"{self.kind}-{self.split}"
+
     def _check_blocks(self) -> None:
-        """Check what only blocks need."""
+        """Check the settings of blocks."""
         if self.source.title_digest is None:
             raise ConfigError(
                 "blocks leave room for the titles of documents, got no titles; give the dataset "
@@ -133,7 +120,7 @@ class MappingPlan:
 
     @cached_property
     def rule(self) -> ScanRule:
-        """How the sentences of a document become samples."""
+        """The rule that groups the sentences of a document into samples."""
         if self.kind == "blocks":
             single = self.min_num_sentences == 1
             return block_rule(self.max_sequence_length, one_sentence_blocks=single)
@@ -143,18 +130,13 @@ class MappingPlan:
 
     @property
     def repeats(self) -> bool:
-        """Whether all epochs give the same samples, so that one of them is stored."""
+        """Whether all epochs give the same samples, so that one epoch is stored."""
         return not self.rule.short_ratio
 
     @property
     def is_chained(self) -> bool:
-        """Whether targets are drawn in order, so that documents are scanned one after another."""
+        """Whether targets are drawn in sequence, so that documents are scanned in sequence too."""
         return self.order == "megatron" and not self.repeats
-
-    @property
-    def num_documents(self) -> int:
-        """Documents of one epoch."""
-        return self.stop - self.start
 
     @property
     def num_sentences(self) -> int:
@@ -163,20 +145,21 @@ class MappingPlan:
 
     @property
     def partitions_per_epoch(self) -> int:
-        """Runs of documents of one epoch that are scanned by themselves."""
+        """Partitions of an epoch's documents, scanned independently."""
         return max(1, min(self.num_documents, self.num_sentences // self.partition_length))
 
-    def partition_bounds(self, partition: int) -> tuple[int, int, int]:
-        """Return the epoch of a partition, and its documents, half-open, of the whole corpus."""
-        count = self.partitions_per_epoch
-        epoch, place = divmod(partition, count)
-        start = self.start + self.num_documents * place // count
-        return epoch, start, self.start + self.num_documents * (place + 1) // count
+    @property
+    def num_wanted(self) -> int | None:
+        """Samples to count, or None if one epoch is enough."""
+        return None if self.repeats else self.num_requested
 
-    def round_keys(self, stage: Stage, epoch: int) -> RoundKeys:
-        """Return the round keys of the permutation of an epoch's samples, or of its targets."""
-        digest = self.source.digest
-        return round_keys(self.seed, stage, source_digest=digest, split=self.split, epoch=epoch)
+    def sample_starts(self, partition_starts: Int64Array) -> Int64Array:
+        """Return the sample at which each epoch starts; see `CountedPlan`."""
+        if not self.repeats:
+            return super().sample_starts(partition_starts)
+        num_rows = int(partition_starts[-1, 0])
+        num_epochs = max(1, -(-(self.num_requested or 1) // num_rows))
+        return np.arange(num_epochs + 1) * num_rows
 
     def target_key(self, epoch: int) -> npt.NDArray[np.uint64]:
         """Return the key of the targets of an epoch in the scalable order: shape (2,), uint64."""
@@ -185,12 +168,12 @@ class MappingPlan:
     @property
     def row_dtype(self) -> type[np.uint32] | type[np.uint64]:
         """Dtype of samples, as Megatron chooses it: by the sentences of the whole corpus."""
-        return np.uint32 if self.source.lengths.num_sequences <= _UINT32_MAX else np.uint64
+        return np.uint32 if self.source.lengths.num_sequences <= UINT32_MAX else np.uint64
 
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Everything that decides the values, as JSON."""
-        return {
+        return self.split_spec | {
             "algorithm": self.order,
             "algorithm_version": SCAN_VERSION,
             "kind": "sentence_mapping",
@@ -200,9 +183,6 @@ class MappingPlan:
             "document_digest": self.source.document_digest,
             "num_documents": self.source.num_documents,
             "title_digest": self.source.title_digest,
-            "split": self.split,
-            "start": self.start,
-            "stop": self.stop,
             "first_sentence": self.first_sentence,
             "stop_sentence": self.stop_sentence,
             "max_sequence_length": self.max_sequence_length,
@@ -210,7 +190,6 @@ class MappingPlan:
             "short_sequence_probability": self.short_sequence_probability,
             "partition_length": self.partition_length,
             "num_wanted": self.num_requested,
-            "seed": self.seed,
         }
 
     @classmethod
@@ -232,10 +211,10 @@ class MappingPlan:
             **{name: spec[name] for name in same},
         )
 
-    def layouts(
+    def layouts_of(
         self, num_partitions: int, num_rows: int, num_samples: int
     ) -> tuple[ArrayLayout, ...]:
-        """Return how a mapping of these sizes is stored, the shuffle last if it is.
+        """Return the layouts of a mapping of these sizes, the shuffle last if it is stored.
 
         Parameters
         ----------
@@ -244,24 +223,23 @@ class MappingPlan:
         num_samples
             Samples of all epochs.
         """
-
-        def cut(spec: schema.ArraySpec, length: int, dtype: npt.DTypeLike) -> ArrayLayout:
-            return ArrayLayout.plan(spec, length, dtype, self.grid)
-
         layouts = (
-            cut(schema.SCAN_OFFSET, num_partitions + 1, np.int64),
-            cut(schema.SENTENCE_INDEX, num_rows, self.row_dtype),
+            self.layout(schema.SCAN_OFFSET, num_partitions + 1, np.int64),
+            self.layout(schema.SENTENCE_INDEX, num_rows, self.row_dtype),
         )
-        if self.stored == "minimal":
-            return layouts
-        samples = np.uint32 if num_samples < _UINT32_MAX - 1 else np.int64
-        return (*layouts, cut(schema.SHUFFLE_INDEX, num_samples, samples))
+        minimal = self.stored == "minimal"
+        return layouts if minimal else (*layouts, self.shuffle_layout_of(num_samples))
 
     @cached_property
-    def estimated_layouts(self) -> tuple[ArrayLayout, ...]:
-        """How a mapping would be stored if a sample were eight sentences."""
+    def layouts(self) -> tuple[ArrayLayout, ...]:
+        """Layouts of the mapping if a sample were eight sentences."""
         per_epoch = max(1, self.num_sentences // 8)
         num_epochs = -(-(self.num_requested or 1) // per_epoch)
         scanned = 1 if self.repeats else num_epochs
         sizes = (scanned * self.partitions_per_epoch, scanned * per_epoch)
-        return self.layouts(*sizes, num_epochs * per_epoch)
+        return self.layouts_of(*sizes, num_epochs * per_epoch)
+
+    @property
+    def num_build_rows(self) -> int:
+        """Sentences that a build scans, and rows that it writes, about."""
+        return self.num_sentences + sum(layout.length for layout in self.layouts)

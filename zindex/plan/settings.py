@@ -1,19 +1,31 @@
-"""Settings as they come from a file: which keys and types a mapping must have."""
+"""Values of a configuration file: keys, types, and numbers such as 0.7, 1e9, 300M or 1.5B."""
 
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from decimal import Decimal
+from numbers import Integral
+from typing import Any, Literal
 
 from zindex.errors import ConfigError
 
-# Shows wrong values in short: aliases can make a value that no memory could print.
+#: Settings that take a number with an exponent or a unit.
+NumberName = Literal["weight", "tokens", "epochs", "max_epochs", "surplus"]
+
+# YAML reads 1e9 as a string. The number of digits is limited, so that parsing stays cheap.
+_NUMBER = re.compile(
+    r"([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(e[+-]?[0-9]{1,3})? ?([kmbt]?)", re.ASCII
+)
+_UNITS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
+_LARGEST = {"weight": 1e300, "tokens": 1e18, "epochs": 1e6, "max_epochs": 1e6, "surplus": 1.0}
+# Shortens wrong values: with YAML aliases a small file can hold a value too large to print.
 _show = reprlib.Repr()
 _show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
 
 
 def show(value: Any) -> str:
-    """Return a value for a message, in short."""
+    """Return a value for a message, shortened."""
     return _show.repr(value)
 
 
@@ -49,3 +61,69 @@ def check_types(known: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
             raise ConfigError(
                 f"{name} must be {kind.__name__}, got {show(value)}; quote or unquote it"
             )
+
+
+def parse_number(value: Any, name: NumberName, where: str) -> Any:
+    """Parse a number; a value that is neither text nor number is returned unchanged.
+
+    Parameters
+    ----------
+    value
+        A number, or a text such as ``"1e9"``; of tokens also with a unit of K, M, B or T.
+    name
+        The setting.
+    where
+        The setting and its place, for errors.
+
+    Raises
+    ------
+    ConfigError
+        If a text is no number.
+
+    Examples
+    --------
+    >>> parse_number("1.5B", "tokens", "tokens"), parse_number("1e-3", "weight", "weight")
+    (1500000000, 0.001)
+    """
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value.strip().lower())
+        if found is None or (found[3] and name != "tokens"):
+            example = "1.5B, 300M or 2e9" if name == "tokens" else "2.5"
+            raise ConfigError(f"{where} must be a number such as {example}, got {show(value)}")
+        number = Decimal(found[1] + (found[2] or "")).scaleb(_UNITS[found[3]])
+        whole = name == "tokens" and number <= Decimal(_LARGEST[name])
+        return int(number) if whole and number == number.to_integral_value() else float(number)
+    if name == "tokens" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def check_number(value: Any, name: NumberName, where: str) -> None:
+    """Check that a setting is a number of its kind and within its bounds.
+
+    Raises
+    ------
+    ConfigError
+        If it is not.
+    """
+    kinds = (int,) if name == "tokens" else (int, float)
+    wrong = isinstance(value, bool) or not isinstance(value, kinds)
+    positive = name == "max_epochs"
+    if wrong or not 0 <= value <= _LARGEST[name] or (positive and value == 0):
+        kind = "a whole number" if name == "tokens" else "a number"
+        low = "above 0 and at most" if positive else "from 0 to"
+        raise ConfigError(f"{where} must be {kind} {low} {_LARGEST[name]:g}, got {show(value)}")
+
+
+def check_whole(name: str, value: Any, low: int) -> int:
+    """Return a setting as a plain int, after checking that it is whole and at least ``low``.
+
+    Raises
+    ------
+    ConfigError
+        If it is not. Numpy's integers are whole numbers, booleans are not.
+    """
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < low:
+        raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
+    return int(value)

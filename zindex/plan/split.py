@@ -1,7 +1,7 @@
-"""Split strings such as ``"969,30,1"``, and the documents that each split gets.
+"""Split strings such as ``"969,30,1"``, and the documents of each split.
 
-Source: Megatron Core ``blended_megatron_dataset_config``; the float arithmetic is part of the
-format, because it decides which documents a split holds.
+Source: Megatron Core ``blended_megatron_dataset_config``. The float arithmetic is part of the
+format: it decides which documents a split has.
 """
 
 import math
@@ -35,23 +35,23 @@ def normalize(weights: Sequence[float]) -> list[float]:
 
 
 def parse_and_normalize_split(split: str) -> list[float]:
-    """Return the three fractions that a split string names.
+    """Return the three fractions of a split string.
 
     Parameters
     ----------
     split
-        One to three numbers, with commas, slashes or spaces between them; missing ones are 0.
+        One to three numbers, separated by commas, slashes or spaces; missing ones are 0.
 
     Raises
     ------
     ConfigError
-        If there is anything else, a sign, an exponent or a stray separator among it, or more than
-        three numbers, or their sum is 0 or no float.
+        If it has more than three numbers or anything else, such as a sign, an exponent or a stray
+        separator, or if the sum is 0 or infinite.
 
     Notes
     -----
-    Megatron Core 0.16 skips all that is no digit and no point, so that ``"-1,1"`` halves the data
-    and an exponent is a number of its own; later versions refuse that, as this does.
+    Megatron Core 0.16 ignores every character but digits and points, so ``"-1,1"`` halves the data
+    and an exponent counts as another number; later versions refuse both, as this function does.
 
     Examples
     --------
@@ -80,8 +80,8 @@ def convert_split_vector_to_split_matrix(
 
     Notes
     -----
-    Bounds are summed from left to right starting with the integer 0, so the last one may fall
-    short of 1 and the first one is ``0``, not ``0.0``: both are part of Megatron's cache key.
+    Bounds are summed from left to right, starting with the integer 0. So the last one may be less
+    than 1, and the first one is ``0``, not ``0.0``: both are part of Megatron's cache key.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def _running_sums(vector: Sequence[float]) -> list[float]:
 
 
 def split_range(num_elements: int, bookends: Bookends) -> tuple[int, int]:
-    """Return the half-open range of elements that a split holds.
+    """Return the half-open range of elements of a split.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Files of raw samples, tar and jsonl, in folders or object stores, read part by part."""
+"""Readers of raw samples: tar, jsonl, Parquet and text files, local or in object stores."""

@@ -1,10 +1,10 @@
-"""What is done about damage: an error by default; left out, counted and logged where asked for."""
+"""Report damaged samples: raise an error, or skip, count and log them."""
 
 import logging
 from typing import Literal
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.damage import Damage
+from zindex.io.decompression import DamageError
 
 logger = logging.getLogger(__name__)
 
@@ -12,12 +12,12 @@ OnDamage = Literal["error", "skip"]
 
 
 class DamageLog:
-    """The damage that one source has met in this process.
+    """The damage of one source, found in this process.
 
     Parameters
     ----------
     what
-        What each file must be, for messages, unless one is said to be something else.
+        Expected content of each file, for messages.
     on_damage
         ``"error"`` raises; ``"skip"`` counts, and logs once per file.
 
@@ -32,11 +32,13 @@ class DamageLog:
             raise ConfigError(f"on_damage must be 'error' or 'skip', got {on_damage!r}")
         self.what = what
         self.on_damage = on_damage
-        #: Samples, or rests of files, that were left out.
+        #: Skipped samples, or rests of files.
         self.num_skipped = 0
         self._logged: set[str] = set()
 
-    def report(self, url: str, damage: Damage, left_out: str, *, what: str | None = None) -> None:
+    def report(
+        self, url: str, damage: DamageError, left_out: str, *, what: str | None = None
+    ) -> None:
         """Raise for damage, or count it.
 
         Parameters
@@ -44,16 +46,16 @@ class DamageLog:
         url
             The file.
         damage
-            What is wrong in it.
+            The reason and its byte.
         left_out
-            What goes with it.
+            What is skipped because of it.
         what
-            What this file must be.
+            Expected content of this file, if it differs.
 
         Raises
         ------
         SourceError
-            Unless damage is to be skipped.
+            Unless damage is skipped.
         """
         place = f"{url} must be {what or self.what}, but at byte {damage.offset:,} {damage.reason}"
         if self.on_damage == "error":

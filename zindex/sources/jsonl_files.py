@@ -1,23 +1,30 @@
-"""Files with one JSON object a line, read part by part."""
+"""Read files with one JSON object per line, part by part."""
 
-import os
-from collections.abc import Generator, Iterator, Sequence
+import copy
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from zindex.errors import SourceError
-from zindex.formats.damage import Damage
-from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_object
-from zindex.sources.chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
+from zindex.formats.json_lines import (
+    MAX_LINE_NBYTES,
+    cut_lines,
+    loads,
+    parse_exactly,
+    parse_object,
+)
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
+from zindex.io.file_list import list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.file_list import list_files
-from zindex.sources.part_grid import CutFiles
+from zindex.sources.sample_files import PartFiles, Paths
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class JsonlFiles(CutFiles):
-    """Files of JSON objects, one a line: plain or compressed, here or in an object store.
+class JsonlFiles(PartFiles):
+    """Files of JSON objects, one per line: plain or compressed, local or in an object store.
 
     Parameters
     ----------
@@ -26,45 +33,40 @@ class JsonlFiles(CutFiles):
         are searched for names that end in ``.jsonl``, or that and ``.gz``, ``.bz2``, ``.xz`` or
         ``.zst``.
     part_nbytes
-        Bytes of a part. A plain local file is cut at every so many bytes, and a line belongs to
-        the part in which it begins; other files are one part each.
+        Bytes of a part. A plain local file is split every so many bytes, and a line belongs to the
+        part in which it begins; other files are one part each.
     on_damage
-        ``"error"``: a line that is no JSON object, a blank one included, is an error. ``"skip"``:
-        it is left out, counted in ``num_skipped``, and logged once per file.
+        ``"error"``: a line that is not a JSON object, such as a blank one, is an error. ``"skip"``:
+        it is skipped, counted in ``num_skipped``, and logged once per file.
 
     Raises
     ------
     ConfigError
         If a setting or a scheme is refused, or a file is named twice.
     StoreNotFoundError
-        If a file or folder is not there.
+        If a file or folder is missing.
     SourceError
-        If nothing is named at all.
+        If there are no files.
 
     Notes
     -----
     Samples are the lines' objects with ``null`` at their top level read as ``""``, and with
     ``__url__``, the file, and ``__key__``, the number of the line in the file from 0; fields of
-    these names in the file itself are replaced. To number the lines of a file's later parts, those
-    before are counted, once in each process: for files of many GB that reads much, so cut those,
+    these names in the file itself are replaced. To number the lines of a file's later parts, each
+    process counts the lines before them once. For files of many GB that is slow: split the files,
     or import them.
     """
 
+    kind = "jsonl"
+
     def __init__(
-        self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        part_nbytes: int = 8 << 20,
-        on_damage: OnDamage = "error",
+        self, path: Paths, *, part_nbytes: int = 8 << 20, on_damage: OnDamage = "error"
     ) -> None:
         damage = DamageLog("lines of JSON objects", on_damage)
         super().__init__(list_files(path, [".jsonl"]), part_nbytes, damage)
-        # Of each file, the line breaks before its parts, as far as they were counted.
+        # By file and part: the line breaks before the last byte before the part, as far as known.
         self._breaks: dict[int, dict[int, int]] = {}
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the list of files, their sizes and the grid of parts."""
-        return self._grid.fingerprint(kind="jsonl")
+        self._is_exact = False
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the objects of a part, in the order of its file.
@@ -72,25 +74,27 @@ class JsonlFiles(CutFiles):
         Raises
         ------
         SourceError
-            If a line is no JSON object, unless such lines are skipped.
+            If a line is not a JSON object, unless such lines are skipped.
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the file cannot be read.
         """
         url = self.part_url(part)
+        parse: Callable[[bytes], Any] = parse_exactly if self._is_exact else loads
         try:
             start, stop, line = self._find_lines(part)
             with closing(self._chunks(part, start)) as chunks:
                 for first, lines in cut_lines(chunks, start, stop):
                     if first == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
-                        lines[0] = lines[0][len(_BYTE_ORDER_MARK) :]
-                    values, number, last = map(loads, lines), line - 1, line + len(lines) - 1
-                    # Only a bad line ends the loop over values early: a good one costs little.
+                        first = len(_BYTE_ORDER_MARK)
+                        lines[0] = lines[0][first:]
+                    values, number, last = map(parse, lines), line - 1, line + len(lines) - 1
+                    # Only a bad line ends the loop over values early, so good lines are fast.
                     while number < last:
                         with suppress(ValueError, RecursionError):
-                            for taken, sample in enumerate(values, number + 1):
+                            for read, sample in enumerate(values, number + 1):
                                 if type(sample) is not dict:
                                     break
-                                number = taken
+                                number = read
                                 if None in sample.values():
                                     _fill(sample)
                                 sample["__url__"] = url
@@ -103,19 +107,19 @@ class JsonlFiles(CutFiles):
                                 yield again
                     line = last + 1
                 self._note_line(part, line)
-        except Damage as damage:
+        except DamageError as damage:
             self.damage.report(url, damage, "the rest of this part")
 
     def _parse_again(
-        self, url: str, lines: list[bytes], place: int, first: int, number: int
+        self, url: str, lines: list[bytes], index: int, first: int, number: int
     ) -> dict[str, Any] | None:
-        """Return the sample of a line that the fast parser refused; None: it is left out."""
+        """Return the sample of a line that the fast parser refused; None if it is skipped."""
         try:
-            sample = parse_object(lines[place])
+            sample = (parse_exactly if self._is_exact else parse_object)(lines[index])
         except SourceError as error:
             # Each line before it ends in one more byte.
-            offset = first + sum(map(len, lines[:place])) + place
-            damage = Damage(f"(line {number + 1:,}) {error}", offset)
+            offset = first + sum(map(len, lines[:index])) + index
+            damage = DamageError(f"(line {number + 1:,}) {error}", offset)
             self.damage.report(url, damage, "such lines")
             return None
         _fill(sample)
@@ -123,13 +127,13 @@ class JsonlFiles(CutFiles):
         return sample
 
     def _note_line(self, part: int, line: int) -> None:
-        """Remember the number of the line that the next part of a file begins with."""
+        """Remember the number of the first line of the next part of a file."""
         number, inner = self._grid.locate(part)
         if line:
             self._breaks.setdefault(number, {})[inner + 1] = line - 1
 
     def _find_lines(self, part: int) -> tuple[int, int | None, int]:
-        """Return where a part's first line begins, where the next part is, and a line's number."""
+        """Return the byte and the number of a part's first line, with the part's end between."""
         number, inner = self._grid.locate(part)
         if not self._grid.files[number].is_cut:
             return 0, None, 0
@@ -143,7 +147,7 @@ class JsonlFiles(CutFiles):
         return local_chunks(file, start) if file.is_cut else read_chunks(file)
 
     def _first_line(self, number: int, start: int) -> int:
-        """Return where the first line begins at or after a byte: behind a line break."""
+        """Return the byte after the first line break at or after ``start - 1``."""
         if start == 0:
             return 0
         file = self._grid.files[number]
@@ -170,7 +174,7 @@ class JsonlFiles(CutFiles):
         file = self._grid.files[number]
         with open_local(file) as descriptor:
             while known < inner:
-                # A part's lines begin behind the last byte before it, which may be a line break.
+                # The last byte before a part may be a line break: the part begins with a line then.
                 at, stop = max(0, known * nbytes - 1), (known + 1) * nbytes - 1
                 while at < stop:
                     chunk = read_local(file, descriptor, at, min(LOCAL_NBYTES, stop - at))
@@ -182,9 +186,34 @@ class JsonlFiles(CutFiles):
                 counts[known] = count
         return count
 
+    def part_edges(self, number: int) -> tuple[Path, list[int]]:
+        """Return a local file and the bytes between which line breaks are counted.
+
+        Consecutive edges enclose the range of bytes that `with_breaks` needs the count of, for
+        each part of the file but the last.
+        """
+        nbytes, num_parts = self._grid.part_nbytes, len(self.url_parts(number))
+        edges = [0, *(inner * nbytes - 1 for inner in range(1, num_parts))]
+        return Path(str(self._grid.files[number].place)), edges
+
+    def with_breaks(self, breaks: Mapping[int, Sequence[int]]) -> Self:
+        """Return these files with known line numbers, parsed alike on every machine.
+
+        The records then do not depend on the installed parser: whole numbers keep all their digits.
+
+        Parameters
+        ----------
+        breaks
+            For each file that is split, the line breaks before the last byte before each part.
+        """
+        other = copy.copy(self)
+        other._breaks = {number: dict(enumerate(counts)) for number, counts in breaks.items()}
+        other._is_exact = True
+        return other
+
 
 def _fill(sample: dict[str, Any]) -> None:
-    """Put empty text in place of null, as upstream does."""
+    """Replace null by an empty text, as upstream does."""
     for name, value in sample.items():
         if value is None:
             sample[name] = ""

@@ -1,27 +1,23 @@
-"""Parquet files, read by their row groups."""
+"""Read Parquet files, one row group at a time."""
 
-import os
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, StoreUnreadableError
-from zindex.formats.damage import Damage
-from zindex.sources.chunks import read_chunks
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import read_chunks
+from zindex.io.file_list import SourceFile, list_files
+from zindex.io.objects import ObjectPath
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.file_list import SourceFile, list_files
-from zindex.sources.part_grid import PartGrid
-from zindex.store.objects import ObjectPath
+from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
 
-# Rows that are made objects at a time.
+# Rows that are converted to objects at a time.
 _NUM_ROWS = 1024
-_WHOLE = 1 << 62
 
 
-class ParquetFiles:
-    """Files of Parquet: here, or in an object store, from where a file is fetched whole.
+class ParquetFiles(PartFiles):
+    """Parquet files: local, or in an object store, from which files are fetched whole.
 
     Parameters
     ----------
@@ -31,17 +27,17 @@ class ParquetFiles:
     columns
         Columns to read; None: all.
     on_damage
-        ``"error"``: a file that is no Parquet, or row groups that cannot be read, are an error.
-        ``"skip"``: they are left out, counted in ``num_skipped``, and logged once per file.
+        ``"error"``: a file that is not Parquet, or an unreadable row group, is an error.
+        ``"skip"``: it is skipped, counted in ``num_skipped``, and logged once per file.
 
     Raises
     ------
     ConfigError
         If pyarrow is not installed, a scheme is refused, or a file is named twice.
     StoreNotFoundError
-        If a file or folder is not there.
+        If a file or folder is missing.
     SourceError
-        If nothing is named at all, a file is damaged, or one has no such column.
+        If there are no files, a file is damaged, or one lacks a column.
 
     Notes
     -----
@@ -50,22 +46,19 @@ class ParquetFiles:
     the row in its file from 0.
     """
 
+    kind = "parquet"
+
     def __init__(
-        self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        columns: Sequence[str] | None = None,
-        on_damage: OnDamage = "error",
+        self, path: Paths, *, columns: Sequence[str] | None = None, on_damage: OnDamage = "error"
     ) -> None:
         _parquet()
         self.damage = DamageLog("a file of Parquet", on_damage)
         self.columns = None if columns is None else list(columns)
-        self._files = list_files(path, [".parquet"])
-        self.urls: Sequence[str] = [file.url for file in self._files]
-        #: Of each file, the rows and the stored bytes of its row groups; None: not asked.
-        self._groups = [self._look(file) for file in self._files]
+        files = list_files(path, [".parquet"])
+        #: By file: the rows and stored bytes of each row group; None if that takes a request.
+        self._groups = [self._look(file) for file in files]
         counts = [1 if groups is None else len(groups) for groups in self._groups]
-        self._starts = list(accumulate(counts, initial=0))
+        super().__init__(files, WHOLE_FILE, self.damage, counts)
 
     def _look(self, file: SourceFile) -> list[tuple[int, int]] | None:
         """Return rows and bytes of the row groups of a local file."""
@@ -76,12 +69,12 @@ class ParquetFiles:
                 self._check_columns(opened.schema_arrow.names, file.url)
                 groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
                 return [(group.num_rows, group.total_byte_size) for group in groups]
-        except Damage as damage:
+        except DamageError as damage:
             self.damage.report(file.url, damage, "such files")
             return []
 
     def _check_columns(self, names: Sequence[str], url: str) -> None:
-        """Refuse a file without a column that is asked for."""
+        """Refuse a file that lacks one of the columns to read."""
         for name in self.columns or ():
             if name not in names:
                 raise SourceError(
@@ -89,34 +82,9 @@ class ParquetFiles:
                     "the one with the text (--column)"
                 )
 
-    @property
-    def num_parts(self) -> int:
-        """Parts of all files."""
-        return self._starts[-1]
-
-    @property
-    def num_skipped(self) -> int:
-        """What was damaged and left out so far in this process."""
-        return self.damage.num_skipped
-
-    def _locate(self, part: int) -> tuple[int, int]:
-        """Return the number of a part's file, and which of its row groups it is."""
-        if not 0 <= part < self.num_parts:
-            raise IndexError(f"a part must be in [0, {self.num_parts}), got {part}")
-        number = bisect_right(self._starts, part) - 1
-        return number, part - self._starts[number]
-
-    def part_url(self, part: int) -> str:
-        """Return the file that a part belongs to."""
-        return self.urls[self._locate(part)[0]]
-
-    def url_parts(self, url_number: int) -> range:
-        """Return the parts of one file, in its order."""
-        return range(self._starts[url_number], self._starts[url_number + 1])
-
     def part_nbytes(self, part: int) -> int | None:
         """Return the bytes of a row group before compression; None in object stores."""
-        number, inner = self._locate(part)
+        number, inner = self._grid.locate(part)
         groups = self._groups[number]
         return None if groups is None else groups[inner][1]
 
@@ -130,8 +98,8 @@ class ParquetFiles:
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the file cannot be read.
         """
-        number, inner = self._locate(part)
-        file, groups = self._files[number], self._groups[number]
+        number, inner = self._grid.locate(part)
+        file, groups = self._grid.files[number], self._groups[number]
         try:
             with _open(file) as opened:
                 self._check_columns(opened.schema_arrow.names, file.url)
@@ -140,17 +108,13 @@ class ParquetFiles:
                 for key, row in enumerate(_read_rows(opened, wanted, self.columns), before):
                     sample = {name: "" if item is None else item for name, item in row.items()}
                     yield sample | {"__url__": file.url, "__key__": str(key)}
-        except Damage as damage:
+        except DamageError as damage:
             self.damage.report(file.url, damage, "the rest of this row group")
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the list of files and their sizes."""
-        return PartGrid(self._files, _WHOLE).fingerprint(kind="parquet")
 
 
 @cache
 def _parquet() -> Any:
-    """Return the library that reads Parquet."""
+    """Import pyarrow's Parquet reader."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -161,7 +125,7 @@ def _parquet() -> Any:
 
 
 def _open(file: SourceFile) -> Any:
-    """Open a file; `Damage` if it is no Parquet."""
+    """Open a file; `DamageError` if it is not Parquet."""
     import pyarrow
 
     source: Any = file.place
@@ -176,13 +140,13 @@ def _open(file: SourceFile) -> Any:
             f"{file.url} must be readable, the system refuses it: {error}; give the right to read"
         ) from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise Damage(_first_line(error), 0) from error
+        raise DamageError(_first_line(error), 0) from error
 
 
 def _read_rows(
     opened: Any, groups: list[int] | None, columns: list[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of row groups as mappings; `Damage` where they cannot be read."""
+    """Yield the rows of row groups as mappings; `DamageError` where they cannot be read."""
     import pyarrow
 
     wanted = range(opened.metadata.num_row_groups) if groups is None else groups
@@ -192,10 +156,10 @@ def _read_rows(
         ):
             yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        raise Damage(_first_line(error), 0) from error
+        raise DamageError(_first_line(error), 0) from error
 
 
 def _first_line(error: Exception) -> str:
-    """Return what a library says, as the end of a sentence."""
+    """Return the first line of a library's message, as the end of a sentence."""
     lines = str(error).splitlines()
     return f"there is none: {lines[0] if lines else type(error).__name__}"

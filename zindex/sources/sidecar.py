@@ -1,30 +1,33 @@
-"""The jsonl of metadata beside a tar: which fields of which line go to which sample."""
+"""Read the sidecar of a tar, a jsonl file with metadata of its samples, and log failed joins."""
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.formats.damage import Damage
 from zindex.formats.json_lines import cut_lines, parse_object
-from zindex.sources.chunks import read_chunks
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import read_chunks
+from zindex.io.file_list import SourceFile
+from zindex.io.files import file_nbytes
 from zindex.sources.damage_log import DamageLog
-from zindex.sources.file_list import SourceFile
-from zindex.store.files import file_nbytes
 
-#: Key of a sample -> the values of its metadata, in the order of their names.
+logger = logging.getLogger(__name__)
+
+#: By the key of a sample: the values of its metadata, in the order of the requested names.
 Metadata = dict[str, tuple[Any, ...]]
 _WHAT = "metadata of samples, a JSON object with a key on each line"
 
 
 def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
-    """Return the names of metadata, each with that of the sample's field: in small letters.
+    """Return the names of metadata with the lower-case names of their fields in samples.
 
     Raises
     ------
     ConfigError
-        If two would be one field, or one is reserved.
+        If two names give one field, or one is reserved.
     """
     if isinstance(meta_names, str):
         raise ConfigError(f"meta_names must be a list of names, got the text {meta_names!r}")
@@ -42,7 +45,7 @@ def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
 
 
 def sidecar_url(file: SourceFile) -> str:
-    """Return where the metadata of a tar is: beside it, its name cut at the first dot."""
+    """Return the URL of the metadata of a tar: its name up to the first dot, and a suffix."""
     return file.url[: len(file.url) - len(file.url.rpartition("/")[2])] + _name_of(file)
 
 
@@ -51,7 +54,7 @@ def _name_of(file: SourceFile) -> str:
 
 
 def sidecar_of(file: SourceFile) -> SourceFile:
-    """Return the file of metadata of a tar; StoreNotFoundError if there is none."""
+    """Return the file with the metadata of a tar; StoreNotFoundError if there is none."""
     place, url = file.place.parent / _name_of(file), sidecar_url(file)
     nbytes = file_nbytes(place)
     if nbytes is None:
@@ -60,23 +63,23 @@ def sidecar_of(file: SourceFile) -> SourceFile:
 
 
 def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> Metadata:
-    """Return the metadata of a tar's samples by their keys; none where there is no sidecar.
+    """Return the metadata of a tar's samples by their keys, empty without a sidecar.
 
     Parameters
     ----------
     file
         The tar.
     names
-        The fields that are wanted; one that a line does not have is None.
+        The requested fields; a field that a line lacks is None.
     damage
-        Where a line without a key, or without an object, is reported.
+        Where lines without an object or a key are reported.
 
     Raises
     ------
     StoreNotFoundError
-        If there is none though there must be.
+        If a required sidecar is missing.
     SourceError
-        If a line is bad, unless such lines are skipped.
+        If a line is damaged, unless damage is skipped.
     """
     try:
         sidecar = sidecar_of(file)
@@ -90,17 +93,19 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
             try:
                 key, wanted = _parse(line, names)
             except SourceError as error:
-                damage.report(sidecar.url, Damage(str(error), offset), "such lines", what=_WHAT)
+                damage.report(
+                    sidecar.url, DamageError(str(error), offset), "such lines", what=_WHAT
+                )
             else:
-                # Several lines of one sample are one; the later wins.
+                # Several lines of one sample are merged; the later wins.
                 found.setdefault(key, {}).update(wanted)
-    except Damage as error:
+    except DamageError as error:
         damage.report(sidecar.url, error, "the rest of it", what=_WHAT)
     return {key: tuple(map(fields.get, names)) for key, fields in found.items()}
 
 
 def _parse(line: bytes, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the key of a line and what it says of some names; SourceError if it has no key."""
+    """Return the key of a line and some of its fields; SourceError if it has no key."""
     fields = parse_object(line)
     key = fields.get("key")
     if not isinstance(key, str):
@@ -115,3 +120,62 @@ def _lines(sidecar: SourceFile) -> Iterator[tuple[int, bytes]]:
             for line in lines:
                 yield offset, line
                 offset += len(line) + 1
+
+
+class JoinLog:
+    """Logs once per file and process that no sample got metadata.
+
+    Parameters
+    ----------
+    fields
+        The requested fields of metadata.
+    """
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self.fields = list(fields)
+        self._logged: set[str] = set()
+
+    def watch(
+        self,
+        url: str,
+        sidecar: str,
+        metadata: Mapping[str, Any],
+        samples: Iterator[dict[str, Any]],
+    ) -> Iterator[dict[str, Any]]:
+        """Yield samples, and log after the last one if none of them got metadata.
+
+        Parameters
+        ----------
+        url, sidecar
+            The tar, and the file of its metadata, which may be missing.
+        metadata
+            The content of that file, by key.
+        samples
+            The samples of one part of the tar.
+        """
+        field = self.fields[0]
+        num_samples = num_ids = num_joined = 0
+        last = ""
+        for sample in samples:
+            num_samples += 1
+            if field in sample:
+                num_ids += 1
+                last = sample["__key__"]
+                num_joined += last in metadata
+            yield sample
+        if not num_samples or num_joined or url in self._logged:
+            return
+        self._logged.add(url)
+        if not metadata:
+            reason = f"there is no line of metadata in {sidecar} beside it"
+        elif not num_ids:
+            reason = (
+                f"none of {num_samples:,} samples has a member .id, and only samples with one get "
+                f"metadata, from the line with their key in {sidecar}"
+            )
+        else:
+            reason = (
+                f"no line of {sidecar} has the key of one of {num_ids:,} samples with a member "
+                f".id, such as {last!r}: its name, with its folder, up to the first dot"
+            )
+        logger.warning("%s: meta_names asks for %s, but %s", url, self.fields, reason)

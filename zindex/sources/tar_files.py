@@ -1,37 +1,35 @@
-"""Tar archives of samples with their metadata, read part by part.
+"""Read tar archives of samples with their metadata, part by part.
 
-A sample is a run of members that share the part of their names before the first dot, as in
+A sample is a group of consecutive members whose names are equal up to the first dot, as in
 WebDataset: https://github.com/webdataset/webdataset, "The WebDataset Format".
 """
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from zindex.formats.damage import Damage
 from zindex.formats.tar_headers import BLOCK_NBYTES
-from zindex.sources.chunks import open_local, read_chunks
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import open_local, read_chunks
+from zindex.io.file_list import list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.file_list import list_files
-from zindex.sources.join_log import JoinLog
-from zindex.sources.part_grid import CutFiles
-from zindex.sources.sidecar import Metadata, check_meta_names, read_sidecar, sidecar_url
+from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.sidecar import JoinLog, Metadata, check_meta_names, read_sidecar, sidecar_url
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
     STEP_NBYTES,
-    ChunkWindow,
-    FileWindow,
+    ArchiveBuffer,
+    ChunkBuffer,
+    FileBuffer,
     Refusal,
-    Window,
     check_rest,
     iterate_members,
 )
 
 
-class TarFiles(CutFiles):
-    """Tar archives of samples: plain or compressed, here or in an object store.
+class TarFiles(PartFiles):
+    """Tar archives of samples: plain or compressed, local or in an object store.
 
     Parameters
     ----------
@@ -40,42 +38,42 @@ class TarFiles(CutFiles):
         are searched for names that end in ``tar``, or that and ``.gz``, ``.bz2``, ``.xz`` or
         ``.zst``. May be ``""`` with ``include_dirs``.
     meta_names
-        Fields of the metadata that each sample with a member ``.id`` gets: those of the line with
-        its key in the file ``<name of the tar up to its first dot>.meta.jsonl`` beside the tar,
-        None where there is none. Samples without ``.id`` get none of them. Where that leaves a file
-        without any metadata, it is logged once.
+        Fields of metadata to join to each sample that has a member ``.id``. They are read from the
+        line with the sample's key in the file ``<name of the tar up to its first dot>.meta.jsonl``
+        in the same folder, and are None if there is no such line. If a file gets no metadata at
+        all, that is logged once.
     include_dirs
-        More folders, with commas between; ``*n`` behind one repeats its files n times.
+        More folders, separated by commas; a suffix ``*n`` repeats the files of one n times.
     part_nbytes
-        Bytes of a part. A plain local file is cut at every so many bytes, and a sample belongs to
+        Bytes of a part. A plain local file is split every so many bytes, and a sample belongs to
         the part in which it begins; other files are one part each.
     on_damage
-        ``"error"``: what is damaged, or refused, is an error. ``"skip"``: the sample, or the rest
-        of the archive where that cannot be read on, is left out, counted in ``num_skipped``, and
-        logged once per file.
+        ``"error"``: damaged or refused samples are an error. ``"skip"``: the sample, or the rest of
+        the archive if it is unreadable, is skipped, counted in ``num_skipped``, and logged once per
+        file.
 
     Raises
     ------
     ConfigError
         If a setting or a scheme is refused, or a file is named twice.
     StoreNotFoundError
-        If a file or folder is not there.
+        If a file or folder is missing.
     SourceError
-        If nothing is named at all.
+        If there are no files.
 
     Notes
     -----
     A sample has ``__url__``, the file, ``__key__``, the name with its folder up to the first dot of
-    the base name, and by the rest of the name, in small letters, the bytes of each member. Members
+    the base name, and the bytes of each member by the rest of its name, in lower case. Members
     without such a rest, those whose base name begins with a dot, and those below folders like
-    ``__meta__`` are passed by. Refused are links, devices, sparse files, members above 4 GiB,
-    names that lead out of the archive, two members of one name in a sample, and archives that do
-    not end as they must. Nothing is ever unpacked.
+    ``__meta__`` are ignored. Links, devices, sparse files, members above 4 GiB, names that lead out
+    of the archive, two members of one name in a sample, and archives without an end mark are
+    refused. Nothing is ever unpacked.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: Paths,
         *,
         meta_names: Sequence[str] = (),
         include_dirs: str | None = None,
@@ -86,7 +84,7 @@ class TarFiles(CutFiles):
         self._fields = check_meta_names(meta_names)
         files = list_files(path, ["tar"], include_dirs=include_dirs)
         super().__init__(files, part_nbytes, damage)
-        # Of each file, where the samples of its parts begin, as far as that is known.
+        # By file and part: the offset of the first sample, as far as it is known.
         self._starts: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
         self._joins = JoinLog(list(self._fields.values()))
@@ -101,7 +99,7 @@ class TarFiles(CutFiles):
         Raises
         ------
         SourceError
-            If something is damaged or refused, unless that is skipped.
+            If a sample is damaged or refused, unless damage is skipped.
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the archive cannot be read.
         """
@@ -123,13 +121,15 @@ class TarFiles(CutFiles):
         sample: dict[str, Any] = {}
         is_whole = False
         try:
-            with self._open_part(number, inner) as (window, position, stop):
-                for start, name, content in iterate_members(window, position, with_content=True):
+            with self._open_part(number, inner) as (buffer, position, stop):
+                for start, name, content in iterate_members(buffer, position, with_content=True):
                     base = name.rfind("/") + 1
                     dot = name.find(".", base)
                     if (dot <= base or name[0] == "_") and key_of(name) is None:
                         if isinstance(content, Refusal):
-                            self.damage.report(url, Damage(content.reason, start), "that member")
+                            self.damage.report(
+                                url, DamageError(content.reason, start), "that member"
+                            )
                         continue
                     key = name[:dot]
                     if key != current:
@@ -156,45 +156,45 @@ class TarFiles(CutFiles):
                             sample.update(zip(fields, metadata.get(key, nothing), strict=True))
                             continue
                         reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
-                    self.damage.report(url, Damage(reason, start), "the sample")
+                    self.damage.report(url, DamageError(reason, start), "the sample")
                     is_whole = False
                 if is_whole:
                     yield sample
                 self._note_start(number, inner, None)
-                check_rest(window)
-        except Damage as damage:
+                check_rest(buffer)
+        except DamageError as damage:
             self.damage.report(url, damage, "the sample there and all behind it")
 
     @contextmanager
-    def _open_part(self, number: int, inner: int) -> Iterator[tuple[Window, int, float]]:
-        """Give a window of a file, where a part's first sample begins, and where the next part."""
+    def _open_part(self, number: int, inner: int) -> Iterator[tuple[ArchiveBuffer, int, float]]:
+        """Open a buffer of a file, with the offsets of a part's first sample and its end."""
         file = self._grid.files[number]
         if not file.is_cut:
             with closing(read_chunks(file)) as chunks:
-                yield ChunkWindow(chunks), 0, math.inf
+                yield ChunkBuffer(chunks), 0, math.inf
             return
         with open_local(file) as descriptor:
-            headers = FileWindow(file, descriptor, HEADERS_NBYTES)
+            headers = FileBuffer(file, descriptor, HEADERS_NBYTES)
             start = self._find_start(number, inner, headers)
             if start is None:
-                yield ChunkWindow(iter([bytes(BLOCK_NBYTES)])), 0, 0
+                yield ChunkBuffer(iter([bytes(BLOCK_NBYTES)])), 0, 0
                 return
-            window = FileWindow(file, descriptor, STEP_NBYTES)
-            yield window, start, (inner + 1) * self._grid.part_nbytes
+            buffer = FileBuffer(file, descriptor, STEP_NBYTES)
+            yield buffer, start, (inner + 1) * self._grid.part_nbytes
 
     def _note_start(self, number: int, inner: int, start: int | None) -> None:
-        """Remember the first sample behind a part's end, for the parts whose first it is."""
+        """Remember the first sample after a part, for all parts that begin with it."""
         starts = self._starts.setdefault(number, {})
         if inner + 1 in starts:
             return
         num_parts = len(self._grid.parts_of(number))
         last = num_parts - 1 if start is None else start // self._grid.part_nbytes
-        # Threads that note the same note equal values.
+        # Concurrent threads note equal values.
         for part in range(inner + 1, min(last, num_parts - 1) + 1):
             starts[part] = start
 
-    def _find_start(self, number: int, inner: int, window: FileWindow) -> int | None:
-        """Return where the first sample of a file's part begins; None: it has none."""
+    def _find_start(self, number: int, inner: int, buffer: FileBuffer) -> int | None:
+        """Return the offset of the first sample of a part; None if it has none."""
         starts = self._starts.setdefault(number, {})
         known = inner
         while known and known not in starts:
@@ -202,35 +202,35 @@ class TarFiles(CutFiles):
         start = starts.get(known, 0)
         if known == inner or start is None:
             return start
-        # Headers are read from the last place that is known; a search for one from any byte could
-        # be led astray by a tar that is a member itself.
+        # Headers are read from the last known sample: a search from any other byte could find the
+        # headers of a tar that is itself a member.
         current: str | None = None
-        for place, name, _ in iterate_members(window, start, with_content=False):
+        for position, name, _ in iterate_members(buffer, start, with_content=False):
             key = key_of(name)
             if key is not None and key != current:
                 current = key
-                if place >= (known + 1) * self._grid.part_nbytes:
-                    self._note_start(number, known, place)
-                    known = place // self._grid.part_nbytes
+                if position >= (known + 1) * self._grid.part_nbytes:
+                    self._note_start(number, known, position)
+                    known = position // self._grid.part_nbytes
                     if known >= inner:
-                        return place
+                        return position
         self._note_start(number, known, None)
         return None
 
     def _metadata_of(self, number: int) -> Metadata:
-        """Return the metadata of a file's samples; those of the last file are kept."""
+        """Return the metadata of a file's samples, and cache that of the last file."""
         if not self._fields and not self._grid.files[number].needs_sidecar:
             return {}
-        kept = self._metadata
-        if kept is None or kept[0] != number:
+        cached = self._metadata
+        if cached is None or cached[0] != number:
             file = self._grid.files[number]
-            kept = number, read_sidecar(file, list(self._fields), self.damage)
-            self._metadata = kept
-        return kept[1]
+            cached = number, read_sidecar(file, list(self._fields), self.damage)
+            self._metadata = cached
+        return cached[1]
 
 
 def key_of(name: str) -> str | None:
-    """Return the key of the sample that a member belongs to; None: it belongs to none.
+    """Return the key of a member's sample, or None.
 
     Examples
     --------

@@ -1,14 +1,13 @@
-"""Members of tar archives, one after another: their bytes, or why a reader refuses them.
+"""Iterate over the members of a tar archive: their bytes, or the reason why they are refused.
 
-Nothing is ever written, and no name or link is followed: names only become keys of samples.
+Nothing is unpacked, and no name or link is followed: names only become keys of samples.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from zindex.errors import SourceError
-from zindex.formats.damage import Damage
 from zindex.formats.tar_headers import (
     BLOCK_NBYTES,
     DIRECTORY,
@@ -22,124 +21,128 @@ from zindex.formats.tar_headers import (
     Extension,
     read_header,
 )
-from zindex.sources.chunks import read_local
-from zindex.sources.file_list import SourceFile
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import read_local
+from zindex.io.file_list import SourceFile
 
-#: Bytes that one member may have, since each is read as a whole.
+#: Most bytes of a member, each of which is read whole.
 MAX_MEMBER_NBYTES = 4 << 30
 #: Zeros that may follow the end of an archive.
 MAX_PADDING_NBYTES = 64 << 20
-#: Bytes that a window reads at once: with contents, and of headers alone.
+#: Bytes that a buffer reads at once: with contents, and for headers only.
 STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
-# As many bytes as the last member has are read ahead of a header, up to this.
+# With each header, as many bytes are read ahead as the last member had, up to this.
 _MAX_AHEAD_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the content of a member is not given."""
+    """Why the content of a member is refused."""
 
     reason: str
     offset: int
 
 
-#: Where a member begins, its extended headers included, its name, and its content.
+#: Offset of a member, including its extended headers; its name; its content.
 Member = tuple[int, str, bytes | Refusal]
 
 
-class Window(Protocol):
-    """A stretch of an archive in memory."""
+class ArchiveBuffer(ABC):
+    """A range of bytes of an archive in memory."""
 
-    buffer: bytes
-    #: Where the buffer begins in the archive.
-    base: int
-    #: Where the archive's end is marked, once that was found.
-    end: int | None
+    def __init__(self) -> None:
+        self.buffer = b""
+        #: Offset of the buffer in the archive.
+        self.base = 0
+        #: Offset of the end mark of the archive, once it is found.
+        self.end: int | None = None
 
+    @abstractmethod
     def cover(self, start: int, nbytes: int) -> None:
-        """Make the buffer begin at a byte and hold so many; Damage if the archive ends before."""
-        ...
+        """Move the buffer to a byte and fill it with at least ``nbytes``.
 
+        Raises
+        ------
+        DamageError
+            If the archive ends before.
+        """
+
+    @abstractmethod
     def more(self, start: int) -> bytes:
-        """Return some bytes from a place on, none at the end; the buffer may change."""
-        ...
+        """Return some bytes from an offset on, none at the end; the buffer may change."""
 
 
-class FileWindow:
-    """A window of an open local file.
+class FileBuffer(ArchiveBuffer):
+    """Buffers an open local file.
 
     Parameters
     ----------
-    file
-        Which.
-    descriptor
-        Of it.
+    file, descriptor
+        The file, and its descriptor.
     step_nbytes
         Bytes to read at once.
     """
 
     def __init__(self, file: SourceFile, descriptor: int, step_nbytes: int) -> None:
+        super().__init__()
         self.file = file
         self.descriptor = descriptor
         self.step_nbytes = step_nbytes
         self.ahead_nbytes = 0
         self.nbytes = file.nbytes or 0
-        self.buffer, self.base = b"", 0
-        self.end: int | None = None
 
     def cover(self, start: int, nbytes: int) -> None:
-        """Read the buffer; see `Window`."""
+        """Read the buffer; see `ArchiveBuffer`."""
         if start + nbytes > self.nbytes:
             raise ended(start, nbytes, self.nbytes)
         if nbytes > BLOCK_NBYTES:
             self.ahead_nbytes = min(nbytes, _MAX_AHEAD_NBYTES)
         wanted = max(nbytes, self.step_nbytes, self.ahead_nbytes)
-        pieces = [read_local(self.file, self.descriptor, start, wanted)]
-        held = len(pieces[0])
+        blocks = [read_local(self.file, self.descriptor, start, wanted)]
+        count = len(blocks[0])
         # One system call moves at most 2 GiB.
-        while held < nbytes:
-            pieces.append(read_local(self.file, self.descriptor, start + held, nbytes - held))
-            if not pieces[-1]:
-                raise ended(start, nbytes, start + held)
-            held += len(pieces[-1])
-        self.buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        while count < nbytes:
+            blocks.append(read_local(self.file, self.descriptor, start + count, nbytes - count))
+            if not blocks[-1]:
+                raise ended(start, nbytes, start + count)
+            count += len(blocks[-1])
+        self.buffer = blocks[0] if len(blocks) == 1 else b"".join(blocks)
         self.base = start
 
     def more(self, start: int) -> bytes:
-        """Read some bytes; see `Window`."""
+        """Read some bytes; see `ArchiveBuffer`."""
         return read_local(self.file, self.descriptor, start, STEP_NBYTES)
 
 
-class ChunkWindow:
-    """A window that moves over chunks, forward only.
+class ChunkBuffer(ArchiveBuffer):
+    """Buffers a stream of chunks, forward only.
 
     Parameters
     ----------
     chunks
-        The archive's content, in order.
+        The content of the archive, in order.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
+        super().__init__()
         self.chunks = chunks
-        self.buffer, self.base = b"", 0
-        self.end: int | None = None
 
     def cover(self, start: int, nbytes: int) -> None:
-        """Take chunks until the buffer holds what is wanted; see `Window`."""
+        """Consume chunks until the buffer is filled; see `ArchiveBuffer`."""
         stop = self.base + len(self.buffer)
-        pieces = [self.buffer[start - self.base :]] if start < stop else []
+        blocks = [self.buffer[start - self.base :]] if start < stop else []
         while stop < start + nbytes:
             chunk = next(self.chunks, b"")
             if not chunk:
                 raise ended(start, nbytes, stop)
             if stop + len(chunk) > start:
-                pieces.append(chunk[max(0, start - stop) :])
+                blocks.append(chunk[max(0, start - stop) :])
             stop += len(chunk)
-        self.buffer = b"".join(pieces)
+        self.buffer = b"".join(blocks)
         self.base = start
 
     def more(self, start: int) -> bytes:
-        """Return the rest of the buffer, then chunk by chunk; see `Window`."""
+        """Return the rest of the buffer, then chunk by chunk; see `ArchiveBuffer`."""
         if start < self.base + len(self.buffer):
             return self.buffer[start - self.base :]
         self.base = start
@@ -147,43 +150,47 @@ class ChunkWindow:
         return self.buffer
 
 
-def ended(start: int, nbytes: int, stop: int) -> Damage:
-    """Return the damage of an archive that ends too early."""
+def ended(start: int, nbytes: int, stop: int) -> DamageError:
+    """Return the error for an archive that ends too early."""
     if start >= stop:
-        return Damage("the archive ends without the two blocks of zeros that mark its end", start)
-    return Damage(f"{nbytes:,} bytes must follow, only {max(0, stop - start):,} do", start)
+        return DamageError(
+            "the archive ends without the two blocks of zeros that mark its end", start
+        )
+    return DamageError(f"{nbytes:,} bytes must follow, only {max(0, stop - start):,} do", start)
 
 
-def iterate_members(window: Window, position: int, *, with_content: bool) -> Iterator[Member]:
-    """Yield the regular files of an archive; directories are passed by.
+def iterate_members(
+    archive: ArchiveBuffer, position: int, *, with_content: bool
+) -> Iterator[Member]:
+    """Yield the regular files of an archive; directories are skipped.
 
     Parameters
     ----------
-    window
-        Of the archive.
+    archive
+        The archive.
     position
-        Where a member begins.
+        Offset of a member.
     with_content
-        Whether contents are read; otherwise they are empty, and are hopped over.
+        Whether contents are read, or skipped and returned empty.
 
     Raises
     ------
-    Damage
-        If the archive cannot be read on from a place.
+    DamageError
+        If the rest of the archive cannot be read.
     """
     start = position
     extension: Extension | None = None
     while True:
-        at = position - window.base
-        if not 0 <= at <= len(window.buffer) - BLOCK_NBYTES:
-            window.cover(position, BLOCK_NBYTES)
+        at = position - archive.base
+        if not 0 <= at <= len(archive.buffer) - BLOCK_NBYTES:
+            archive.cover(position, BLOCK_NBYTES)
             at = 0
         try:
-            header = read_header(window.buffer, at)
+            header = read_header(archive.buffer, at)
         except SourceError as error:
-            raise Damage(str(error), position) from None
+            raise DamageError(str(error), position) from None
         if header is None:
-            window.end = position
+            archive.end = position
             return
         raw, nbytes, kind = header
         if kind in REGULAR:
@@ -195,17 +202,17 @@ def iterate_members(window: Window, position: int, *, with_content: bool) -> Ite
             name = raw.decode("utf-8", "surrogateescape")
             content: bytes | Refusal = b""
             reason = _refuse(name, nbytes) if not sparse else "is sparse"
-            if kind == 0 and name.endswith("/"):  # as old programs mark a directory
+            if kind == 0 and name.endswith("/"):  # a directory of old programs
                 nbytes = 0
             elif reason is not None:
                 yield start, name, Refusal(f"there is a member {name[:200]!r} that {reason}", start)
             else:
                 if with_content:
                     stop = at + BLOCK_NBYTES + nbytes
-                    if stop > len(window.buffer):
-                        window.cover(position, BLOCK_NBYTES + nbytes)
+                    if stop > len(archive.buffer):
+                        archive.cover(position, BLOCK_NBYTES + nbytes)
                         at, stop = 0, BLOCK_NBYTES + nbytes
-                    content = window.buffer[at + BLOCK_NBYTES : stop]
+                    content = archive.buffer[at + BLOCK_NBYTES : stop]
                 yield start, name, content
             position += BLOCK_NBYTES + (nbytes + 511 & -512)
             start = position
@@ -222,12 +229,12 @@ def iterate_members(window: Window, position: int, *, with_content: bool) -> Ite
             start, extension = position, None
         else:
             extension = extension or Extension()
-            _take_extension(window, position, nbytes, kind, extension)
+            _take_extension(archive, position, nbytes, kind, extension)
             position += nbytes + 511 & -512
 
 
 def _refuse(name: str, nbytes: int) -> str | None:
-    """Return why a regular member is refused, if it is."""
+    """Return why a regular member is refused, or None."""
     if nbytes > MAX_MEMBER_NBYTES:
         return f"has {nbytes:,} bytes, more than {MAX_MEMBER_NBYTES:,}"
     if not name:
@@ -238,17 +245,17 @@ def _refuse(name: str, nbytes: int) -> str | None:
 
 
 def _take_extension(
-    window: Window, position: int, nbytes: int, kind: int, extension: Extension
+    archive: ArchiveBuffer, position: int, nbytes: int, kind: int, extension: Extension
 ) -> None:
-    """Take what a header says of the member behind it; Damage if it is of no known kind."""
+    """Apply an extended header to the member after it; DamageError if its kind is unknown."""
     if kind not in PAX and kind not in (PAX_GLOBAL, LONG_NAME, LONG_LINK):
         text = "a sparse member" if kind == ord("S") else f"a member of kind {chr(kind)!r}"
-        raise Damage(f"there is {text}, which is not supported", position - BLOCK_NBYTES)
+        raise DamageError(f"there is {text}, which is not supported", position - BLOCK_NBYTES)
     if nbytes > MAX_EXTENSION_NBYTES:
         reason = f"there is an extended header of {nbytes:,} bytes"
-        raise Damage(f"{reason}, more than {MAX_EXTENSION_NBYTES:,}", position - BLOCK_NBYTES)
-    window.cover(position, nbytes)
-    content = window.buffer[:nbytes]
+        raise DamageError(f"{reason}, more than {MAX_EXTENSION_NBYTES:,}", position - BLOCK_NBYTES)
+    archive.cover(position, nbytes)
+    content = archive.buffer[:nbytes]
     try:
         if kind in PAX:
             extension.take_pax(content)
@@ -257,18 +264,22 @@ def _take_extension(
         elif kind == LONG_NAME:
             extension.name = content.partition(b"\0")[0]
     except SourceError as error:
-        raise Damage(str(error), position - BLOCK_NBYTES) from None
+        raise DamageError(str(error), position - BLOCK_NBYTES) from None
 
 
-def check_rest(window: Window) -> None:
-    """Read on behind the end of an archive; Damage unless only zeros follow.
+def check_rest(archive: ArchiveBuffer) -> None:
+    """Read to the end of the file; DamageError unless only zeros follow the end mark.
 
-    Streams are checked as they are read, so that their compression is sound is known only then.
+    Only then is a compressed stream known to be sound, because it is checked while it is read.
     """
-    start = position = window.end or 0
-    while chunk := window.more(position):
+    start = position = archive.end or 0
+    while chunk := archive.more(position):
         if chunk.count(0) != len(chunk):
-            raise Damage("there are bytes behind the archive's end; is it several in one?", start)
+            raise DamageError(
+                "there are bytes behind the archive's end; is it several in one?", start
+            )
         position += len(chunk)
         if position - start > MAX_PADDING_NBYTES:
-            raise Damage(f"more than {MAX_PADDING_NBYTES:,} zeros follow the archive's end", start)
+            raise DamageError(
+                f"more than {MAX_PADDING_NBYTES:,} zeros follow the archive's end", start
+            )

@@ -1,36 +1,33 @@
-"""Files of plain text, each of which is one document."""
+"""Read files of plain text, each of which is one document."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from zindex.formats.damage import Damage
-from zindex.sources.chunks import read_chunks
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import read_chunks
+from zindex.io.file_list import list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.file_list import list_files
-from zindex.sources.part_grid import CutFiles
+from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
 
-#: Bytes of the longest text that is read.
+#: Bytes of the longest text that can be read.
 MAX_TEXT_NBYTES = 1 << 28
-#: What names of text files in folders end in.
+#: Endings of the names of text files in folders.
 ENDINGS = (".txt", ".md", ".rst")
 _BYTE_ORDER_MARK = "\ufeff"
-# A part that holds any file.
-_WHOLE = 1 << 62
 
 
-class TextFiles(CutFiles):
-    """Files of text in UTF-8: plain or compressed, here or in an object store.
+class TextFiles(PartFiles):
+    """Files of text in UTF-8: plain or compressed, local or in an object store.
 
     Parameters
     ----------
     path
         Files, folders and brace patterns: one string with commas between them, or a list. Folders
         are searched for names that end in ``.txt``, ``.md`` or ``.rst``, or that and the ending of
-        a compression; empty files there are passed by.
+        a compression; empty files in folders are ignored.
     on_damage
-        ``"error"``: a file that is no UTF-8, or too long, is an error. ``"skip"``: it is left out,
+        ``"error"``: a file that is not UTF-8, or too long, is an error. ``"skip"``: it is skipped,
         counted in ``num_skipped``, and logged.
 
     Raises
@@ -38,26 +35,20 @@ class TextFiles(CutFiles):
     ConfigError
         If a setting or a scheme is refused, or a file is named twice.
     StoreNotFoundError
-        If a file or folder is not there.
+        If a file or folder is missing.
     SourceError
-        If nothing is named at all.
+        If there are no files.
 
     Notes
     -----
     Samples have ``text``, without a byte order mark, ``__url__`` and ``__key__``, which is ``"0"``.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        on_damage: OnDamage = "error",
-    ) -> None:
-        super().__init__(list_files(path, ENDINGS), _WHOLE, DamageLog("a text in UTF-8", on_damage))
+    kind = "text"
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the list of files and their sizes."""
-        return self._grid.fingerprint(kind="text")
+    def __init__(self, path: Paths, *, on_damage: OnDamage = "error") -> None:
+        damage = DamageLog("a text in UTF-8", on_damage)
+        super().__init__(list_files(path, ENDINGS), WHOLE_FILE, damage)
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the document of a file.
@@ -65,14 +56,14 @@ class TextFiles(CutFiles):
         Raises
         ------
         SourceError
-            If it is no text, unless such files are skipped.
+            If it is not text, unless such files are skipped.
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the file cannot be read.
         """
         url = self.part_url(part)
         try:
             text = self._read(part)
-        except Damage as damage:
+        except DamageError as damage:
             self.damage.report(url, damage, "such files")
         else:
             yield {"text": text, "__url__": url, "__key__": "0"}
@@ -84,11 +75,11 @@ class TextFiles(CutFiles):
             for chunk in chunks:
                 content += chunk
                 if len(content) > MAX_TEXT_NBYTES:
-                    raise Damage(
+                    raise DamageError(
                         f"it has more than {MAX_TEXT_NBYTES:,} bytes, the most of one document",
                         MAX_TEXT_NBYTES,
                     )
         try:
             return content.decode().removeprefix(_BYTE_ORDER_MARK)
         except UnicodeDecodeError as error:
-            raise Damage(f"there is no UTF-8: {error.reason}", error.start) from error
+            raise DamageError(f"there is no UTF-8: {error.reason}", error.start) from error

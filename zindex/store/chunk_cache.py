@@ -1,7 +1,7 @@
-"""What this process keeps of arrays in object stores: decoded chunks, and promises of more.
+"""Cache decoded chunks of object stores in a process, with futures of the requested ones.
 
-Whoever finds a chunk neither here nor on its way promises to bring it, so that no chunk is asked
-for twice at a time.
+A caller that finds a chunk neither cached nor requested claims it, so that no chunk is requested
+twice concurrently.
 """
 
 import os
@@ -14,119 +14,119 @@ from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StoreUnavailableError
-from zindex.store.request_threads import DaemonPool, wait_for, wait_until_done
+from zindex.io.request_threads import DaemonPool, wait_for, wait_until_done
 
-#: Bytes of decoded chunks and shard indices that a process keeps unless told otherwise.
+#: Default limit in bytes of decoded chunks and shard indices.
 CACHE_NBYTES = 256 << 20
 
-#: An array's number in this process, and a chunk of it; below 0 the index of a shard.
+#: An array's number in this process, and a chunk; a negative one is the index of a shard.
 Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """What this process has read from object stores since it began, or since the last reset."""
+    """Reads from object stores since the process started or the counts were reset."""
 
-    #: Requests for parts of shards, without those tried again.
+    #: Requests for parts of shards, without retries.
     num_requests: int = 0
-    #: Bytes that came with them.
+    #: Bytes of the answers.
     nbytes: int = 0
-    #: Chunks that were in memory, or on their way.
+    #: Chunks that were cached, or already requested.
     num_hits: int = 0
-    #: Chunks that had to be asked for.
+    #: Chunks that had to be requested.
     num_misses: int = 0
-    #: Chunks that were asked for before they were needed.
+    #: Chunks that were prefetched.
     num_ahead: int = 0
 
 
 class ChunkCache:
-    """Chunks by key: a bounded number of bytes, the least used goes first."""
+    """An LRU cache of chunks by key, with a limit in bytes."""
 
     def __init__(self) -> None:
         self.limit = CACHE_NBYTES
         self.reset()
 
     def reset(self) -> None:
-        """Hold nothing, as in a new process: a forked child has none of the threads."""
+        """Drop everything, as in a new process: a forked child has none of the threads."""
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._cached: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._nbytes = 0
-        self._coming: dict[Key, Future[Any]] = {}
+        self._requested: dict[Key, Future[Any]] = {}
         self._numbers: dict[Hashable, int] = {}
-        #: Array and shard whose chunks are known to lie one after the other; a few bytes each.
+        #: Array and shard whose chunks are known to be regular; a few bytes each.
         self.regular: set[tuple[int, int]] = set()
-        #: Of each array the last chunk read, and for how many reads it went on from there.
+        #: Of each array the last chunk read, and the number of sequential reads before it.
         self.runs: dict[int, tuple[int, int]] = {}
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)
         #: Threads that wait for answers.
         self.pool = DaemonPool(name="zindex-fetch")
 
     def number(self, identity: Hashable) -> int:
-        """Return the number that stands for an array in this process."""
+        """Return an array's number in this process."""
         with self._lock:
             return self._numbers.setdefault(identity, len(self._numbers))
 
     def claim(
         self, keys: Sequence[Key], *, counted: bool = True
     ) -> tuple[dict[Key, Any], dict[Key, Future[Any]]]:
-        """Return what is here or on its way by key, and promises that the caller must keep."""
+        """Return cached values and futures by key, and new futures for the caller to complete."""
         found: dict[Key, Any] = {}
         mine: dict[Key, Future[Any]] = {}
         with self._lock:
             for key in keys:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                    found[key] = self._kept[key][0]
-                elif key in self._coming:
-                    found[key] = self._coming[key]
+                if key in self._cached:
+                    self._cached.move_to_end(key)
+                    found[key] = self._cached[key][0]
+                elif key in self._requested:
+                    found[key] = self._requested[key]
                 else:
-                    mine[key] = self._coming[key] = Future()
+                    mine[key] = self._requested[key] = Future()
             if counted:
                 self._counts["num_hits"] += len(found)
                 self._counts["num_misses"] += len(mine)
         return found, mine
 
     def claim_ahead(self, keys: Sequence[Key]) -> list[Key]:
-        """Return those keys that nobody has or brings; the caller promises to."""
+        """Return the keys that are neither cached nor requested; the caller must complete them."""
         with self._lock:
-            mine = [key for key in keys if key not in self._kept and key not in self._coming]
-            self._coming.update({key: Future() for key in mine})
+            mine = [key for key in keys if key not in self._cached and key not in self._requested]
+            self._requested.update({key: Future() for key in mine})
             self._counts["num_ahead"] += len(mine)
         return mine
 
-    def keep_promise(self, key: Key, value: Any, nbytes: int, *, kept: bool = True) -> None:
-        """Hand over what came, and keep it if it is wanted."""
+    def complete(self, key: Key, value: Any, nbytes: int, *, kept: bool = True) -> None:
+        """Complete the future of a key, and cache the value if ``kept``."""
         with self._lock:
-            promise = self._coming.pop(key, None)
-            if kept and key not in self._kept and nbytes <= self.limit:
-                self._kept[key] = value, nbytes
+            future = self._requested.pop(key, None)
+            if kept and key not in self._cached and nbytes <= self.limit:
+                self._cached[key] = value, nbytes
                 self._nbytes += nbytes
                 self._shrink()
-        if promise is not None:
-            with suppress(InvalidStateError):  # the process ends, and so was said
-                promise.set_result(value)
+        if future is not None:
+            with suppress(InvalidStateError):  # failed by the exit hook
+                future.set_result(value)
 
-    def break_promise(self, key: Key, error: BaseException) -> None:
-        """Tell whoever waits that nothing comes."""
+    def fail(self, key: Key, error: BaseException) -> None:
+        """Fail the future of a key."""
         with self._lock:
-            promise = self._coming.pop(key, None)
-        if promise is not None:
+            future = self._requested.pop(key, None)
+        if future is not None:
             with suppress(InvalidStateError):
-                promise.set_exception(error)
+                future.set_exception(error)
 
     def find(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Return what is here by key."""
+        """Return cached values by key."""
         with self._lock:
-            return {key: self._kept[key][0] for key in keys if key in self._kept}
+            return {key: self._cached[key][0] for key in keys if key in self._cached}
 
     def count_requests(self, count: int, nbytes: int) -> None:
-        """Count requests that were answered, and what they brought."""
+        """Count answered requests and their bytes."""
         with self._lock:
             self._counts["num_requests"] += count
             self._counts["nbytes"] += nbytes
 
     def statistics(self, *, reset: bool) -> ReaderStatistics:
-        """Return the counts, and begin to count anew if asked."""
+        """Return the counts, and optionally reset them."""
         with self._lock:
             counts = ReaderStatistics(**self._counts)
             if reset:
@@ -134,27 +134,27 @@ class ChunkCache:
         return counts
 
     def set_limit(self, nbytes: int) -> None:
-        """Keep at most so many bytes from here on."""
+        """Set the limit in bytes, and evict what exceeds it."""
         with self._lock:
             self.limit = nbytes
             self._shrink()
 
     def _shrink(self) -> None:
-        """Drop what was used least until there is room; the lock is held."""
+        """Evict the least recently used; the lock is held."""
         while self._nbytes > self.limit:
-            self._nbytes -= self._kept.popitem(last=False)[1][1]
+            self._nbytes -= self._cached.popitem(last=False)[1][1]
 
 
 def settle(value: Any) -> Any:
-    """Return what a promise brings, or a value itself."""
+    """Return the result of a future, or a value itself."""
     return wait_for(value) if isinstance(value, Future) else value
 
 
 def is_worth_another_try(value: Any) -> bool:
-    """Return whether a value is a promise that was broken, after waiting for it.
+    """Wait for a future; return whether it failed in a way that a retry may cure.
 
-    Its maker may have asked too early, of a shard that is there by now, or have been interrupted. A
-    store that does not answer has been asked often enough.
+    Its request may have preceded the shard, or have been interrupted. Requests to an unavailable
+    store have been retried already.
     """
     if not isinstance(value, Future):
         return False
@@ -163,19 +163,19 @@ def is_worth_another_try(value: Any) -> bool:
     return error is not None and not isinstance(error, StoreUnavailableError)
 
 
-#: The one of this process.
+#: The cache of this process.
 cache = ChunkCache()
 os.register_at_fork(after_in_child=cache.reset)
 
 
 def reader_statistics(*, reset: bool = False) -> ReaderStatistics:
-    """Return what this process has read from object stores; ``reset`` begins to count anew."""
+    """Return what this process has read from object stores; ``reset`` zeroes the counts."""
     return cache.statistics(reset=reset)
 
 
 def set_chunk_cache(nbytes: int) -> None:
-    """Set how many bytes of chunks from object stores this process keeps; 0 keeps none.
+    """Set the limit in bytes of cached chunks from object stores; 0 disables the cache.
 
-    Each loader worker is a process of its own: call this in its ``worker_init_fn``.
+    Each loader worker is another process: call this in its ``worker_init_fn``.
     """
     cache.set_limit(nbytes)

@@ -1,7 +1,7 @@
-"""Codecs of a chunk as a reader undoes them: checksums first, and no output larger than expected.
+"""Decode chunks: verify checksums first, and never decompress more than expected.
 
-Only what the Zarr v3 specification names and what is read here without zarr-python: ``bytes`` in
-the machine's order, ``transpose`` that changes nothing, ``zstd``, ``blosc``, ``gzip``, ``crc32c``.
+Supported codecs of the Zarr v3 specification: ``bytes`` in the machine's order, a ``transpose``
+without effect, ``zstd``, ``blosc``, ``gzip`` and ``crc32c``.
 """
 
 import sys
@@ -27,45 +27,45 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 def checksum(buffer: Buffer) -> int:
     """Return the crc32c of a buffer."""
-    # The C function refuses memoryviews, but takes an array that looks at the same bytes.
+    # The C function refuses memoryviews, but accepts an array view of the same bytes.
     return int(google_crc32c.value(np.frombuffer(buffer, np.uint8)))
 
 
 @dataclass(frozen=True, slots=True)
 class CodecChain:
-    """What was done to the bytes of a chunk, in this order."""
+    """The codecs of a chunk, in the order of encoding."""
 
     #: Each of ``"crc32c"``, ``"zstd"``, ``"blosc"``, ``"gzip"``; at most one compresses.
     steps: tuple[str, ...] = ()
 
     @property
     def plain(self) -> bool:
-        """Whether the values lie in the file as they are, with a checksum behind them or none."""
+        """Whether the values are stored unencoded, at most followed by a checksum."""
         return self.steps in ((), ("crc32c",))
 
     @property
     def checked(self) -> bool:
-        """Whether a checksum guards the bytes."""
+        """Whether the bytes have a checksum."""
         return "crc32c" in self.steps
 
     def decode(self, stored: Buffer, nbytes: int, where: str, *, check: bool = True) -> Buffer:
-        """Return the bytes that were encoded.
+        """Return the decoded bytes.
 
         Parameters
         ----------
         stored
             Bytes of the chunk in the file.
         nbytes
-            Bytes that must come out.
+            Size of the decoded bytes.
         where
             The chunk, for messages.
         check
-            Whether checksums are compared.
+            Whether checksums are verified.
 
         Raises
         ------
         VerificationError
-            If a checksum is wrong or other than ``nbytes`` bytes would come out.
+            If a checksum is wrong, or the result would not have ``nbytes`` bytes.
         """
         body = stored
         for place in reversed(range(len(self.steps))):
@@ -85,7 +85,7 @@ class CodecChain:
 
 
 def _decompress(step: str, body: Buffer, nbytes: int, where: str) -> Buffer:
-    """Return decompressed bytes; what says that it is of another size is never decompressed."""
+    """Return decompressed bytes; a header with another size is refused first."""
     said: int | None = None
     if step == "zstd":
         said = _zstd_nbytes(body)
@@ -108,7 +108,7 @@ def _decompress(step: str, body: Buffer, nbytes: int, where: str) -> Buffer:
 
 
 def _gunzip(body: Buffer, nbytes: int) -> bytes:
-    """Return one gzip member's bytes, or ValueError if they are more or fewer than expected."""
+    """Return the bytes of one gzip member; ValueError if their size is not the expected one."""
     stream = zlib.decompressobj(_GZIP)
     decoded = stream.decompress(body, nbytes + 1)
     if len(decoded) != nbytes or not stream.eof or stream.unused_data:
@@ -117,7 +117,7 @@ def _gunzip(body: Buffer, nbytes: int) -> bytes:
 
 
 def _zstd_nbytes(frame: Buffer) -> int | None:
-    """Return the size that a zstd frame says that it has decompressed, if it says so.
+    """Return the decompressed size in the header of a zstd frame, if it has one.
 
     Source: RFC 8878, 3.1.1.1.
     """
@@ -136,12 +136,12 @@ def _zstd_nbytes(frame: Buffer) -> int | None:
 
 
 def parse_chain(codecs: Sequence[Any], *, itemsize: int, ndim: int) -> CodecChain | None:
-    """Return the chain that a ``codecs`` list of metadata names, or None if it is not read here.
+    """Return the chain of a ``codecs`` list of metadata, or None if it is not supported.
 
     Parameters
     ----------
     codecs
-        The list, as it stands in ``zarr.json``.
+        The list of ``zarr.json``.
     itemsize
         Bytes of one value.
     ndim

@@ -1,17 +1,18 @@
-"""How a store comes to be: a plan, create-only shards in any order, the root ``zarr.json`` last.
+"""Create and commit stores: a plan, create-only shards in any order, the root ``zarr.json`` last.
 
 ::
 
-    STORE/_zindex/plan.json      what is being built; the second builder must want the same
+    STORE/_zindex/plan.json      the plan; a second builder must have an equal one
     STORE/<array>/c/<i>          one file per shard, written whole by one task
     STORE/_zindex/manifest.json  size and checksum of every shard
     STORE/<array>/zarr.json      array metadata
-    STORE/zarr.json              the commit: until it exists no Zarr reader sees anything
+    STORE/zarr.json              the commit: before it, no Zarr reader sees anything
 
-A valid shard is its own receipt, so a build that dies is resumed by building again.
+A valid shard is its own receipt, so repeating an interrupted build resumes it.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -25,10 +26,9 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.store import files
-from zindex.store.identity import FORMAT_VERSION, canonical_json, fingerprint, parse_json
+from zindex.io import files
+from zindex.io.objects import Place
 from zindex.store.layout import ArrayLayout, ChunkGrid
-from zindex.store.objects import Place
 from zindex.store.shard import (
     REMEDY,
     Receipt,
@@ -37,35 +37,76 @@ from zindex.store.shard import (
 ROOT_KEY = "zarr.json"
 PLAN_KEY = "_zindex/plan.json"
 MANIFEST_KEY = "_zindex/manifest.json"
+#: Version of every description and layout written by this package; bumped when bytes change.
+FORMAT_VERSION = 1
+
+
+def canonical_json(value: Any) -> str:
+    """Return the canonical JSON of a value: sorted keys, no spaces, ASCII, finite numbers.
+
+    Examples
+    --------
+    >>> canonical_json({"b": 1, "a": [0.1, None]})
+    '{"a":[0.1,null],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def fingerprint(spec: dict[str, Any]) -> str:
+    """Return the SHA-256, in hex, of the canonical JSON of a description.
+
+    Examples
+    --------
+    >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    True
+    """
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+
+
+def parse_json(content: bytes, where: str) -> dict[str, Any]:
+    """Parse the JSON object of a small file.
+
+    Raises
+    ------
+    StoreError
+        If the bytes are not one JSON object.
+    """
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where} must hold JSON, got {content[:40]!r}; build it again") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{where} must hold a JSON object, got {type(value).__name__}")
+    return value
 
 
 @dataclass(frozen=True)
 class StorePlan:
-    """Everything that is decided about a store before its first shard is written."""
+    """The description of a store, complete before its first shard is written."""
 
     root: Place
     #: ``"tokens"`` or ``"index"``.
     kind: str
-    #: What decides the values: the fingerprint is its hash. Never a path, never a time.
+    #: All that determines the values: the fingerprint is its hash. Never a path or a time.
     spec: dict[str, Any]
     layouts: tuple[ArrayLayout, ...]
-    #: The grid that the layouts were planned on, where there is one for all of them.
+    #: The common grid of the layouts, if there is one.
     grid: ChunkGrid | None = None
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of ``kind`` and ``spec``: how the arrays are cut changes no value."""
+        """SHA-256 of ``kind`` and ``spec``; the chunk grid changes no value."""
         return fingerprint({"kind": self.kind, "spec": self.spec})
 
     def at(self, root: Place) -> "StorePlan":
-        """Return the same plan at another place, which changes no fingerprint."""
+        """Return the same plan for another place; the fingerprint stays."""
         plan = replace(self, root=root)
         plan.__dict__["fingerprint"] = self.fingerprint
         return plan
 
     @property
     def num_shards(self) -> int:
-        """Files that the finished store holds values in."""
+        """Shards of the finished store."""
         return sum(layout.num_shards for layout in self.layouts)
 
     @property
@@ -74,7 +115,7 @@ class StorePlan:
         return sum(layout.nbytes for layout in self.layouts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``plan.json``."""
+        """Read ``plan.json``."""
         return {
             "format_version": FORMAT_VERSION,
             "kind": self.kind,
@@ -95,7 +136,7 @@ class StorePlan:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """How far a store has come."""
+    """The progress of a store's build."""
 
     num_done: int
     num_shards: int
@@ -103,29 +144,29 @@ class StoreStatus:
 
 
 def begin_store(plan: StorePlan) -> StorePlan:
-    """Write the plan, or take over the one that is already there for the same content.
+    """Write the plan, or adopt an existing one of the same content.
 
     Returns
     -------
     plan
-        The given plan, cut like the store where another builder was first.
+        The given plan, on the store's chunk grid if another builder was first.
 
     Raises
     ------
     FingerprintMismatchError
-        If the place holds other content, or anything that zindex did not write.
+        If the place holds other content, or files that zindex did not write.
     StoreError
-        If the file system has too little room for the shards that are missing; how small
-        compressed ones become is not known before.
+        If the file system has too little space for the missing shards; compressed arrays do not
+        count, as their size is unknown.
     VerificationError
-        If the plan that is there fails its digest.
+        If the existing plan fails its digest.
     """
     path = plan.root / PLAN_KEY
     if isinstance(plan.root, Path) and plan.root.exists() and not plan.root.is_dir():
         raise FingerprintMismatchError(
             f"{plan.root} must be a directory, it is a file; choose another place"
         )
-    # Listed before the plan is looked for: another builder writes its plan before its shards.
+    # Listed before the plan is checked: another builder writes its plan before its shards.
     names = files.list_names(plan.root)
     if names - {path.parent.name} and not files.exists(path):
         raise FingerprintMismatchError(
@@ -156,7 +197,7 @@ def begin_store(plan: StorePlan) -> StorePlan:
 
 
 def plan_file(plan: StorePlan) -> bytes:
-    """Return the content of a store's ``plan.json``, which carries its own digest."""
+    """Return the content of a store's ``plan.json`` with its own digest."""
     content = plan.to_json()
     content["plan_sha256"] = fingerprint(content)
     return canonical_json(content).encode()
@@ -165,7 +206,7 @@ def plan_file(plan: StorePlan) -> bytes:
 def commit_store(
     plan: StorePlan, receipts: Iterable[Receipt], attributes: dict[str, Any] | None = None
 ) -> None:
-    """Make a finished store visible, by writing its root ``zarr.json`` last.
+    """Make a finished store visible: write its metadata, the root ``zarr.json`` last.
 
     Parameters
     ----------
@@ -174,14 +215,14 @@ def commit_store(
     receipts
         One for every shard of every array, in any order.
     attributes
-        Facts about the result that are not part of its identity, such as totals.
+        Facts about the result that are not part of its fingerprint, such as totals.
 
     Raises
     ------
     VerificationError
         If a shard has no receipt.
     FingerprintMismatchError
-        If another commit with other content is already there.
+        If a commit of other content exists.
     """
     contents = commit_files(plan, receipts, attributes)
     for layout in plan.layouts:
@@ -200,7 +241,7 @@ def commit_store(
 def commit_files(
     plan: StorePlan, receipts: Iterable[Receipt], attributes: dict[str, Any] | None = None
 ) -> dict[str, bytes]:
-    """Return the content of every file of a commit by its key; parameters as of `commit_store`.
+    """Return the files of a commit by key; parameters as of `commit_store`.
 
     Raises
     ------
@@ -241,13 +282,13 @@ def commit_files(
 
 
 def _shard_folders(root: Place, layout: ArrayLayout) -> set[Place]:
-    """Return the directories that hold the names of an array's shards."""
+    """Return the directories of an array's shards."""
     paths = [root / layout.shard_key(shard) for shard in range(layout.num_shards)]
     return {folder for path in paths for folder in (path.parent, root / layout.name / "c")}
 
 
 def _create_same(path: Place, content: bytes) -> None:
-    """Create a file; a file that is already there must hold the same bytes."""
+    """Create a file; an existing one must have the same bytes."""
     if not files.write_once(path, [content]) and files.read_file(path) != content:
         raise FingerprintMismatchError(
             f"{path} must hold what this build computed, it holds other bytes; "
@@ -263,9 +304,9 @@ def read_root(root: Place) -> dict[str, Any]:
     NotReadyError
         If the store was begun but is not committed.
     StoreNotFoundError
-        If nothing is there.
+        If the place is empty.
     StoreError
-        If what is there was not written by zindex, or by a later format.
+        If the store was not written by zindex, or by a later format.
     VerificationError
         If the root metadata fails its digest.
     """
@@ -291,12 +332,12 @@ def read_root(root: Place) -> dict[str, Any]:
 
 
 def read_plan(root: Place) -> dict[str, Any]:
-    """Return the content of ``plan.json``.
+    """Read ``plan.json``.
 
     Raises
     ------
     StoreNotFoundError
-        If there is none.
+        If it does not exist.
     StoreError, VerificationError
         If it is of a later format, or damaged.
     """
@@ -308,7 +349,7 @@ def read_plan(root: Place) -> dict[str, Any]:
 
 
 def _check_digest(digest: Any, content: dict[str, Any], path: Place) -> None:
-    """Check the content of a file against the digest that it held of itself."""
+    """Check the content of a file against its own digest."""
     try:
         actual = fingerprint(content)
     except (ValueError, RecursionError):  # JSON that zindex never writes, such as NaN
@@ -318,7 +359,7 @@ def _check_digest(digest: Any, content: dict[str, Any], path: Place) -> None:
 
 
 def _check_version(content: dict[str, Any], root: Place) -> None:
-    """Check that this package can read a store."""
+    """Check that this package can read the format."""
     if content["format_version"] != FORMAT_VERSION:
         raise StoreError(
             f"{root} has format version {content['format_version']}, this zindex reads "
@@ -327,7 +368,7 @@ def _check_version(content: dict[str, Any], root: Place) -> None:
 
 
 def read_status(root: Place) -> StoreStatus:
-    """Return how many shards of a begun or committed store are there.
+    """Count the finished shards of a begun or committed store.
 
     Raises
     ------
@@ -349,6 +390,6 @@ def read_status(root: Place) -> StoreStatus:
 
 
 def _count_files(root: Place, layout: ArrayLayout) -> int:
-    """Return how many shards of an array have their final name."""
+    """Count the shards of an array that have their final name."""
     keys = files.list_keys(root / layout.name / "c", depth=layout.shard_key(0).count("/") - 1)
     return sum(key.removesuffix("/0").isdecimal() for key in keys)

@@ -1,8 +1,8 @@
-"""The layout of one stored array: its shards, their inner chunks and its Zarr v3 metadata.
+"""Layouts of stored arrays: their shards, inner chunks and Zarr v3 metadata.
 
-Arrays are chunked along their first axis only. A shard is one file and is written by one task;
-its inner chunks lie in order, each followed by its crc32c, and the shard ends with the index that
-Zarr's ``sharding_indexed`` codec prescribes.
+Arrays are chunked along their first axis only. A shard is one file and is written by one task: its
+inner chunks in order, each followed by its crc32c, then the index of Zarr's ``sharding_indexed``
+codec.
 """
 
 import math
@@ -18,9 +18,9 @@ from zindex.schema import ArraySpec
 
 Codec = Literal["none", "zstd"]
 
-#: Default elements per inner chunk: what a reader fetches and verifies at once.
+#: Default elements per inner chunk, the unit of fetching and verification.
 CHUNK_LENGTH = 1 << 16
-#: Default elements per shard: what one task writes. 4 Mi int32 are 16 MiB.
+#: Default elements per shard, the unit of a task. 4 Mi int32 are 16 MiB.
 SHARD_LENGTH = 1 << 22
 #: A directory stays listable on parallel file systems below this number of shards.
 MAX_SHARDS = 10_000
@@ -28,7 +28,7 @@ MAX_SHARDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ChunkGrid:
-    """How arrays are cut: elements along the first axis per inner chunk and per shard."""
+    """Elements along the first axis per inner chunk and per shard, and the codec."""
 
     chunk_length: int = CHUNK_LENGTH
     shard_length: int = SHARD_LENGTH
@@ -52,23 +52,68 @@ class ChunkGrid:
 
 @cache
 def _name_dtype(dtype: np.dtype[Any]) -> str:
-    """Return numpy's name of a dtype, which numpy makes anew each time."""
+    """Return numpy's name of a dtype, which numpy itself does not cache."""
     return dtype.name
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayLayout:
-    """One array of a store: what it is, how long it is and how it is cut."""
+class ArrayShape:
+    """Size, dtype and chunk grid of an array that is chunked along its first axis."""
 
+    #: Name, also for messages.
     name: str
-    #: Elements along the first axis.
+    #: Elements along the first axis: rows.
     length: int
-    #: Numpy dtype name, such as ``"int32"``.
-    dtype: str
-    chunk_length: int
-    shard_length: int
-    codec: Codec
+    #: Values per row.
     num_columns: int
+    #: Numpy dtype name in the machine's byte order, such as ``"int32"``.
+    dtype: str
+    #: Rows per inner chunk, which is verified and decoded as a whole.
+    chunk_length: int
+    #: Rows per shard, a multiple of ``chunk_length``.
+    shard_length: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return (self.length,) if self.num_columns == 1 else (self.length, self.num_columns)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return np.dtype(self.dtype).itemsize * self.num_columns
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, without checksums and shard indices."""
+        return self.length * self.row_nbytes
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of the values of an inner chunk."""
+        return self.chunk_length * self.row_nbytes
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the array."""
+        return -(-self.length // self.shard_length)
+
+    @property
+    def chunks_per_shard(self) -> int:
+        """Entries of a shard's index, present or not."""
+        return self.shard_length // self.chunk_length
+
+    def shard_bounds(self, shard: int) -> tuple[int, int]:
+        """Return the half-open range of rows of a shard."""
+        start = shard * self.shard_length
+        return start, min(start + self.shard_length, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout(ArrayShape):
+    """The array's description in a store of zindex."""
+
+    codec: Codec
     dims: tuple[str, ...]
     unit: str
     description: str
@@ -100,44 +145,14 @@ class ArrayLayout:
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Zarr shape."""
-        return (self.length,) if self.num_columns == 1 else (self.length, self.num_columns)
-
-    @property
-    def num_shards(self) -> int:
-        """Files that hold the array."""
-        return -(-self.length // self.shard_length)
-
-    @property
-    def chunks_per_shard(self) -> int:
-        """Entries of a shard's index, present or not."""
-        return self.shard_length // self.chunk_length
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of one element along the first axis."""
-        return np.dtype(self.dtype).itemsize * self.num_columns
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values, without checksums and shard indices."""
-        return self.length * self.row_nbytes
-
-    @property
     def fill_value(self) -> int | float:
-        """The value of padding: one that no index holds, so that a leak is seen."""
+        """The value of padding: none that an index holds, so that a leak is detected."""
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             return math.nan
         if dtype.kind == "b":
             return False  # there is no third value
         return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max)
-
-    def shard_bounds(self, shard: int) -> tuple[int, int]:
-        """Return the half-open range of elements that shard number ``shard`` holds."""
-        start = shard * self.shard_length
-        return start, min(start + self.shard_length, self.length)
 
     def shard_key(self, shard: int) -> str:
         """Return the key of a shard below the store's root."""

@@ -1,25 +1,41 @@
-"""Committed stores, opened by place."""
+"""Open stores by place: committed ones, and ones that are still being built.
 
-from dataclasses import dataclass
+A builder writes each shard once and whole, in any order, so a shard that passes its checks holds
+what the finished store will hold. Readers of an unfinished store wait for the shards that they
+need; they keep no state about the builder.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zindex.errors import FingerprintMismatchError, StoreError
-from zindex.store.commit import read_root
-from zindex.store.layout import ArrayLayout
-from zindex.store.objects import Place, PlaceLike, place_of
-from zindex.store.reader import (
-    ArrayReader,
-    RowReader,
-    Verify,
-    check_verify,
-    forget_open_shards,
+import numpy as np
+
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import (
+    ConfigError,
+    FingerprintMismatchError,
+    NotReadyError,
+    StoreError,
+    StoreNotFoundError,
+    VerificationError,
 )
+from zindex.io import files
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.store.commit import ROOT_KEY, StorePlan, read_plan, read_root
+from zindex.store.heartbeat import BuildWait
+from zindex.store.layout import ArrayLayout
+from zindex.store.reader import ArrayReader, Verify, check_verify, forget_open_shards
+from zindex.store.remote_reader import RemoteReader
+from zindex.store.rows import RoundReader, RowReader, Spans, read_many
+from zindex.store.shard import REMEDY
+from zindex.store.shard_files import find_receipt
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A committed store: what it is and its arrays. Pickles as these few fields."""
+    """A committed store and its arrays. Pickles as these few fields."""
 
     root: Place
     kind: str
@@ -44,6 +60,9 @@ class Store:
         """Return the reader of an array."""
         if name not in self.layouts:
             raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
+        return self._reader(name)
+
+    def _reader(self, name: str) -> RowReader:
         version = self.attributes["manifest_sha256"]
         return open_reader(self.root, self.layouts[name], version, self.verify)
 
@@ -54,8 +73,6 @@ def open_reader(
     """Return the reader of an array of a store, committed or not; see `ArrayReader`."""
     if isinstance(root, Path):
         return ArrayReader(root, layout, version, verify)
-    from zindex.store.remote_reader import RemoteReader
-
     return RemoteReader(root, layout, version, verify)
 
 
@@ -81,8 +98,8 @@ def open_store(
         When an inner chunk is checked against its crc32c: ``"first"``, at its first touch in a
         process; ``"always"``, at every read; ``"never"``.
     follow
-        Seconds that a read of a store which is still being built waits at most for what it needs;
-        None refuses such a store.
+        Timeout in seconds of a read that needs an unfinished part of the store; None refuses an
+        uncommitted store.
 
     Raises
     ------
@@ -101,18 +118,11 @@ def open_store(
     """
     check_verify(verify)
     if follow is not None:
-        from zindex.store.follow import follow_store
-
         return follow_store(url, follow, kind=kind, expected=expected, verify=verify)
     root = place_of(url)
     facts = read_root(root)
-    if kind is not None and facts["kind"] != kind:
-        raise StoreError(f"{root} must hold {kind}, it holds {facts['kind']}; check the path")
-    if expected is not None and facts["fingerprint"] != expected:
-        raise FingerprintMismatchError(
-            f"{root} must have fingerprint {expected[:16]}, it has {facts['fingerprint'][:16]}: "
-            "its data or settings differ; build it again at another place"
-        )
+    _check_kind(root, facts["kind"], kind)
+    _check_fingerprint(root, facts["fingerprint"], expected)
     if isinstance(root, Path):
         forget_open_shards(root)
     layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
@@ -125,3 +135,227 @@ def open_store(
         layouts={layout.name: layout for layout in layouts},
         verify=verify,
     )
+
+
+def _check_kind(root: Place, found: str, expected: str | None) -> None:
+    """Refuse a store of another kind."""
+    if expected is not None and found != expected:
+        raise StoreError(f"{root} must hold {expected}, it holds {found}; check the path")
+
+
+def _check_fingerprint(root: Place, found: str, expected: str | None) -> None:
+    """Refuse a store of other content."""
+    if expected is not None and found != expected:
+        raise FingerprintMismatchError(
+            f"{root} must have fingerprint {expected[:16]}, it has {found[:16]}: its data or "
+            "settings differ; build it again at another place"
+        )
+
+
+def _no_news() -> None:
+    """Do nothing: the build's errors are unknown here."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedStore(Store):
+    """A store that another process or thread is building, or about to build.
+
+    Its arrays wait for the rows that are read. It pickles without ``listen``: another process
+    learns of a failed build by its timeout.
+    """
+
+    #: Timeout of a read, in seconds.
+    patience: float = 0.0
+    #: Called at every read; raises the error of a failed build.
+    listen: Callable[[], None] = field(default=_no_news, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.root, self.kind, self.fingerprint, self.spec, self.attributes, self.layouts)
+        return FollowedStore, (*fields, self.verify, self.patience)
+
+    def _reader(self, name: str) -> RowReader:
+        return FollowedArray(self, name)
+
+    def wait(self) -> BuildWait:
+        """Return a wait that begins now."""
+        return BuildWait(self.root, self.patience, self.listen)
+
+
+def follow_plan(
+    plan: StorePlan,
+    patience: float,
+    listen: Callable[[], None] = _no_news,
+    *,
+    verify: Verify = "first",
+) -> FollowedStore:
+    """Return the store of a plan while it is built; nothing is read before its arrays are.
+
+    Parameters
+    ----------
+    plan
+        What is built; an earlier builder may have chosen another chunk grid.
+    patience
+        Timeout of a read in seconds, >= 0.
+    listen
+        Called at every read; raises the error of a failed build.
+    verify
+        As of ``open_store``.
+
+    Raises
+    ------
+    ConfigError
+        If the patience is negative.
+    """
+    if not patience >= 0:
+        raise ConfigError(f"follow must be 0 seconds or more, got {patience}; leave it out to wait")
+    return FollowedStore(
+        root=plan.root,
+        kind=plan.kind,
+        fingerprint=plan.fingerprint,
+        spec=plan.spec,
+        attributes=plan.to_json(),
+        layouts={layout.name: layout for layout in plan.layouts},
+        verify=verify,
+        patience=patience,
+        listen=listen,
+    )
+
+
+def follow_store(
+    url: PlaceLike,
+    patience: float,
+    *,
+    kind: str | None = None,
+    expected: str | None = None,
+    verify: Verify = "first",
+) -> Store:
+    """Return a committed or unfinished store by its place; wait until it is begun.
+
+    Parameters
+    ----------
+    url
+        Path or URL of the store.
+    patience
+        Timeout in seconds of the wait for its plan, and of each read.
+    kind, expected, verify
+        As of ``open_store``, which raises the same errors.
+
+    Raises
+    ------
+    NotReadyError
+        If it is not begun before the timeout.
+    """
+    root = place_of(url)
+    wait = BuildWait(root, patience, _no_news)
+    while True:
+        try:
+            return open_store(root, kind=kind, expected=expected, verify=verify)
+        except NotReadyError:
+            break
+        except StoreNotFoundError:
+            wait.pause("the plan")
+    facts = read_plan(root)
+    if facts["spec"].get("link") is True:
+        # The position of the tokens is in the commit only.
+        while not files.exists(root / ROOT_KEY):
+            wait.pause("the link to the .bin")
+        return open_store(root, kind=kind, expected=expected, verify=verify)
+    layouts = tuple(ArrayLayout.from_json(fields) for fields in facts["arrays"])
+    plan = StorePlan(root, facts["kind"], facts["spec"], layouts)
+    _check_kind(root, plan.kind, kind)
+    _check_fingerprint(root, plan.fingerprint, expected)
+    return follow_plan(plan, patience, verify=verify)
+
+
+class FollowedArray(RoundReader):
+    """One array of an unfinished store; a read waits for its shards.
+
+    Parameters
+    ----------
+    store
+        The store.
+    name
+        The array.
+    """
+
+    def __init__(self, store: FollowedStore, name: str) -> None:
+        super().__init__(store.layouts[name])
+        self.store = store
+        self.name = name
+        # Set at the first read: the array on its real chunk grid, and which shards are finished.
+        self._reader: RowReader | None = None
+        self._stored: ArrayLayout = store.layouts[name]
+        self._is_finished = np.zeros(0, np.bool_)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self.name)
+
+    @staticmethod
+    def read_round(wanted: Sequence[Spans]) -> list[AnyArray]:
+        """Return the spans of several arrays in one round, once all shards are finished.
+
+        Raises
+        ------
+        NotReadyError
+            If a shard is not finished before the timeout.
+        """
+        ready = []
+        for spans in wanted:
+            assert isinstance(spans.reader, FollowedArray)
+            reader = spans.reader._await_rows(spans.starts, spans.stops)
+            ready.append(spans._replace(reader=reader))
+        return read_many(ready)
+
+    def _await_rows(self, starts: Int64Array, stops: Int64Array) -> RowReader:
+        """Return the reader of the stored array once the shards of these rows are finished."""
+        self.store.listen()
+        wait: BuildWait | None = None
+        if self._reader is None:
+            wait = self.store.wait()
+            self._reader = self._bind(wait)
+        if not self._is_finished.all():
+            for shard in self._find_missing(starts, stops):
+                wait = wait or self.store.wait()
+                self._await_shard(shard, wait)
+        return self._reader
+
+    def _bind(self, wait: BuildWait) -> RowReader:
+        """Return a reader on the store's chunk grid, once its builder has written the plan."""
+        store = self.store
+        while True:
+            try:
+                plan = read_plan(store.root)
+                break
+            except StoreNotFoundError:
+                wait.pause("the plan")
+        _check_fingerprint(store.root, plan["fingerprint"], store.fingerprint)
+        (fields,) = [fields for fields in plan["arrays"] if fields["name"] == self.name]
+        self._stored = ArrayLayout.from_json(fields)
+        self._is_finished = np.zeros(self._stored.num_shards, np.bool_)
+        return open_reader(store.root, self._stored, f"followed-{store.fingerprint}", store.verify)
+
+    def _find_missing(self, starts: Int64Array, stops: Int64Array) -> list[int]:
+        """Return the shards of spans that are not known to be finished, ascending."""
+        length, num_shards = self._stored.shard_length, self._stored.num_shards
+        # The reader refuses spans outside the array.
+        inside = (starts >= 0) & (starts < stops) & (stops <= self._stored.length)
+        firsts, lasts = starts[inside] // length, (stops[inside] - 1) // length
+        touched = np.zeros(num_shards + 1, np.int64)
+        np.add.at(touched, firsts, 1)
+        np.add.at(touched, lasts + 1, -1)
+        is_touched = np.cumsum(touched[:-1]) > 0
+        missing: list[int] = np.flatnonzero(is_touched & ~self._is_finished).tolist()
+        return missing
+
+    def _await_shard(self, shard: int, wait: BuildWait) -> None:
+        """Wait until a shard is written and passes its checks."""
+        root, key = self.store.root, self._stored.shard_key(shard)
+        while True:
+            # In this order: a commit guarantees the shards that were written before it.
+            is_committed = files.exists(root / ROOT_KEY)
+            if find_receipt(root, self._stored, shard) is not None:
+                self._is_finished[shard] = True
+                return
+            if is_committed:
+                raise VerificationError(f"shard {key} of {root} is missing or damaged; {REMEDY}")
+            wait.pause(f"shard {key}")

@@ -1,4 +1,4 @@
-"""One local array as this process has it open: its files, and which of its chunks are sound."""
+"""The state of one local array in this process: its open files and verified chunks."""
 
 import os
 from typing import Any, NamedTuple
@@ -6,21 +6,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.errors import VerificationError
-from zindex.store.array_files import ArrayFiles
-from zindex.store.shard import FOREIGN_REMEDY, REMEDY, ShardIndex
+from zindex.store.shard import ArrayFiles, ShardIndex, decode_index
 
-# What an array takes beside one byte per chunk and five per file.
+# Bytes of an array's state, without one byte per chunk and five per file.
 _ARRAY_NBYTES = 2048
 
 
 class OpenFile:
-    """An open file: it closes when the table and all who read from it have let go of it."""
+    """An open file; closed when the table and all its readers have released it."""
 
     __slots__ = ("index", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        #: None where chunk c lies at base + c * stride.
+        #: None if chunk c is at base + c * stride.
         self.index: ShardIndex | None = None
 
     def __del__(self, close: Any = os.close) -> None:
@@ -28,9 +27,9 @@ class OpenFile:
 
 
 class KnownFile(NamedTuple):
-    """What was found out about a file."""
+    """What is known of a file."""
 
-    #: Device, inode, size and time of change: another file at the path has others.
+    #: Device, inode, size and time of change: another file at the path differs.
     identity: tuple[int, ...]
     chunks: ShardIndex | None
 
@@ -38,7 +37,7 @@ class KnownFile(NamedTuple):
 class OpenArray:
     """One array's open files and verified chunks, shared by all its readers in this process.
 
-    The arrays of numbers are read by a kernel through their addresses, so they are never replaced.
+    A kernel reads the numeric arrays by address, so they are never replaced.
     """
 
     __slots__ = (
@@ -61,19 +60,19 @@ class OpenArray:
         self.form = form
         self.files: dict[int, OpenFile] = {}
         self.known: dict[int, KnownFile] = {}
-        #: Whether the table no longer knows it: readers must ask for a new one.
+        #: Whether the table has dropped it: readers must get a new one.
         self.retired = False
         num_shards = max(1, form.num_shards)
         num_chunks = num_shards * form.chunks_per_shard
         self.descriptors = np.zeros(num_shards, np.int32)
         used = np.zeros(num_shards, np.uint8)
         self.verified_values = np.zeros(num_chunks, np.uint8)
-        # Single values are got from a memoryview in a third of the time.
+        # A memoryview returns single values in a third of the time.
         self.used = used.data
         self.verified = self.verified_values.data
         self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards
         width = np.dtype(form.dtype)
-        # What zindex.kernels.gather says of records.
+        # Documented in zindex.kernels.gather.
         record = [
             form.length,
             form.shard_length,
@@ -90,26 +89,48 @@ class OpenArray:
         trusting = [*record[:9], 0, record[10]]
         self.records = np.array([record, trusting], np.int64)
         address = self.records.ctypes.data
-        #: Addresses of the record that has chunks verified, and of the one that trusts them.
+        #: Addresses of the record that requires verified chunks, and of the one that trusts them.
         self.record = (address, address + self.records.strides[0])
 
     def path(self, shard: int) -> str:
         """Return the path of a file."""
         return self.root if self.form.flat else f"{self.root}/{self.form.shard_key(shard)}"
 
-    @property
-    def remedy(self) -> str:
-        """What cures damage."""
-        return REMEDY if self.form.ours else FOREIGN_REMEDY
+    def read_index(self, file: OpenFile, shard: int, file_nbytes: int) -> ShardIndex | None:
+        """Return the index of an open file; None if chunk c is at base + c * stride.
+
+        Raises
+        ------
+        VerificationError
+            If the file is too short or its index is damaged.
+        """
+        form = self.form
+        if form.flat:
+            if file_nbytes < form.nbytes:
+                raise VerificationError(
+                    f"{form.name} must hold {form.nbytes:,} bytes, as when it was checked, but now "
+                    f"holds {file_nbytes:,}; restore the file and open it again"
+                )
+            return None
+        if form.index is None:
+            if form.chain.plain and file_nbytes == form.stride:
+                return None
+            zero = np.zeros(1, np.int64)
+            return ShardIndex(zero, zero + file_nbytes)
+        offset = 0 if form.index.at_start else max(0, file_nbytes - form.index_nbytes)
+        # Metadata may describe an index that is larger than any file.
+        stored = os.pread(file.number, min(form.index_nbytes, file_nbytes), offset)
+        index = decode_index(form, shard, stored, file_nbytes)
+        return None if index.is_regular(form, shard) else index
 
     def damaged(self, sentence: str) -> VerificationError:
-        """Return an error that says what to do."""
-        return VerificationError(f"{sentence}; {self.remedy}")
+        """Return an error with its remedy."""
+        return VerificationError(f"{sentence}; {self.form.remedy}")
 
     def read_exactly(
         self, file: OpenFile, shard: int, buffers: list[memoryview], offset: int
     ) -> None:
-        """Fill buffers from an offset; fewer bytes than they hold is an error."""
+        """Fill buffers from an offset; a shorter file is an error."""
         wanted = sum(map(len, buffers))
         got = os.preadv(file.number, buffers, offset)
         while 0 < got < wanted:
@@ -123,7 +144,7 @@ class OpenArray:
 
 
 def _read_rest(descriptor: int, buffers: list[memoryview], offset: int, got: int) -> int:
-    """Go on with a read that the system cut short."""
+    """Continue a short read."""
     rest = []
     skip = got
     for buffer in buffers:

@@ -1,7 +1,7 @@
-"""The files of local arrays that this process holds open, and what it knows of them.
+"""The open files of local arrays in this process, and what has been verified of them.
 
-A descriptor closes when it is needed for another file; that a file's index and chunks are sound is
-remembered. Descriptors never cross ``fork``: a child opens its own.
+Descriptors are bounded and evicted; that a file's index and chunks are intact is remembered longer.
+Descriptors never cross ``fork``: a child opens its own.
 """
 
 import errno
@@ -12,27 +12,24 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any, TypeAlias
 
-import numpy.typing as npt
-
-from zindex.store.array_files import ArrayFiles
-from zindex.store.chunk_index import read_index
+from zindex.arrays import AnyArray
 from zindex.store.open_array import KnownFile, OpenArray, OpenFile
+from zindex.store.shard import ArrayFiles
 
-AnyArray: TypeAlias = npt.NDArray[Any]
 #: Root, version and form of an array.
 _Key: TypeAlias = tuple[str, str, ArrayFiles]
 
-#: Bytes that all knowledge of files may take in a process, decoded chunks beside.
+#: Limit in bytes of what a process remembers of files, without decoded chunks.
 KNOWN_NBYTES = 1 << 28
-#: Bytes of decoded chunks that a process keeps.
+#: Limit in bytes of decoded chunks.
 DECODED_NBYTES = 1 << 26
-# What is kept of a file that was opened, beside its index.
+# Bytes remembered per file, without its index.
 _FILE_NBYTES = 256
 _MAX_DESCRIPTORS = 1 << 15
 
 
 def num_descriptors() -> int:
-    """Return how many files may be open: half of what the system grants to the process."""
+    """Return the limit of open files: half of the process's own limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MAX_DESCRIPTORS
@@ -42,16 +39,16 @@ def num_descriptors() -> int:
 class FileTable:
     """All open arrays of a process."""
 
-    # A fork may come between any two statements of another thread, with its lock held: the order
-    # of changes is such that a child never finds a descriptor that is not in ``files``, nor a
-    # chunk that is verified in a file of which nothing is known.
+    # A fork may happen between any two statements of another thread that holds the lock. The order
+    # of changes ensures that a child never finds a descriptor that is not in ``files``, nor a
+    # verified chunk of a file that is not in ``known``.
 
     def __init__(self) -> None:
         self.arrays: OrderedDict[_Key, OpenArray] = OrderedDict()
         self.start()
 
     def start(self) -> None:
-        """Begin with no open file, and with what is known of those that are in ``arrays``."""
+        """Start without open files, but with what is known of ``arrays``."""
         for key in [key for key, array in self.arrays.items() if array.retired]:
             del self.arrays[key]
         self.keys_of_root: dict[str, set[_Key]] = {}
@@ -59,10 +56,10 @@ class FileTable:
             self.keys_of_root.setdefault(key[0], set()).add(key)
         self.lock = threading.Lock()
         self.budget = num_descriptors()
-        #: Open files in the order in which they are looked at for one to close.
+        #: Open files in the order of the clock algorithm that evicts them.
         self.ring: deque[tuple[OpenArray, int]] = deque()
         self.clock = 0
-        #: Reads by a kernel that are under way, and files that one of them may still use.
+        #: Running kernel calls, and closed files that one of them may still read.
         self.active: dict[int, None] = {}
         self.retired: deque[tuple[int, OpenFile]] = deque()
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
@@ -70,7 +67,7 @@ class FileTable:
         self.decoded_nbytes = 0
 
     def array(self, root: str, version: str, form: ArrayFiles) -> OpenArray:
-        """Return the open array of a place, the same one for the same version and form."""
+        """Return the open array of a place; one object per version and form."""
         key = (root, version, form)
         with self.lock:
             array = self.arrays.get(key)
@@ -88,18 +85,18 @@ class FileTable:
         return array
 
     def _forget_some(self, array: OpenArray) -> None:
-        """Make room for what was found out of a file: of other arrays, then of its own files."""
+        """Evict knowledge of other arrays, then of this array's closed files, down to the limit."""
         for key in list(self.arrays) if self.nbytes > KNOWN_NBYTES else ():
             if self.arrays[key] is not array and self.nbytes > KNOWN_NBYTES:
                 self._drop(key)
         if self.nbytes > KNOWN_NBYTES:
             closed = [shard for shard in array.known if shard not in array.files]
-            # Half of them, or every file that is opened would take a look at all others.
+            # Half of them, or every opened file would scan all others.
             for shard in closed[: len(closed) // 2]:
                 self._forget_known(array, shard)
 
     def _drop(self, key: _Key) -> None:
-        """Forget an array for good."""
+        """Drop an array."""
         array = self.arrays[key]
         array.retired = True
         self.nbytes -= array.nbytes
@@ -111,7 +108,7 @@ class FileTable:
             del self.keys_of_root[key[0]]
 
     def open(self, array: OpenArray, shard: int) -> OpenFile:
-        """Return an open file, opened and its index checked if need be."""
+        """Return an open file; open it and check its index first if necessary."""
         file = array.files.get(shard)
         if file is not None:
             array.used[shard] = 1
@@ -124,7 +121,7 @@ class FileTable:
         if known is None or found:
             if not stat.S_ISREG(status.st_mode):
                 raise array.damaged(f"{array.path(shard)} must be a regular file")
-            known = KnownFile(identity, read_index(array.form, shard, file.number, status.st_size))
+            known = KnownFile(identity, array.read_index(file, shard, status.st_size))
         file.index = known.chunks
         with self.lock:
             other = array.files.get(shard)
@@ -150,7 +147,7 @@ class FileTable:
         return file
 
     def _descriptor(self, array: OpenArray, shard: int) -> int:
-        """Open a file; where the system has no descriptor left, close some first."""
+        """Open a file; if the system has no descriptor left, close others first."""
         path = array.path(shard)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         try:
@@ -167,7 +164,7 @@ class FileTable:
             raise array.damaged(f"{what}{path} is missing") from None
 
     def _close_some(self, budget: int) -> None:
-        """Close files that were not read lately until no more than some are open."""
+        """Close files that were not read recently, down to a budget."""
         while len(self.ring) > budget:
             array, shard = self.ring.popleft()
             if array.used[shard]:
@@ -177,21 +174,21 @@ class FileTable:
                 self._close(array, shard)
 
     def _close(self, array: OpenArray, shard: int) -> None:
-        """Let go of an open file; a kernel that reads from it keeps it open."""
+        """Release an open file; it stays open while a kernel may read it."""
         array.descriptors[shard] = 0
         file = array.files.pop(shard)
         if self.active:
             self.retired.append((self.clock, file))
 
     def begin_read(self) -> int:
-        """Keep every descriptor open that a kernel may find in the arrays, until `end_read`."""
+        """Keep all descriptors open for a kernel, until `end_read`."""
         with self.lock:
             self.clock += 1
             self.active[self.clock] = None
             return self.clock
 
     def end_read(self, ticket: int) -> None:
-        """Say that a kernel reads no more."""
+        """End a kernel call, and close the files that it kept open."""
         with self.lock:
             self.active.pop(ticket, None)
             oldest = next(iter(self.active), self.clock + 1)
@@ -199,7 +196,7 @@ class FileTable:
                 self.retired.popleft()
 
     def mark_verified(self, array: OpenArray, shard: int, file: OpenFile, chunks: Any) -> None:
-        """Remember that chunks of an open file are sound."""
+        """Mark chunks of an open file as verified."""
         first = shard * array.form.chunks_per_shard
         with self.lock:
             if array.files.get(shard) is file:
@@ -207,7 +204,7 @@ class FileTable:
                     array.verified[first + chunk] = 1
 
     def get_decoded(self, array: OpenArray, number: int) -> AnyArray | None:
-        """Return the values of a compressed chunk, if they are kept."""
+        """Return the cached values of a compressed chunk, or None."""
         key = (id(array), number)
         with self.lock:
             values = self.decoded.get(key)
@@ -216,7 +213,7 @@ class FileTable:
         return values
 
     def keep_decoded(self, array: OpenArray, number: int, values: AnyArray) -> None:
-        """Keep the values of a compressed chunk until others are used more."""
+        """Cache the values of a compressed chunk."""
         with self.lock:
             if array.retired:
                 return
@@ -229,18 +226,18 @@ class FileTable:
                 self.decoded_nbytes -= self.decoded.popitem(last=False)[1].nbytes
 
     def forget(self, root: str | os.PathLike[str]) -> None:
-        """Let go of a store's files: it may have been removed and built again."""
+        """Forget a store's files: it may have been removed and rebuilt."""
         with self.lock:
             for key in self.keys_of_root.get(os.fspath(root), ()):
                 self._forget_array(self.arrays[key])
 
     def forget_array(self, array: OpenArray) -> None:
-        """Let go of an array's files."""
+        """Forget an array's files."""
         with self.lock:
             self._forget_array(array)
 
     def forget_all(self) -> None:
-        """Know no more than a fresh process does."""
+        """Forget everything, as in a new process."""
         with self.lock:
             for key in list(self.arrays):
                 self._drop(key)
@@ -270,7 +267,7 @@ class FileTable:
             self.nbytes -= nbytes
 
     def leave_parent(self) -> None:
-        """Close everything in a forked child, where locks may be held by threads that are gone."""
+        """Close everything in a forked child, whose locks may be held by vanished threads."""
         for array in self.arrays.values():
             for shard in array.files:
                 array.descriptors[shard] = 0

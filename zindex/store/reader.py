@@ -1,27 +1,26 @@
-"""Spans of an array by position, straight from local files.
+"""Read spans of local arrays by position, many arrays at once by a kernel."""
 
-No Zarr library is on this path: one call costs a few ``pread``. An inner chunk is verified against
-its crc32c the first time that a process touches it. Readers hold no file across ``fork`` or pickle.
-"""
-
-import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.errors import ConfigError, VerificationError
-from zindex.store import round_reader
-from zindex.store.array_files import ArrayFiles
-from zindex.store.codecs import CRC_NBYTES, checksum
+from zindex.arrays import AnyArray, Int64Array
+from zindex.store.chunk_reader import FileReader, Verify, check_verify
 from zindex.store.layout import ArrayLayout
-from zindex.store.local import reading, unreadable
-from zindex.store.open_array import OpenArray, OpenFile
+from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
-from zindex.store.rows import Described, RowReader, Spans, read_array_spans, read_many
-from zindex.store.shard import decode_chunk
+from zindex.store.rows import (
+    RowReader,
+    Spans,
+    check_counts,
+    check_places,
+    read_many,
+    read_one_by_one,
+)
+from zindex.store.shard import ArrayFiles
 
 __all__ = [
     "ArrayReader",
@@ -32,85 +31,47 @@ __all__ = [
     "check_verify",
     "forget_all_files",
     "forget_open_shards",
-    "read_array_spans",
     "read_many",
 ]
 
-#: When an inner chunk is checked: at its first touch in a process, at every read, or never.
-Verify = Literal["first", "always", "never"]
-
-# Buffers of one call; fewer where chunks are checked, so that they are still in the cache then.
-_MAX_IOVEC, _MAX_CHECKED_IOVEC = 512, 64
-
-#: Called when a store is opened anew, so that its reader sees the files that are there now.
+#: Called when a store is opened, so that its readers see the files of that moment.
 forget_open_shards = table.forget
-#: Called where a process is to know no more of any file than a fresh one.
+#: Resets what this process knows of any file.
 forget_all_files = table.forget_all
 
+#: Up to so many spans, a round is faster without the kernel.
+FEW_SPANS = 2
+#: Spans that a process reads before it spends a second on compiling the kernel: the first batches
+#: of a run, and short-lived processes, do without.
+SPANS_BEFORE_KERNEL = 1024
+_SCRATCH_NBYTES = 1 << 17
+_SMALL_NBYTES = 1 << 14
+_INT64 = np.dtype(np.int64)
 
-def check_verify(verify: str) -> None:
-    """Refuse a choice of `Verify` that there is not."""
-    if verify not in get_args(Verify):
-        raise ConfigError(f"verify must be 'first', 'always' or 'never', got {verify!r}")
+_num_spans = 0
 
 
-class LocalReader(RowReader):
-    """An array in local files, read by position.
+def kernel_pays() -> bool:
+    """Return whether this process has read enough to make compiling the kernel worthwhile."""
+    return _num_spans >= SPANS_BEFORE_KERNEL
 
-    Parameters
-    ----------
-    root
-        Directory below which the files lie.
-    form
-        How they hold the array.
-    version
-        Tells the arrays apart that lie at this place one after another: their files are never
-        taken for each other, in whichever process they were opened.
-    verify
-        When an inner chunk is checked.
-    layout
-        The array's description, if it has one of its own.
-    """
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        form: ArrayFiles,
-        version: str = "",
-        verify: Verify = "first",
-        layout: Described | None = None,
-    ) -> None:
-        super().__init__(layout or form)
-        check_verify(verify)
-        self.root: Any = root
-        self.form = form
-        self.version = version
-        self.verify: Verify = verify
-        # What the shortest read needs is at hand without a look-up through several objects.
-        self._array: OpenArray | None = None
-        checked = form.chain.checked
-        self._direct = form.chain.plain and not (checked and verify == "always")
-        self._trusting = verify == "never" or (form.chain.plain and not checked)
-        self._length, self._row_shape = form.length, self.shape[1:]
-        self._shard_length, self._chunk_length = form.shard_length, form.chunk_length
-        self._chunks_per_shard, self._row_nbytes = form.chunks_per_shard, form.row_nbytes
-        self._stride, self._base = form.stride, form.base
+def _read_round(wanted: Sequence[Spans]) -> list[AnyArray]:
+    """Return the spans of local arrays: one kernel call for all chunks that are verified."""
+    global _num_spans
+    count = 0
+    for spans in wanted:
+        count += len(spans.starts)
+    if count <= FEW_SPANS or not kernel_pays():
+        _num_spans += count
+        return [_read_each(spans) for spans in wanted]
+    return _Round(wanted).read()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.root, self.form, self.version, self.verify)
 
-    def bind(self) -> OpenArray:
-        """Return the open array that all readers of these files in this process share."""
-        array = self._array
-        if array is None or array.retired:
-            array = self._array = table.array(os.fspath(self.root), self.version, self.form)
-        return array
+class LocalReader(FileReader):
+    """An array in local files, read by position; parameters as of `FileReader`."""
 
-    def record(self, array: OpenArray) -> int:
-        """Return the address of what `zindex.kernels.gather` must know, or 0 if it cannot read."""
-        return array.record[self._trusting] if self._direct else 0
-
-    def read(self, start: int, stop: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def read(self, start: int, stop: int, out: AnyArray | None = None) -> AnyArray:
         """Return rows ``[start, stop)``; see `RowReader.read`."""
         array = self._array
         if array is not None and out is None and 0 <= start < stop <= self._length:
@@ -133,201 +94,10 @@ class LocalReader(RowReader):
                     if os.preadv(file.number, buffers, offset) == count * self._row_nbytes:
                         return rows
                 except OSError:
-                    pass  # what is wrong is found out below
+                    pass  # the slow path reports it
         return super().read(start, stop, out)
 
-    def read_spans(
-        self,
-        starts: npt.NDArray[np.int64],
-        stops: npt.NDArray[np.int64],
-        out: npt.NDArray[Any] | None = None,
-        places: npt.NDArray[np.int64] | None = None,
-    ) -> npt.NDArray[Any]:
-        """Return the rows of many spans; see `RowReader.read_spans`."""
-        return round_reader.read_round([Spans(self, starts, stops, out, places)])[0]
-
-    read_round = staticmethod(round_reader.read_round)
-
-    def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        array = self.bind()
-        position = start
-        while position < stop:
-            shard, first = divmod(position, self._shard_length)
-            count = min(stop - position, self._shard_length - first)
-            rows = out[position - start : position - start + count]
-            try:
-                self._read_shard(array, shard, first, rows)
-            except (VerificationError, OSError) as error:
-                # The next try sees the files that are there then, perhaps sound ones.
-                table.forget_array(array)
-                # A network file system says so when another client has put a file in its place.
-                if not isinstance(error, OSError):
-                    raise
-                if error.errno != errno.ESTALE:
-                    raise unreadable(array.path(shard), error) from error
-                with reading(Path(array.path(shard))):
-                    self._read_shard(array, shard, first, rows)
-            position += count
-
-    def _read_shard(self, array: OpenArray, shard: int, first: int, rows: npt.NDArray[Any]) -> None:
-        """Fill ``rows`` from row ``first`` of a file."""
-        file = table.open(array, shard)
-        if self.form.chain.plain:
-            self._read_plain(array, file, shard, first, rows)
-        else:
-            self._read_decoded(array, file, shard, first, rows)
-
-    def _is_trusted(self, array: OpenArray, number: int) -> bool:
-        """Whether a chunk need not be checked."""
-        return self._trusting or (self.verify == "first" and bool(array.verified[number]))
-
-    def _all_trusted(self, array: OpenArray, shard: int, first: int, count: int) -> bool:
-        """Whether no chunk of a file's rows need be checked."""
-        if self._trusting or self.verify == "always":
-            return self._trusting
-        before = shard * self._chunks_per_shard
-        start = before + first // self._chunk_length
-        stop = before + (first + count - 1) // self._chunk_length + 1
-        return bool(array.verified_values[start:stop].all())
-
-    def _read_trusted(
-        self, array: OpenArray, file: OpenFile, shard: int, first: int, target: memoryview
-    ) -> None:
-        """Fill bytes from row ``first`` of a file, as fast as the system gives them."""
-        chunk, skip = divmod(first, self._chunk_length)
-        start = self._base + chunk * self._stride + skip * self._row_nbytes
-        nbytes = self._chunk_length * self._row_nbytes
-        # The checksums between chunks all go to the same place.
-        gap = memoryview(bytearray(self._stride - nbytes))
-        done = nbytes - skip * self._row_nbytes if gap else len(target)
-        buffers = [target[:done]]
-        while done < len(target):
-            if len(buffers) >= _MAX_IOVEC:
-                array.read_exactly(file, shard, buffers, start)
-                start += sum(map(len, buffers))
-                buffers = []
-            buffers.append(gap)
-            buffers.append(target[done : done + nbytes])
-            done += nbytes
-        array.read_exactly(file, shard, buffers, start)
-
-    def _read_plain(
-        self, array: OpenArray, file: OpenFile, shard: int, first: int, rows: npt.NDArray[Any]
-    ) -> None:
-        """Fill ``rows`` from row ``first`` of a file whose chunks are not compressed.
-
-        Whole chunks and parts of chunks that are trusted go straight to their place, those that lie
-        one after the other in one call; another chunk is read whole for a part of it.
-        """
-        target = rows.reshape(-1).view(np.uint8).data
-        if file.index is None and self._all_trusted(array, shard, first, len(rows)):
-            self._read_trusted(array, file, shard, first, target)
-            return
-        run = _Run(self, array, file, shard)
-        length, row_nbytes = self._chunk_length, self._row_nbytes
-        first_chunk = shard * self._chunks_per_shard
-        done = 0
-        while done < len(rows):
-            chunk, skip = divmod(first + done, length)
-            count = min(length - skip, len(rows) - done)
-            trusted = self._is_trusted(array, first_chunk + chunk)
-            if trusted or count == length:
-                part = target[done * row_nbytes : (done + count) * row_nbytes]
-                run.add(chunk, skip * row_nbytes, part, check=not trusted)
-            else:
-                values = self._load_chunk(array, file, shard, chunk)
-                rows[done : done + count] = values[skip : skip + count]
-            done += count
-        run.finish()
-
-    def _read_decoded(
-        self, array: OpenArray, file: OpenFile, shard: int, first: int, rows: npt.NDArray[Any]
-    ) -> None:
-        """Fill ``rows`` from row ``first`` of a file whose chunks are compressed."""
-        done = 0
-        while done < len(rows):
-            chunk, skip = divmod(first + done, self._chunk_length)
-            count = min(self._chunk_length - skip, len(rows) - done)
-            number = shard * self._chunks_per_shard + chunk
-            values = None if self.verify == "always" else table.get_decoded(array, number)
-            # What another reader decoded without a check is not good enough for this one.
-            if values is None or not self._is_trusted(array, number):
-                values = self._load_chunk(array, file, shard, chunk)
-                table.keep_decoded(array, number, values)
-            rows[done : done + count] = values[skip : skip + count]
-            done += count
-
-    def _load_chunk(
-        self, array: OpenArray, file: OpenFile, shard: int, chunk: int
-    ) -> npt.NDArray[Any]:
-        """Return the values of an inner chunk, read whole, and checked unless nobody asks."""
-        offset, nbytes = chunk_span(array, file, shard, chunk)
-        stored = bytearray(nbytes)
-        array.read_exactly(file, shard, [memoryview(stored)], offset)
-        check = not self._trusting
-        values = decode_chunk(self.form, shard, chunk, memoryview(stored), check=check)
-        if check:
-            table.mark_verified(array, shard, file, (chunk,))
-        return values
-
-
-class _Run:
-    """Chunks, or parts of them, that lie one after the other and are read by one system call."""
-
-    def __init__(self, reader: LocalReader, array: OpenArray, file: OpenFile, shard: int) -> None:
-        self.where = (file, shard)
-        self.array = array
-        self.gap = CRC_NBYTES * reader.form.chain.checked
-        self.chunk_nbytes = reader.form.chunk_nbytes
-        self.start = self.stop = 0
-        self.buffers: list[memoryview] = []
-        self.checks: list[tuple[int, memoryview, memoryview]] = []
-
-    def add(self, chunk: int, skip: int, part: memoryview, *, check: bool) -> None:
-        """Read bytes of a chunk from byte ``skip``, and its checksum where it must be passed."""
-        file, shard = self.where
-        offset, nbytes = chunk_span(self.array, file, shard, chunk)
-        if nbytes != self.chunk_nbytes + self.gap:
-            raise self.array.damaged(
-                f"chunk {chunk} of {self.array.form.where(shard)} must hold "
-                f"{self.chunk_nbytes + self.gap} bytes, got {nbytes}"
-            )
-        most = _MAX_CHECKED_IOVEC if self.checks else _MAX_IOVEC
-        if offset + skip != self.stop or len(self.buffers) >= most:
-            self.finish()
-            self.start = offset + skip
-        self.stop = offset + skip + len(part)
-        self.buffers.append(part)
-        if self.gap and skip + len(part) == self.chunk_nbytes:
-            stored = memoryview(bytearray(CRC_NBYTES))
-            self.buffers.append(stored)
-            self.stop += CRC_NBYTES
-            if check:
-                self.checks.append((chunk, part, stored))
-
-    def finish(self) -> None:
-        """Read what was added, and check what must be."""
-        if not self.buffers:
-            return
-        file, shard = self.where
-        self.array.read_exactly(file, shard, self.buffers, self.start)
-        for chunk, part, stored in self.checks:
-            if checksum(part) != int.from_bytes(stored, "little"):
-                where = self.array.form.where(shard)
-                raise self.array.damaged(f"chunk {chunk} of {where} fails its checksum")
-        table.mark_verified(self.array, shard, file, [check[0] for check in self.checks])
-        self.buffers, self.checks = [], []
-
-
-def chunk_span(array: OpenArray, file: OpenFile, shard: int, chunk: int) -> tuple[int, int]:
-    """Return where an inner chunk lies in its file and how many bytes it has there."""
-    form = array.form
-    if file.index is None:
-        return form.base + chunk * form.stride, form.stride
-    nbytes = int(file.index.lengths[chunk])
-    if nbytes < 0:
-        raise array.damaged(f"chunk {chunk} of {form.where(shard)} is missing")
-    return int(file.index.offsets[chunk]), nbytes
+    read_round = staticmethod(_read_round)
 
 
 class ArrayReader(LocalReader):
@@ -340,7 +110,7 @@ class ArrayReader(LocalReader):
     layout
         The array's layout.
     version
-        Tells the stores apart that lie at this place one after another.
+        Distinguishes stores that succeed each other at this place.
     verify
         When an inner chunk is checked.
     """
@@ -354,3 +124,146 @@ class ArrayReader(LocalReader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.root, self.layout, self.version, self.verify)
+
+
+def _read_each(spans: Spans) -> AnyArray:
+    """Return the rows of spans, read one by one."""
+    reader, starts, stops, out, places = spans
+    if len(starts) == 1 == len(stops) and out is None and places is None:
+        return cast("LocalReader", reader).read(int(starts[0]), int(stops[0]))
+    return read_one_by_one(spans)
+
+
+class _Round:
+    """The spans of a round as arguments of the kernel.
+
+    Parameters
+    ----------
+    wanted
+        Spans of local readers; those that the kernel cannot read are read one by one.
+    """
+
+    def __init__(self, wanted: Sequence[Spans]) -> None:
+        self.wanted = wanted
+        self.results: list[AnyArray | None] = []
+        #: Of each group the spans, the open array, which must outlive the kernel, and the target.
+        self.groups: list[tuple[Spans, OpenArray, AnyArray]] = []
+        self.fields: list[int] = []
+        self.num_spans = 0
+        self.placed = False
+        self.address = 0
+        self.addressed: AnyArray | None = None
+        # Small results are views of one block: looking up an array's address takes longer than
+        # anything else here.
+        self.block = np.empty(_SMALL_NBYTES, np.uint8)
+        self.block_address = self.block.__array_interface__["data"][0]
+        self.block_nbytes = 0
+        for spans in wanted:
+            self.results.append(self._add(spans))
+
+    def _add(self, spans: Spans) -> AnyArray | None:
+        """Add the spans of one array; return their destination, or None if the kernel cannot."""
+        reader, starts, stops, out, places = spans
+        local = cast("LocalReader", reader)
+        array = local._array
+        if array is None or array.retired:
+            array = local.bind()
+        record = local.record(array)
+        count = len(starts)
+        if count != len(stops) or (places is not None and count != len(places)):
+            check_counts(starts, stops, places)
+        dtype = local.dtype
+        wide = 0
+        if out is None:
+            if not record:
+                return None
+            rows = stops.item() - starts.item() if count == 1 else int((stops - starts).sum())
+            if rows > local._length:
+                local.refuse(starts, stops)  # or memory is taken for rows that are not there
+            out, address = self._target(local, max(rows, 0))
+        elif not record or not out.flags.carray or out.shape[1:] != local._row_shape:
+            return None
+        else:
+            if out.dtype != dtype:
+                if out.dtype != _INT64 or dtype.kind not in "iu" or dtype.itemsize > 4:
+                    return None
+                if out.ndim > 1:
+                    return None
+                wide = 1
+            if out is not self.addressed:
+                self.address = out.__array_interface__["data"][0]
+                self.addressed = out
+            address = self.address
+        self.num_spans += count
+        placed = places is not None
+        self.placed |= placed
+        self.fields += (self.num_spans, record, address, len(out), wide, placed)
+        self.groups.append((spans, array, out))
+        return out
+
+    def _target(self, reader: LocalReader, rows: int) -> tuple[AnyArray, int]:
+        """Return a new array for rows of a reader, and its address."""
+        first = self.block_nbytes
+        nbytes = rows * reader._row_nbytes
+        if first + nbytes <= _SMALL_NBYTES:
+            self.block_nbytes = first + nbytes + (-nbytes & 7)
+            part: AnyArray = self.block[first : first + nbytes].view(reader.dtype)
+            if reader._row_shape:
+                part = part.reshape(rows, *reader._row_shape)
+            return part, self.block_address + first
+        out = np.empty((rows, *reader._row_shape), reader.dtype)
+        return out, out.__array_interface__["data"][0]
+
+    def read(self) -> list[AnyArray]:
+        """Return the rows of all spans."""
+        if self.groups:
+            self._gather()
+        return [
+            _read_each(spans) if rows is None else rows
+            for spans, rows in zip(self.wanted, self.results, strict=True)
+        ]
+
+    def _gather(self) -> None:
+        """Run the kernel, and read the spans that it leaves."""
+        from zindex.kernels.gather import GROUP_LENGTH, gather
+
+        fields = np.array(self.fields, np.int64).reshape(-1, GROUP_LENGTH)
+        chosen = [group[0] for group in self.groups]
+        starts = _join([spans.starts for spans in chosen])
+        stops = _join([spans.stops for spans in chosen])
+        places = starts
+        if self.placed:
+            parts = [spans.starts if spans.places is None else spans.places for spans in chosen]
+            places = _join(parts)
+        scratch = np.empty(_SCRATCH_NBYTES + 8, np.uint8)
+        address = scratch.__array_interface__["data"][0]
+        state = np.zeros(3, np.int64)
+        while True:
+            ticket = table.begin_read()
+            try:
+                done = gather(fields, starts, stops, places, address, _SCRATCH_NBYTES, state)
+            finally:
+                table.end_read(ticket)
+            if done:
+                return
+            number, span, place = state.tolist()
+            _read_left(self.groups[number], int(starts[span]), int(stops[span]), place)
+            state[1] = span + 1
+            state[2] = place + int(stops[span]) - int(starts[span])
+
+
+def _join(parts: list[Int64Array]) -> Int64Array:
+    """Return arrays concatenated, in the dtype of the kernel."""
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return np.ascontiguousarray(joined, np.int64)
+
+
+def _read_left(group: tuple[Spans, OpenArray, AnyArray], start: int, stop: int, place: int) -> None:
+    """Read a span that the kernel left: a file is closed, a chunk unverified, or it is wrong."""
+    spans, _, target = group
+    reader = cast("LocalReader", spans.reader)
+    rows = reader.read(start, stop)
+    if place < 0 or place + len(rows) > len(target):
+        reader.refuse(spans.starts, spans.stops)
+        check_places(place, place + len(rows), len(target))
+    target[place : place + len(rows)] = rows

@@ -1,4 +1,4 @@
-"""Records of a store by number: two short reads for each field, or two rounds for many records."""
+"""Read records of a store by number: two short reads per field, or two rounds for many records."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -8,19 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.store.open import Store
 from zindex.store.reader import Spans, read_many
 from zindex.store.records import KEY, URL, Form, RecordField, decode_value
 from zindex.store.rows import RowReader
 
-Int64Array = npt.NDArray[np.int64]
 _NOTHING = np.empty(0, np.uint8)
 _NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)
 
 
 class _Column(NamedTuple):
-    """What is read of one field."""
+    """The readers of one field."""
 
     name: str
     values: RowReader
@@ -31,14 +31,14 @@ class _Column(NamedTuple):
 
 
 class RecordReader:
-    """The records of a store; nothing is read before it is asked for.
+    """The records of a store, read lazily.
 
     Parameters
     ----------
     store
         A store of records.
     fields
-        Fields to read; None: all. Keys and the names of files always come along.
+        Fields to read; None: all. Keys and file names are always included.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class RecordReader:
         Parameters
         ----------
         record
-            Its number, which must be one of the store's.
+            Its number in the store.
 
         Returns
         -------
@@ -94,7 +94,7 @@ class RecordReader:
         return values
 
     def read_many(self, records: Sequence[int] | Int64Array) -> list[dict[str, Any]]:
-        """Return several records, in two rounds: of their offsets, then of their values."""
+        """Return several records in two rounds: first the offsets, then the values."""
         rows = np.asarray(records, np.int64).reshape(-1)
         first: list[Spans] = []
         for column in self._columns:
@@ -115,7 +115,7 @@ class RecordReader:
             parts = _cut(next(answers), spans)
             for record, form, part in zip(found, given, parts, strict=True):
                 if form == _NUMBERS:
-                    # A view would keep the values of all other records alive.
+                    # A view would keep the values of all records alive.
                     record[column.name] = np.array(part)
                 elif form != _NONE:
                     record[column.name] = decode_value(form, part.tobytes())
@@ -126,7 +126,7 @@ class RecordReader:
 
     @property
     def url_bounds(self) -> list[int]:
-        """First record of each file, and the number of records behind the last."""
+        """First record of each file, and the total number of records."""
         if self._url_bounds is None:
             self._url_bounds = self.store[schema.URL_RECORD_BOUND.name][:].tolist()
         return self._url_bounds
@@ -142,13 +142,13 @@ class RecordReader:
         return url
 
     def _url_of(self, record: int) -> str:
-        """Return the name of the file that a record is from."""
+        """Return the name of a record's file."""
         return self.name_url(bisect_right(self.url_bounds, record) - 1)
 
 
 def _cut(values: npt.NDArray[Any], spans: Spans) -> Iterator[memoryview]:
-    """Yield the values of each span from those of all of them one after the other."""
-    # Slices of memory are made faster than slices of an array.
+    """Yield the values of each span from the concatenated values."""
+    # Slicing a memoryview is faster than slicing an array.
     memory, start = values.data, 0
     for stop in np.cumsum(spans.stops - spans.starts).tolist():
         yield memory[start:stop]

@@ -1,8 +1,8 @@
-"""Ragged records in a store: what their fields are, and which arrays hold them.
+"""Ragged records in a store: fields, their arrays, and the encoding of values.
 
-A record is a dict of fields. Of each field there is one flat array of values, record after record,
-and one of the places where records start, so that any record is found by two short reads. What
-values mean is here; how they are read is in `zindex.store.record_reader`.
+A record is a dict of fields. Each field has one flat array of the values of all records, and one
+array of record offsets, so that two short reads find any record. `zindex.store.record_reader` reads
+them.
 """
 
 import hashlib
@@ -21,21 +21,21 @@ from zindex.errors import ConfigError, SourceError
 from zindex.schema import ArraySpec
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
-#: What a store of records is of, as `open_store` takes it.
+#: Kind of a store of records, for `open_store`.
 KIND = "records"
-#: Fields that a record carries beside its own.
+#: Fields that every record has in addition to its own.
 KEY, URL = "__key__", "__url__"
-#: Behind the name of a field whose records are groups of items: the field of the items' lengths.
+#: Suffix of the field with the item lengths of a field whose records are groups of items.
 LENGTH_SUFFIX = "_length"
-#: Each field has arrays of its own, and each array is a folder.
+#: Each field has several arrays, and each array is a folder.
 MAX_FIELDS = 64
 
-#: Default grid, in bytes: 64 KiB are checked and, from an object store, fetched at once.
+#: Default grid, in bytes: chunks of 64 KiB.
 BYTE_GRID = ChunkGrid(chunk_length=1 << 16, shard_length=1 << 26)
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_.\-]|^[._]")
 _MAX_NAME_LENGTH = 80
-# Of each kind of dtype, the types of Python that its numbers may have, and what they are called.
+# Python types of the numbers of each kind of dtype, and their name.
 _NUMBERS: dict[str, tuple[frozenset[type], str]] = {
     "b": (frozenset({bool, int}), "true and false"),
     "i": (frozenset({int}), "whole numbers"),
@@ -47,7 +47,7 @@ _from_json = json.JSONDecoder().raw_decode
 
 
 class Form(IntEnum):
-    """What a record holds of a field."""
+    """Type of a record's value of a field."""
 
     NONE = 0
     BYTES = 1
@@ -56,7 +56,7 @@ class Form(IntEnum):
     NUMBERS = 4
 
 
-# Members of an enumeration are slower than plain numbers, and records are many.
+# Plain numbers are faster than members of an enumeration.
 _BYTES, _TEXT, _JSON = int(Form.BYTES), int(Form.TEXT), int(Form.JSON)
 
 
@@ -64,13 +64,13 @@ _BYTES, _TEXT, _JSON = int(Form.BYTES), int(Form.TEXT), int(Form.JSON)
 class RecordField:
     """One field of the records of a store."""
 
-    #: As in the records.
+    #: Name in the records.
     name: str
-    #: Values of all records together: bytes, or numbers.
+    #: Values of all records: bytes, or numbers.
     num_values: int
-    #: What the records hold, if it is the same in all of them that have the field; else None.
+    #: Form of all records that have the field; None if it varies.
     form: int | None
-    #: Whether the form of each record is stored: some lack the field, or hold another form.
+    #: Whether the form of each record is stored: it varies, or some lack the field.
     has_forms: bool = False
     #: Numpy dtype name of the values.
     dtype: str = "uint8"
@@ -82,7 +82,7 @@ class RecordField:
 
     @property
     def offset(self) -> ArraySpec:
-        """The array of the places where records start."""
+        """The array of record offsets."""
         if self.name == KEY:
             return schema.KEY_TEXT_BOUND
         return schema.FIELD_OFFSET.of(array_name(self.name))
@@ -93,7 +93,7 @@ class RecordField:
         return schema.FIELD_FORM.of(array_name(self.name))
 
     def layouts(self, num_records: int, grid: ChunkGrid) -> list[ArrayLayout]:
-        """Return the arrays of this field for so many records; see `plan_array`."""
+        """Return the layouts of this field for a number of records; see `plan_array`."""
         layouts = [
             plan_array(self.value, self.num_values, self.dtype, grid),
             plan_array(self.offset, num_records + 1, "int64", grid),
@@ -115,8 +115,7 @@ def plan_array(spec: ArraySpec, length: int, dtype: str, grid: ChunkGrid) -> Arr
     spec, length, dtype
         The array.
     grid
-        Bytes per chunk and shard: wider values have fewer elements there, for a reader fetches
-        whole chunks.
+        Bytes per chunk and shard: wider values have fewer elements, as readers fetch whole chunks.
     """
     chunk_length = max(1, grid.chunk_length // np.dtype(dtype).itemsize)
     shard_length = chunk_length * (grid.shard_length // grid.chunk_length)
@@ -124,9 +123,9 @@ def plan_array(spec: ArraySpec, length: int, dtype: str, grid: ChunkGrid) -> Arr
 
 
 def array_name(field: str) -> str:
-    """Return what the arrays of a field are called: another name for every field.
+    """Return the unique name of a field's arrays.
 
-    Letters, digits, ``_``, ``-`` and ``.`` stay as they are, other bytes are written ``=XX``.
+    Letters, digits, ``_``, ``-`` and ``.`` are kept, other bytes become ``=XX``.
 
     Examples
     --------
@@ -136,7 +135,7 @@ def array_name(field: str) -> str:
     encoded = field.encode("utf-8", "surrogatepass")
     name = _UNSAFE.sub(lambda found: b"=%02X" % found.group()[0], encoded).decode()
     if len(name) > _MAX_NAME_LENGTH:
-        # Two signs in a row are in no other name.
+        # No other name contains two consecutive signs.
         return f"{name[:40]}=={hashlib.sha256(encoded).hexdigest()[:32]}"
     return name or "="
 
@@ -144,12 +143,12 @@ def array_name(field: str) -> str:
 def record_layouts(
     fields: Sequence[RecordField], num_records: int, grid: ChunkGrid
 ) -> list[ArrayLayout]:
-    """Return the arrays of the fields of a store of records.
+    """Return the layouts of a store of records.
 
     Parameters
     ----------
     fields
-        What the records have; for keys a field of the name ``KEY``.
+        The fields; for keys a field named ``KEY``.
     num_records
         Records of the store.
     grid
@@ -158,7 +157,7 @@ def record_layouts(
     Raises
     ------
     ConfigError
-        If there are more than ``MAX_FIELDS`` fields beside the key.
+        If there are more than ``MAX_FIELDS`` fields, not counting the key.
     """
     own = [field.name for field in fields if field.name != KEY]
     check_fields(own)
@@ -181,7 +180,7 @@ def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        If one is not a dtype of booleans, whole numbers or floats that Zarr has too.
+        If one is not a dtype of booleans, integers or floats that Zarr supports.
     """
     names = {}
     for field, given in dtypes.items():
@@ -199,7 +198,7 @@ def check_dtypes(dtypes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def encode_value(value: Any) -> tuple[int, bytes]:
-    """Return the form and the bytes of a value that is no array of numbers.
+    """Return the form and the bytes of a value other than an array of numbers.
 
     Raises
     ------
@@ -211,7 +210,7 @@ def encode_value(value: Any) -> tuple[int, bytes]:
         try:
             return _TEXT, value.encode()
         except UnicodeEncodeError:
-            # JSON may hold halves of surrogate pairs, which come back as they are.
+            # JSON may hold halves of surrogate pairs, which must survive a round trip.
             return _TEXT, value.encode("utf-8", "surrogatepass")
     if kind is int:
         return _JSON, b"%d" % value
@@ -227,12 +226,12 @@ def encode_value(value: Any) -> tuple[int, bytes]:
 
 
 def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of a flat list of numbers; booleans may be written 0 and 1 too.
+    """Return the bytes of a flat list of numbers; booleans may also be 0 and 1.
 
     Raises
     ------
     SourceError
-        If it is another value, or a number does not fit the dtype.
+        If it is no such list, or a number does not fit the dtype.
     """
     if isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1:
         return value.tobytes()
@@ -276,13 +275,13 @@ def _shorten(value: Any) -> str:
 
 
 def decode_value(form: int, content: bytes) -> Any:
-    """Return the value that is no array of numbers from its form and its bytes."""
+    """Return a value, other than an array of numbers, from its form and bytes."""
     if form == _TEXT:
         try:
             return content.decode()
         except UnicodeDecodeError:
             return content.decode("utf-8", "surrogatepass")
     if form == _JSON:
-        # Written without blanks around it, so that nobody need look for any.
+        # Written without surrounding blanks, so there are none to skip.
         return _from_json(content.decode("utf-8", "surrogatepass"))[0]
     return content

@@ -1,64 +1,20 @@
-"""Arrays read by position: what every reader offers, and rounds over many of them at once.
-
-Where the rows come from is the business of the classes in `zindex.store.reader` and beside it.
-"""
+"""Positional readers: the interface of all readers, and rounds that read many arrays at once."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-
-class Described(Protocol):
-    """What a reader must know of its array."""
-
-    @property
-    def name(self) -> str:
-        """Name, for messages."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """Rows."""
-        ...
-
-    @property
-    def num_columns(self) -> int:
-        """Values of a row."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """Numpy dtype name."""
-        ...
-
-    @property
-    def chunk_length(self) -> int:
-        """Rows that are checked and decoded at once."""
-        ...
-
-    @property
-    def shard_length(self) -> int:
-        """Rows of a file."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all values."""
-        ...
+from zindex.arrays import AnyArray, Int64Array
+from zindex.store.layout import ArrayShape
 
 
 class RowReader:
     """An array read by position; it behaves like a read-only numpy array of its rows.
 
-    Subclasses say how rows ``[start, stop)`` get into an array. ``reader[3]``, ``reader[10:20]``
-    and ``numpy.asarray(reader)`` read what they name and no more.
+    Subclasses implement `_read`. ``reader[3]``, ``reader[10:20]`` and ``numpy.asarray(reader)``
+    read only these rows.
 
     Parameters
     ----------
@@ -66,7 +22,7 @@ class RowReader:
         The array's description.
     """
 
-    def __init__(self, layout: Described) -> None:
+    def __init__(self, layout: ArrayShape) -> None:
         self.layout = layout
         self.dtype: np.dtype[Any] = np.dtype(layout.dtype)
         self.shape: tuple[int, ...] = layout.shape
@@ -92,16 +48,14 @@ class RowReader:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.layout.name} {self.shape} {self.dtype}>"
 
-    def __array__(
-        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
-    ) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         if copy is False:
             raise ValueError("an array read by position is always copied; leave copy out")
         values = self.read(0, len(self))
         return values if dtype is None else values.astype(dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one row, a slice of rows, or what numpy indexing makes of the whole array."""
+        """Return one row or a slice of rows; any other index applies to the whole array."""
         row, column = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
         if isinstance(row, (int, np.integer)):
             position = int(row) + (len(self) if row < 0 else 0)
@@ -116,7 +70,7 @@ class RowReader:
                 return self.read(start, max(start, stop))[(slice(None, None, step), *column)]
         return np.asarray(self)[index]
 
-    def read(self, start: int, stop: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def read(self, start: int, stop: int, out: AnyArray | None = None) -> AnyArray:
         """Return rows ``[start, stop)`` in a fresh array, or in ``out``.
 
         Parameters
@@ -124,7 +78,7 @@ class RowReader:
         start, stop
             Rows, ``0 <= start <= stop <= len(self)``.
         out
-            Shape (stop - start, ...), this dtype, C order; where to put them.
+            Shape (stop - start, ...), this dtype, C order: the destination.
 
         Raises
         ------
@@ -150,23 +104,23 @@ class RowReader:
 
     def read_spans(
         self,
-        starts: npt.NDArray[np.int64],
-        stops: npt.NDArray[np.int64],
-        out: npt.NDArray[Any] | None = None,
-        places: npt.NDArray[np.int64] | None = None,
-    ) -> npt.NDArray[Any]:
-        """Return the rows of many spans, one span after the other.
+        starts: Int64Array,
+        stops: Int64Array,
+        out: AnyArray | None = None,
+        places: Int64Array | None = None,
+    ) -> AnyArray:
+        """Return the rows of many spans, concatenated.
 
         Parameters
         ----------
         starts, stops
             Shape (spans,), int64, rows: span i is ``[starts[i], stops[i])``; spans may overlap and
-            come in any order.
+            have any order.
         out
-            Shape (rows, ...), C order, in this dtype or, for one column, int64; where to put them.
+            Shape (rows, ...), C order, in this dtype or, for one column, int64: the destination.
         places
-            Shape (spans,), int64: the row of ``out`` at which each span goes; one after the other
-            if left out. Rows of ``out`` that no span covers stay as they are.
+            Shape (spans,), int64: the row of ``out`` at which each span begins; None concatenates.
+            Rows of ``out`` that no span covers stay unchanged.
 
         Raises
         ------
@@ -177,57 +131,77 @@ class RowReader:
         VerificationError
             If a shard is missing or a chunk fails its checksum.
         """
-        check_counts(starts, stops, places)
-        lengths = stops - starts
-        if len(lengths) and (lengths.min() < 0 or lengths.max() > len(self)):
-            self.refuse(starts, stops)
-        if places is None:
-            places = np.cumsum(lengths) - lengths
-        if out is None:
-            out = np.empty((int(lengths.sum()), *self.shape[1:]), self.dtype)
-        if len(places):
-            check_places(int(places.min()), int((places + lengths).max()), len(out))
-        for start, stop, place in zip(
-            starts.tolist(), stops.tolist(), places.tolist(), strict=True
-        ):
-            out[place : place + stop - start] = self.read(start, stop)
-        return out
+        return self.read_round([Spans(self, starts, stops, out, places)])[0]
 
-    def refuse(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
+    def refuse(self, starts: Int64Array, stops: Int64Array) -> None:
         """Raise IndexError for the first span that is outside the array, if there is one."""
         wrong = np.flatnonzero((starts < 0) | (stops < starts) | (stops > len(self)))
         if len(wrong):
             raise self._outside(int(starts[wrong[0]]), int(stops[wrong[0]]))
 
     def _outside(self, start: int, stop: int) -> IndexError:
-        """Return the error for rows that are not there."""
+        """Return the error for rows outside the array."""
         return IndexError(
             f"rows [{start}, {stop}) are outside {self.layout.name} of length {len(self)}"
         )
 
-    def take(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    def take(self, rows: Int64Array) -> AnyArray:
         """Return rows by number: shape (len(rows), ...), in this dtype."""
         return self.read_spans(rows, rows + 1)
 
-    def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """Fill ``out`` with rows that are known to exist."""
+    def _read(self, start: int, stop: int, out: AnyArray) -> None:
+        """Fill ``out`` with rows that are inside the array."""
         raise NotImplementedError
 
     @staticmethod
-    def read_round(wanted: Sequence["Spans"]) -> list[npt.NDArray[Any]]:
-        """Return the spans of several arrays of this class: what `read_many` calls, class by class.
-
-        Classes that read many arrays better at once than one after the other have their own.
-        """
-        return [read_array_spans(*spans) for spans in wanted]
+    def read_round(wanted: Sequence["Spans"]) -> list[AnyArray]:
+        """Return the spans of several arrays of this class; `read_many` calls it per class."""
+        return [read_one_by_one(spans) for spans in wanted]
 
 
-def check_counts(
-    starts: npt.NDArray[np.int64],
-    stops: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64] | None,
-) -> None:
-    """Refuse spans of which there are not as many starts as stops and places."""
+class RoundReader(RowReader):
+    """An array whose class reads many arrays at once; subclasses implement `read_round`."""
+
+    def _read(self, start: int, stop: int, out: AnyArray) -> None:
+        span = np.array([start], np.int64), np.array([stop], np.int64)
+        self.read_round([Spans(self, *span, out)])
+
+
+class Spans(NamedTuple):
+    """Spans to read of one array; see `RowReader.read_spans`."""
+
+    reader: RowReader | AnyArray
+    starts: Int64Array
+    stops: Int64Array
+    out: AnyArray | None = None
+    places: Int64Array | None = None
+
+    def resolve(self) -> tuple[Int64Array, Int64Array, AnyArray, Int64Array]:
+        """Return starts, stops, ``out`` and ``places``, filled in and, for a reader, checked."""
+        reader, starts, stops, out, places = self
+        starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
+        is_checked = isinstance(reader, RowReader)
+        if is_checked:
+            check_counts(starts, stops, places)
+        lengths = stops - starts
+        if (
+            isinstance(reader, RowReader)
+            and len(lengths)
+            and (starts.min() < 0 or lengths.min() < 0 or stops.max() > len(reader))
+        ):
+            reader.refuse(starts, stops)
+        is_given = places is not None or out is not None
+        ends = np.cumsum(lengths)
+        if out is None:
+            out = np.empty((int(ends[-1]) if len(ends) else 0, *reader.shape[1:]), reader.dtype)
+        places = ends - lengths if places is None else np.asarray(places, np.int64)
+        if is_checked and is_given and len(places):
+            check_places(int(places.min()), int((places + lengths).max()), len(out))
+        return starts, stops, out, places
+
+
+def check_counts(starts: Int64Array, stops: Int64Array, places: Int64Array | None) -> None:
+    """Refuse spans unless starts, stops and places are equally many."""
     count = len(starts)
     if count != len(stops) or (places is not None and count != len(places)):
         raise ValueError(
@@ -237,30 +211,31 @@ def check_counts(
 
 
 def check_places(first: int, last: int, length: int) -> None:
-    """Refuse places outside the array that rows are to be put into."""
+    """Refuse places outside the destination."""
     if first < 0 or last > length:
         raise ValueError(
             f"places must put rows into [0, {length}) of out, they reach from {first} to {last}"
         )
 
 
-class Spans(NamedTuple):
-    """What is wanted of one array; see `RowReader.read_spans`."""
+def read_one_by_one(spans: Spans) -> AnyArray:
+    """Return the rows of spans, read span by span; the array may be in memory."""
+    reader = spans.reader
+    starts, stops, out, places = spans.resolve()
+    read = reader.read if isinstance(reader, RowReader) else None
+    for start, stop, place in zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True):
+        rows = reader[start:stop] if read is None else read(start, stop)
+        out[place : place + stop - start] = rows
+    return out
 
-    reader: RowReader | npt.NDArray[Any]
-    starts: npt.NDArray[np.int64]
-    stops: npt.NDArray[np.int64]
-    out: npt.NDArray[Any] | None = None
-    places: npt.NDArray[np.int64] | None = None
 
-
-def read_many(wanted: Sequence[Spans]) -> list[npt.NDArray[Any]]:
-    """Return spans of many arrays in one round: one kernel call, or requests side by side.
+def read_many(wanted: Sequence[Spans]) -> list[AnyArray]:
+    """Return spans of many arrays in one round: one kernel call, or concurrent requests.
 
     Parameters
     ----------
     wanted
-        What is wanted of each array. An array in memory stands for itself.
+        The spans of each array, which may also be in memory.
 
     Returns
     -------
@@ -270,29 +245,10 @@ def read_many(wanted: Sequence[Spans]) -> list[npt.NDArray[Any]]:
     rounds: dict[Any, list[int]] = {}
     for number, spans in enumerate(wanted):
         reader = spans.reader
-        way = reader.read_round if isinstance(reader, RowReader) else RowReader.read_round
-        rounds.setdefault(way, []).append(number)
-    results: dict[int, npt.NDArray[Any]] = {}
-    for way, numbers in rounds.items():
-        results.update(zip(numbers, way([wanted[number] for number in numbers]), strict=True))
+        read_round = reader.read_round if isinstance(reader, RowReader) else RowReader.read_round
+        rounds.setdefault(read_round, []).append(number)
+    results: dict[int, AnyArray] = {}
+    for read_round, numbers in rounds.items():
+        rows = read_round([wanted[number] for number in numbers])
+        results.update(zip(numbers, rows, strict=True))
     return [results[number] for number in range(len(wanted))]
-
-
-def read_array_spans(
-    reader: RowReader | npt.NDArray[Any],
-    starts: npt.NDArray[np.int64],
-    stops: npt.NDArray[np.int64],
-    out: npt.NDArray[Any] | None = None,
-    places: npt.NDArray[np.int64] | None = None,
-) -> npt.NDArray[Any]:
-    """Return the rows of many spans of a reader, or of an array in memory."""
-    if isinstance(reader, RowReader):
-        return reader.read_spans(starts, stops, out, places)
-    lengths = stops - starts
-    if places is None:
-        places = np.cumsum(lengths) - lengths
-    if out is None:
-        out = np.empty((int(lengths.sum()), *reader.shape[1:]), reader.dtype)
-    for start, stop, place in zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True):
-        out[place : place + stop - start] = reader[start:stop]
-    return out

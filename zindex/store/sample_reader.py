@@ -1,37 +1,32 @@
-"""Samples of local tokens whose index is in memory: one call from positions to tensors."""
+"""Read samples of local tokens: one kernel call from positions to tensors."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.store.helper_threads import run_with_helpers
+from zindex.arrays import AnyArray, Int64Array
+from zindex.io.helper_threads import run_with_helpers
 from zindex.store.open_files import table
-from zindex.store.reader import LocalReader
-from zindex.store.round_reader import kernel_pays
+from zindex.store.reader import LocalReader, kernel_pays
 from zindex.store.rows import RowReader
-
-AnyArray: TypeAlias = npt.NDArray[Any]
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _WIDTHS = {
     np.dtype(np.int32): -4,
     np.dtype(np.uint32): 4,
     np.dtype(np.int64): -8,
 }
-# Less takes no longer than it takes to wake a thread.
+# Fewer tokens are read faster than a thread wakes up.
 _TOKENS_PER_THREAD = 1 << 15
 _TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")))
 
 
 def can_read_samples(reader: RowReader | AnyArray) -> bool:
-    """Return whether an array's samples are read here: local tokens, once a kernel is worth it."""
+    """Return whether `read_samples` applies: local tokens, once the kernel is worthwhile."""
     return isinstance(reader, LocalReader) and reader.dtype in _TOKENS and kernel_pays()
 
 
 class SampleIndex:
-    """The arrays in memory that lead from positions to tokens, as the kernel asks for them.
+    """The in-memory arrays from positions to tokens, as arguments of the kernel.
 
     Parameters
     ----------
@@ -63,32 +58,32 @@ def read_samples(
     pad: int,
     num_threads: int = 1,
 ) -> bool:
-    """Fill in samples, if all of them are full and need nothing but reading.
+    """Fill tensors with samples, if all are full and their chunks open and verified.
 
     Parameters
     ----------
     reader
         An array for which `can_read_samples` holds.
     index
-        The way from positions to tokens; readable.
+        The in-memory index; readable.
     positions
         Shape (samples,), int64: positions in the dataset.
     rows
-        Shape (samples,), int64: where each goes in the tensors.
+        Shape (samples,), int64: row of each in the tensors.
     tensors
         Tokens, labels and loss mask, each of shape (..., length), C order: int64, int64, float32.
     extra
-        Tokens that a sample draws beyond its length: 0 or 1.
+        Tokens that a sample has beyond its length: 0 or 1.
     pad
-        The token that counts as padding.
+        The padding token.
     num_threads
-        Threads that may share large batches.
+        Maximum number of threads for large batches.
 
     Returns
     -------
     done
-        False leaves all of them to the caller, whose way of reading opens files, verifies chunks,
-        pads, and says what is wrong.
+        If False, the caller must read all of them by the slow path, which opens files, verifies
+        chunks, pads, and raises errors.
     """
     from zindex.kernels.batches import read_samples as fill
 

@@ -1,13 +1,13 @@
-"""What an import has read of its source, kept beside the store until the store is committed.
+"""Intermediate files of an import, in the store until it is committed.
 
 ::
 
-    STORE/_zindex/import.json          what is being imported; a second importer must want the same
+    STORE/_zindex/import.json          identity of the import; equal for concurrent importers
     STORE/_zindex/scratch/<name>       values of many records, field after field
-    STORE/_zindex/scratch/<name>.json  that a part of the source is read, and what was found
+    STORE/_zindex/scratch/<name>.json  summary of a partition, written when it is read
 
-A file of values is a number of streams, one after the other. Each is cut into blocks, and behind
-each block is its crc32c, so that any range of a stream can be read and checked by itself.
+A file of values is a sequence of streams. Each consists of blocks followed by their crc32c, so that
+any range of a stream can be read and verified alone.
 """
 
 import os
@@ -25,30 +25,29 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.store import files
+from zindex.io import files
+from zindex.io.objects import Place
 from zindex.store.codecs import CRC_NBYTES, Buffer, checksum
-from zindex.store.commit import PLAN_KEY
-from zindex.store.identity import canonical_json, fingerprint, parse_json
-from zindex.store.objects import Place
+from zindex.store.commit import PLAN_KEY, canonical_json, fingerprint, parse_json
 
 IMPORT_KEY = "_zindex/import.json"
 SCRATCH_KEY = "_zindex/scratch"
 
-#: Bytes of a stream that have one checksum.
+#: Bytes of a stream per checksum.
 BLOCK_NBYTES = 1 << 20
-# Blocks that are read at a time: memory beside what is asked for.
+# Blocks per read: the memory needed in addition to the result.
 _MAX_BLOCKS = 16
 
 
 def begin_import(root: Place, identity: dict[str, Any]) -> None:
-    """Say what is being imported to a place, unless that is said already.
+    """Record the identity of an import at a place, or check an existing record.
 
     Parameters
     ----------
     root
         Place of the store.
     identity
-        Everything that decides the records.
+        Everything that determines the records.
 
     Raises
     ------
@@ -60,7 +59,7 @@ def begin_import(root: Place, identity: dict[str, Any]) -> None:
             f"{root} must be a directory, it is a file; choose another place"
         )
     path = root / IMPORT_KEY
-    # Listed before looking: another importer writes this file before all others.
+    # Listed before the plan is checked: another importer writes this file before all others.
     names = files.list_names(root)
     if names - {path.parent.name} and not files.exists(root / PLAN_KEY):
         raise FingerprintMismatchError(
@@ -75,24 +74,24 @@ def begin_import(root: Place, identity: dict[str, Any]) -> None:
 
 
 def end_import(root: Place) -> None:
-    """Remove all that an import keeps; what another importer has removed is no error."""
+    """Remove the files of an import; another importer may have removed some."""
     folder = root / SCRATCH_KEY
     for key in sorted(files.list_keys(folder)):
         files.remove_file(folder / key)
     files.remove_file(root / IMPORT_KEY)
     if isinstance(folder, Path):
-        with suppress(OSError):  # a slower importer may just have written something
+        with suppress(OSError):  # a slower importer may have written a file just now
             os.rmdir(folder)
 
 
 def write_note(root: Place, name: str, content: dict[str, Any]) -> None:
-    """Write that a part of the source is read, after its values; the first to say so is right."""
+    """Write the summary of a partition, after its values; the first one stays."""
     text = canonical_json(content | {"sha256": fingerprint(content)})
     files.write_once(root / SCRATCH_KEY / f"{name}.json", [text.encode()])
 
 
 def read_note(root: Place, name: str) -> dict[str, Any] | None:
-    """Return what `write_note` wrote, or None if it did not, or the file is damaged."""
+    """Return the summary of a partition, or None if it is missing or damaged."""
     path = root / SCRATCH_KEY / f"{name}.json"
     try:
         content = parse_json(files.read_file(path), str(path))
@@ -108,17 +107,17 @@ def read_note(root: Place, name: str) -> dict[str, Any] | None:
 
 
 def has_notes(root: Place) -> bool:
-    """Return whether any part of a source is read."""
+    """Return whether any partition of a source is read."""
     return any(name.endswith(".json") for name in files.list_names(root / SCRATCH_KEY))
 
 
 def stored_nbytes(nbytes: int) -> int:
-    """Return the bytes that a stream takes with its checksums."""
+    """Return the bytes of a stream with its checksums."""
     return nbytes + CRC_NBYTES * -(-nbytes // BLOCK_NBYTES)
 
 
 def write_streams(root: Place, name: str, streams: Sequence[Buffer]) -> None:
-    """Write a file of streams; one of this name that is there holds the same and stays."""
+    """Write a file of streams; an existing one has the same content and stays."""
     buffers: list[Buffer] = []
     for stream in streams:
         if not len(stream):
@@ -131,7 +130,7 @@ def write_streams(root: Place, name: str, streams: Sequence[Buffer]) -> None:
 
 
 def is_whole(root: Place, name: str, sizes: Sequence[int]) -> bool:
-    """Return whether a file of streams of these sizes is there; a file of another size is not."""
+    """Return whether a file of streams of these sizes exists."""
     nbytes = sum(map(stored_nbytes, sizes))
     return files.file_nbytes(root / SCRATCH_KEY / name) == nbytes
 
@@ -146,16 +145,16 @@ def read_stream(
     root
         Place of the store.
     name, base, nbytes
-        The file, and where in it the stream lies: its first byte, and its bytes without checksums.
+        The file, the stream's first byte in it, and its bytes without checksums.
     start
-        First byte of the stream that is wanted.
+        First byte to read.
     out
         Shape (bytes,), uint8.
 
     Raises
     ------
     StoreNotFoundError
-        If the file is gone.
+        If the file is missing.
     VerificationError
         If a block fails its checksum.
     """
@@ -185,7 +184,7 @@ def read_stream(
 
 
 def _damaged(path: Place) -> VerificationError:
-    """Return the error for a file that is not what was written."""
+    """Return the error for a damaged file."""
     return VerificationError(
         f"{path} must hold what was imported, its bytes fail their checksum; remove it and what "
         "lies beside it, and import again"

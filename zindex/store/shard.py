@@ -1,26 +1,138 @@
-"""Bytes of one shard: encoding, the shard index, and checks of both.
+"""The bytes of a shard: file layout, encoding, shard index and checksums.
 
 Source: Zarr v3 specification, ``sharding_indexed`` codec version 1.0.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from numcodecs.zstd import Zstd
 
+from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
-from zindex.store.array_files import ArrayFiles, IndexForm
-from zindex.store.codecs import CRC_NBYTES
+from zindex.store.codecs import CRC_NBYTES, CodecChain
 from zindex.store.codecs import Buffer as Buffer
 from zindex.store.codecs import checksum as checksum
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import ArrayLayout, ArrayShape
 
-_MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
+MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 #: What cures damaged bytes: a committed store is complete for every build.
 REMEDY = "`zindex verify` names all that is damaged, `zindex repair` rebuilds just that"
 #: What cures damage in an array that zindex did not write.
 FOREIGN_REMEDY = "restore its files"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexForm:
+    """Position of the index in a shard, and whether it has a checksum."""
+
+    at_start: bool = False
+    checked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFiles(ArrayShape):
+    """An array in shard files, in the terms that a positional reader needs."""
+
+    chain: CodecChain
+    #: None if a file is one chunk and nothing else.
+    index: IndexForm | None
+    #: A file's path below the root is prefix, number, suffix.
+    prefix: str
+    suffix: str = ""
+    #: Whether columns are an axis, even if there is one.
+    has_columns: bool = False
+    #: Whether zindex wrote it: then no chunk may be missing, and it can be repaired.
+    ours: bool = False
+    #: Whether the root is the one file, which may be longer than the array.
+    flat: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return (self.length, self.num_columns) if self.has_columns else (self.length,)
+
+    @property
+    def num_chunks(self) -> int:
+        """Inner chunks of the array."""
+        return -(-self.length // self.chunk_length)
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a stored inner chunk that is not compressed."""
+        return self.chunk_nbytes + CRC_NBYTES * self.chain.checked
+
+    @property
+    def base(self) -> int:
+        """Byte of a file at which the first inner chunk usually begins."""
+        return self.index_nbytes if self.index is not None and self.index.at_start else 0
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of a shard's index with its checksum."""
+        if self.index is None:
+            return 0
+        return 16 * self.chunks_per_shard + CRC_NBYTES * self.index.checked
+
+    @property
+    def remedy(self) -> str:
+        """What cures damage."""
+        return REMEDY if self.ours else FOREIGN_REMEDY
+
+    def chunks_in(self, shard: int) -> int:
+        """Return how many inner chunks of a shard hold rows."""
+        start, stop = self.shard_bounds(shard)
+        return -(-(stop - start) // self.chunk_length)
+
+    def shard_key(self, shard: int) -> str:
+        """Return the path of a file below the root."""
+        return self.prefix if self.flat else f"{self.prefix}{shard}{self.suffix}"
+
+    def where(self, shard: int) -> str:
+        """Name a file in messages."""
+        if self.flat:
+            return self.name
+        key = self.shard_key(shard)
+        return f"shard {key}" if self.ours else f"{self.name}/{key}"
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(layout: ArrayLayout) -> "ArrayFiles":
+        """Return the files of an array of a zindex store: one object for equal layouts."""
+        return ArrayFiles(
+            name=layout.name,
+            length=layout.length,
+            num_columns=layout.num_columns,
+            dtype=layout.dtype,
+            chunk_length=layout.chunk_length,
+            shard_length=layout.shard_length,
+            chain=CodecChain(("crc32c",) if layout.codec == "none" else (layout.codec, "crc32c")),
+            index=IndexForm(),
+            prefix=f"{layout.name}/c/",
+            suffix="/0" if layout.num_columns > 1 else "",
+            has_columns=layout.num_columns > 1,
+            ours=True,
+        )
+
+    @classmethod
+    def flat_file(cls, path: str, nbytes: int, dtype: npt.DTypeLike) -> "ArrayFiles":
+        """Return a file or object of so many bytes that holds values and nothing else."""
+        values = np.dtype(dtype)
+        length = nbytes // values.itemsize
+        return cls(
+            name=path,
+            length=length,
+            num_columns=1,
+            dtype=values.name,
+            chunk_length=max(1, length),
+            shard_length=max(1, length),
+            chain=CodecChain(),
+            index=None,
+            prefix=path,
+            flat=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +148,29 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """Where the inner chunks of one shard lie."""
+    """Positions of the inner chunks of one shard."""
 
     #: Shape (chunks,), int64, bytes from the start of the shard.
-    offsets: npt.NDArray[np.int64]
-    #: Shape (chunks,), int64, bytes of the chunk with its checksum; -1 where it is missing.
-    lengths: npt.NDArray[np.int64]
+    offsets: Int64Array
+    #: Shape (chunks,), int64, bytes of the chunk with its checksum; -1 if it is missing.
+    lengths: Int64Array
+
+    def is_regular(self, form: ArrayFiles, shard: int) -> bool:
+        """Return whether chunk c is uncompressed at ``base + c * stride``."""
+        present = np.arange(form.chunks_in(shard), dtype=np.int64)
+        return bool(
+            form.chain.plain
+            and (self.offsets[present] == form.base + present * form.stride).all()
+            and (self.lengths[present] == form.stride).all()
+        )
+
+    def chunk_ends(self, nbytes: int) -> list[int] | None:
+        """Return the end of every chunk in a shard, or None if they do not fill its bytes."""
+        present = self.lengths > 0
+        if int(self.lengths[present].sum()) != nbytes:
+            return None
+        ends: list[int] = (self.offsets[present] + self.lengths[present]).tolist()
+        return ends
 
 
 def encode_shard(
@@ -64,9 +193,9 @@ def encode_shard(
     if values.shape != expected or values.dtype != np.dtype(layout.dtype):
         raise AssertionError(f"{layout.name} shard {shard}: {values.shape} {values.dtype}")
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-    chunk_nbytes = layout.chunk_length * layout.row_nbytes
+    chunk_nbytes = layout.chunk_nbytes
     compress = Zstd(level=0).encode if layout.codec == "zstd" else None
-    index = np.full((layout.chunks_per_shard, 2), _MISSING, np.uint64)
+    index = np.full((layout.chunks_per_shard, 2), MISSING, np.uint64)
     buffers: list[Buffer] = []
     checksums: list[bytes] = []
     offset = 0
@@ -94,15 +223,8 @@ def _padding(layout: ArrayLayout, nbytes: int) -> bytes:
     return np.full(nbytes // dtype.itemsize, layout.fill_value, dtype).tobytes()
 
 
-def index_nbytes(layout: ArrayLayout) -> int:
-    """Return the size of the shard index with its checksum."""
-    return 16 * layout.chunks_per_shard + CRC_NBYTES
-
-
-def decode_index(
-    array: ArrayLayout | ArrayFiles, shard: int, stored: bytes, shard_nbytes: int
-) -> ShardIndex:
-    """Return where the inner chunks lie, after checking the index against its checksum.
+def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int) -> ShardIndex:
+    """Return the positions of the inner chunks, after verifying the index's checksum.
 
     Raises
     ------
@@ -110,57 +232,52 @@ def decode_index(
         If the index fails its checksum, points outside the shard or, in a store of zindex, misses
         a chunk.
     """
-    files = array if isinstance(array, ArrayFiles) else ArrayFiles.of(array)
-    form = files.index or IndexForm()
-    where = files.where(shard)
-    remedy = REMEDY if files.ours else FOREIGN_REMEDY
-    if len(stored) != files.index_nbytes:
-        edge = "start" if form.at_start else "end"
+    index, index_nbytes = form.index or IndexForm(), form.index_nbytes
+    where = form.where(shard)
+    if len(stored) != index_nbytes:
+        edge = "start" if index.at_start else "end"
         raise VerificationError(
-            f"{where} must {edge} with an index of {files.index_nbytes} bytes, got {len(stored)}; "
-            f"{remedy}"
+            f"{where} must {edge} with an index of {index_nbytes} bytes, got {len(stored)}; "
+            f"{form.remedy}"
         )
     body = stored
-    if form.checked:
+    if index.checked:
         body = stored[:-CRC_NBYTES]
         if int.from_bytes(stored[-CRC_NBYTES:], "little") != checksum(body):
-            raise VerificationError(f"the index of {where} fails its checksum; {remedy}")
+            raise VerificationError(f"the index of {where} fails its checksum; {form.remedy}")
     pairs = np.frombuffer(body, "<u8").reshape(-1, 2)
-    start, stop = files.shard_bounds(shard)
-    num_present = -(-(stop - start) // files.chunk_length)
+    num_present = form.chunks_in(shard)
     offsets = pairs[:, 0].astype(np.int64)
     lengths = pairs[:, 1].astype(np.int64)
-    limit = shard_nbytes - (0 if form.at_start else len(stored))
+    limit = shard_nbytes - (0 if index.at_start else len(stored))
     first, size = offsets[:num_present], lengths[:num_present]
     # In this order no sum can wrap: a size is above the checksum's, then at most the shard's.
-    least = CRC_NBYTES if files.chain.checked else 0
+    least = CRC_NBYTES if form.chain.checked else 0
     wrong = (size <= least) | (first < 0) | (first > limit - size)
-    if not files.ours:
-        wrong &= (pairs[:num_present] != _MISSING).any(axis=1)
+    if not form.ours:
+        wrong &= (pairs[:num_present] != MISSING).any(axis=1)
     if wrong.any():
         raise VerificationError(
             f"the index of {where} misses one of its {num_present} chunks or points outside its "
-            f"{shard_nbytes} bytes; {remedy}"
+            f"{shard_nbytes} bytes; {form.remedy}"
         )
     return ShardIndex(offsets, lengths)
 
 
 def decode_chunk(
-    array: ArrayLayout | ArrayFiles, shard: int, chunk: int, stored: Buffer, *, check: bool = True
+    form: ArrayFiles, shard: int, chunk: int, stored: Buffer, *, check: bool = True
 ) -> npt.NDArray[np.generic]:
-    """Return the values of one inner chunk, padding included, after checking its checksum.
+    """Return the values of one inner chunk, padding included, after verifying its checksum.
 
     Raises
     ------
     VerificationError
         If the bytes fail their checksum or do not hold a whole chunk.
     """
-    files = array if isinstance(array, ArrayFiles) else ArrayFiles.of(array)
-    where = f"chunk {chunk} of {files.where(shard)}"
+    where = f"chunk {chunk} of {form.where(shard)}"
     try:
-        body = files.chain.decode(stored, files.chunk_nbytes, where, check=check)
+        body = form.chain.decode(stored, form.chunk_nbytes, where, check=check)
     except VerificationError as error:
-        remedy = REMEDY if files.ours else FOREIGN_REMEDY
-        raise VerificationError(f"{error}; {remedy}") from error.__cause__
-    values = np.frombuffer(body, files.dtype)
-    return values.reshape(-1, files.num_columns) if files.has_columns else values
+        raise VerificationError(f"{error}; {form.remedy}") from error.__cause__
+    values = np.frombuffer(body, form.dtype)
+    return values.reshape(-1, form.num_columns) if form.has_columns else values

@@ -1,7 +1,7 @@
-"""Shards as files: each written whole by one task, and found again as its own receipt."""
+"""Write, find and verify shards: one file each, written whole by one task."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,26 +9,30 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zindex.errors import VerificationError
-from zindex.store import files
-from zindex.store.check_shard import check_shard
+from zindex.errors import StoreUnavailableError, VerificationError
+from zindex.io import files, object_client
+from zindex.io.local import reading
+from zindex.io.objects import ObjectPath, Place
+from zindex.store.codecs import CRC_NBYTES
 from zindex.store.layout import ArrayLayout
-from zindex.store.local import reading
-from zindex.store.objects import ObjectPath, Place
 from zindex.store.shard import (
+    REMEDY,
+    ArrayFiles,
     Buffer,
     Receipt,
     ShardIndex,
     checksum,
+    decode_chunk,
     decode_index,
     encode_shard,
-    index_nbytes,
 )
 
-# Name under which an object store keeps a receipt's checksum beside the shard.
+# Attribute of an object that holds the receipt's checksum.
 _CHECKSUM = "zindexcrc32c"
 # Threads that write the shards of one array: enough to keep a disk busy.
 _NUM_WRITERS = 4
+# Bytes that a full check reads at a time; a longer inner chunk is read whole.
+_READ_NBYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,10 @@ def store_shard(
     cached: bool = True,
     whole: bool = False,
 ) -> ShardResult:
-    """Return the receipt of a shard, computing and writing it only if no valid one is there.
+    """Return the receipt of a shard; compute and write it only if no valid one exists.
 
-    A shard that is there but damaged is replaced by its one right content. ``cached`` is as of
-    `files.write_once`, ``whole`` as of `find_receipt`.
+    A damaged shard is replaced. ``cached`` is as of `files.write_once`, ``whole`` as of
+    `find_receipt`.
     """
     found = find_receipt(root, layout, shard, whole=whole)
     if found is not None:
@@ -69,15 +73,15 @@ def write_shard(
     cached: bool = True,
     whole: bool = False,
 ) -> ShardResult:
-    """Write one shard, or put right what is there; see ``encode_shard`` for ``values``."""
+    """Write one shard, or replace a damaged one; see ``encode_shard`` for ``values``."""
     buffers, receipt = encode_shard(layout, shard, values)
     path = root / layout.shard_key(shard)
     facts = {_CHECKSUM: str(receipt.crc32c)}
     if files.write_once(path, buffers, cached=cached, facts=facts):
         return ShardResult(receipt, written=True)
     found = find_receipt(root, layout, shard, whole=whole)
-    # Another version of a compressor makes other bytes of the same values: those of the writer who
-    # came first stay, for their receipt may be on its way into a commit.
+    # Another version of a compressor writes other bytes for the same values. The first writer's
+    # bytes stay: a commit may be about to record their receipt.
     if found is not None and (found == receipt or layout.codec != "none"):
         return ShardResult(found, written=False)
     files.write_once(path, buffers, replace=True, cached=cached, facts=facts)
@@ -87,7 +91,7 @@ def write_shard(
 def replace_shard(
     root: Place, layout: ArrayLayout, receipt: Receipt, buffers: list[Buffer]
 ) -> None:
-    """Put an encoded shard in place of whatever is there."""
+    """Write an encoded shard, and replace an existing one."""
     path = root / layout.shard_key(receipt.shard)
     files.write_once(path, buffers, replace=True, facts={_CHECKSUM: str(receipt.crc32c)})
 
@@ -95,7 +99,7 @@ def replace_shard(
 def store_all_shards(
     root: Place, layout: ArrayLayout, values: npt.NDArray[np.generic], *, whole: bool = False
 ) -> list[ShardResult]:
-    """Store every shard of an array that is in memory; several are written at a time."""
+    """Store every shard of an array in memory, several at a time."""
 
     def store(shard: int) -> ShardResult:
         start, stop = layout.shard_bounds(shard)
@@ -108,71 +112,174 @@ def store_all_shards(
 def find_receipt(
     root: Place, layout: ArrayLayout, shard: int, *, whole: bool = False
 ) -> Receipt | None:
-    """Return the receipt of a shard on disk, or None if it is missing or damaged.
+    """Return the receipt of a stored shard, or None if it is missing or damaged.
 
     The shard index and its checksum are verified; inner chunks are verified when they are read, or
-    now with ``whole``: a build reads some of its shards again, and must not stumble over them.
+    now with ``whole``: a build that reads some of its shards again must not fail on them.
     """
     if whole:
         return check_shard(root, layout, shard)[0]
     path = root / layout.shard_key(shard)
-    if isinstance(path, ObjectPath):
-        return _find_object(path, layout, shard)
+    form = ArrayFiles.of(layout)
     try:
-        with reading(path):
-            return _find_file(path, layout, shard)
-    except FileNotFoundError:
-        return None
-
-
-def _find_file(path: Path, layout: ArrayLayout, shard: int) -> Receipt | None:
-    """Return the receipt of a shard in a file system."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        nbytes = os.fstat(descriptor).st_size
-        footer_nbytes = index_nbytes(layout)
-        footer = os.pread(descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
-        index = decode_index(layout, shard, footer, nbytes)
-        ends = _chunk_ends(index, nbytes - footer_nbytes)
-        if ends is None:
-            return None
-        proof = b"".join(os.pread(descriptor, 4, end - 4) for end in ends)
-    except VerificationError:
-        return None
-    finally:
-        os.close(descriptor)
-    return Receipt(layout.name, shard, nbytes, checksum(proof + footer))
-
-
-def _chunk_ends(index: ShardIndex, nbytes: int) -> list[int] | None:
-    """Return where the chunks of a shard end, or None if they do not fill its bytes."""
-    present = index.lengths > 0
-    if int(index.lengths[present].sum()) != nbytes:
-        return None
-    ends: list[int] = (index.offsets[present] + index.lengths[present]).tolist()
-    return ends
-
-
-def _find_object(path: ObjectPath, layout: ArrayLayout, shard: int) -> Receipt | None:
-    """Return the receipt of a shard in an object store, as a rule by one request.
-
-    The checksums of its chunks are spread over the object, so their checksum lies beside it. A copy
-    may have lost that; then the object is read whole.
-    """
-    from zindex.store import object_client
-
-    footer_nbytes = index_nbytes(layout)
-    try:
-        tail = object_client.get_tail(path, footer_nbytes)
-        index = decode_index(layout, shard, tail.content, tail.nbytes)
+        if isinstance(path, ObjectPath):
+            return _find_object(path, form, shard)
+        return _find_file(path, form, shard)
     except (FileNotFoundError, VerificationError):
         return None
-    ends = _chunk_ends(index, tail.nbytes - footer_nbytes)
+
+
+def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt | None:
+    """Return the receipt of a shard in a file system."""
+    with reading(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            nbytes, footer_nbytes = os.fstat(descriptor).st_size, form.index_nbytes
+            footer = os.pread(descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
+            index = decode_index(form, shard, footer, nbytes)
+            ends = index.chunk_ends(nbytes - footer_nbytes)
+            if ends is None:
+                return None
+            proof = b"".join(os.pread(descriptor, 4, end - 4) for end in ends)
+        finally:
+            os.close(descriptor)
+    return Receipt(form.name, shard, nbytes, checksum(proof + footer))
+
+
+def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt | None:
+    """Return the receipt of a shard in an object store, usually with one request.
+
+    The checksums of its chunks are spread over the object, so an attribute holds theirs. Copies may
+    lack it; then the object is read whole.
+    """
+    tail = object_client.get_tail(path, form.index_nbytes)
+    index = decode_index(form, shard, tail.content, tail.nbytes)
+    ends = index.chunk_ends(tail.nbytes - form.index_nbytes)
     if ends is None:
         return None
     noted = tail.facts.get(_CHECKSUM, "")
     if noted.isdecimal():
-        return Receipt(layout.name, shard, tail.nbytes, int(noted))
+        return Receipt(form.name, shard, tail.nbytes, int(noted))
     content = object_client.get_range(path, 0, tail.nbytes)
-    proof = b"".join(bytes(content[end - 4 : end]) for end in ends)
-    return Receipt(layout.name, shard, tail.nbytes, checksum(proof + tail.content))
+    proof = b"".join(bytes(content[end - CRC_NBYTES : end]) for end in ends)
+    return Receipt(form.name, shard, tail.nbytes, checksum(proof + tail.content))
+
+
+def check_shard(
+    root: Place,
+    layout: ArrayLayout,
+    shard: int,
+    committed: Receipt | None = None,
+) -> tuple[Receipt | None, str | None]:
+    """Read all of a shard; return its receipt, or the problem.
+
+    Parameters
+    ----------
+    root, layout, shard
+        The shard.
+    committed
+        Its receipt in the manifest, if there is one: a file of another size is not read.
+
+    Returns
+    -------
+    receipt, problem
+        One of them, the other is None. The receipt is not compared with the committed one.
+    """
+    path = root / layout.shard_key(shard)
+    try:
+        nbytes = files.file_nbytes(path)
+        if nbytes is None:
+            return None, "is missing"
+        if committed is not None and nbytes != committed.nbytes:
+            return None, f"has {nbytes:,} bytes, {committed.nbytes:,} were committed"
+        return _check_bytes(path, nbytes, layout, shard), None
+    except VerificationError as error:
+        return None, str(error).removesuffix(f"; {REMEDY}")
+    except StoreUnavailableError:
+        raise
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror or error}"
+
+
+def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:
+    """Return the receipt of a shard of so many bytes."""
+    form = ArrayFiles.of(layout)
+    footer = _read_exactly(path, max(0, nbytes - form.index_nbytes), nbytes)
+    index = decode_index(form, shard, footer, nbytes)
+    _check_lengths(index, form, shard, nbytes)
+    stride = form.stride
+    checksums: list[bytes] = []
+    damaged: list[str] = []
+    for first, last in _adjacent_chunks(index):
+        start = int(index.offsets[first])
+        stop = int(index.offsets[last - 1] + index.lengths[last - 1])
+        content = memoryview(_read_exactly(path, start, stop))
+        for chunk in range(first, last):
+            begin = int(index.offsets[chunk]) - start
+            stored = content[begin : begin + int(index.lengths[chunk])]
+            checksums.append(bytes(stored[-CRC_NBYTES:]))
+            problem = _check_chunk(form, shard, chunk, stored, stride)
+            if problem is not None:
+                damaged.append(problem)
+    if damaged:
+        others = f", as do {len(damaged) - 1} others" if len(damaged) > 1 else ""
+        raise VerificationError(f"{damaged[0]}{others}")
+    return Receipt(layout.name, shard, nbytes, checksum(b"".join(checksums) + footer))
+
+
+def _check_lengths(index: ShardIndex, form: ArrayFiles, shard: int, nbytes: int) -> None:
+    """Check that the chunks fill the shard, and that none is longer than possible."""
+    if index.chunk_ends(nbytes - form.index_nbytes) is None:
+        raise VerificationError(
+            f"the index of {form.where(shard)} does not account for all of its {nbytes:,} bytes"
+        )
+    # zstd makes incompressible data a little longer.
+    most = form.chunk_nbytes + (0 if form.chain.plain else form.chunk_nbytes // 128 + 1024)
+    wrong = np.flatnonzero(index.lengths[index.lengths > 0] > most + CRC_NBYTES)
+    if wrong.size:
+        raise VerificationError(
+            f"chunk {wrong[0]} of {form.where(shard)} must have at most {most:,} bytes"
+        )
+
+
+def _adjacent_chunks(index: ShardIndex) -> Iterator[tuple[int, int]]:
+    """Yield half-open ranges of chunks that one read can fetch."""
+    offsets, lengths = index.offsets, index.lengths
+    num_chunks = int(np.count_nonzero(lengths > 0))
+    first = 0
+    for chunk in range(1, num_chunks + 1):
+        is_over = (
+            chunk == num_chunks
+            or offsets[chunk] != offsets[chunk - 1] + lengths[chunk - 1]
+            or offsets[chunk] + lengths[chunk] - offsets[first] > _READ_NBYTES
+        )
+        if is_over:
+            yield first, chunk
+            first = chunk
+
+
+def _read_exactly(path: Place, start: int, stop: int) -> bytes:
+    """Return bytes ``[start, stop)`` of a file, in several reads if need be."""
+    parts: list[bytes | memoryview] = []
+    while start < stop and (part := files.read_range(path, start, stop)):
+        parts.append(part)
+        start += len(part)
+    if start < stop:
+        raise VerificationError(f"it ends {stop - start:,} bytes early")
+    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+
+def _check_chunk(
+    form: ArrayFiles, shard: int, chunk: int, stored: memoryview, stride: int
+) -> str | None:
+    """Return the problem of one inner chunk, or None."""
+    # An intact uncompressed chunk is not copied.
+    if form.chain.plain and len(stored) == stride:
+        if int.from_bytes(stored[-CRC_NBYTES:], "little") == checksum(stored[:-CRC_NBYTES]):
+            return None
+        return f"chunk {chunk} of {form.where(shard)} fails its checksum"
+    try:
+        decode_chunk(form, shard, chunk, bytes(stored))
+    except VerificationError as error:
+        return str(error).removesuffix(f"; {REMEDY}")
+    return None

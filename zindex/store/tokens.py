@@ -1,19 +1,36 @@
-"""The tokens of a corpus by position: from the Zarr array, or from a linked ``.bin``."""
+"""Read tokens by position: from a Zarr array, or from a flat file or object such as a ``.bin``."""
 
 import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from zindex import schema
-from zindex.errors import SourceError, StoreError
-from zindex.store.flat_file import FlatFile
+from zindex.arrays import AnyArray
+from zindex.errors import SourceError, StoreError, VerificationError
+from zindex.io.remote_files import RemoteFile, open_remote
+from zindex.io.request_threads import wait_for
+from zindex.store.chunk_cache import cache
+from zindex.store.chunk_fetch import REQUEST_NBYTES, Part, Request, coalesce
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.reader import LocalReader, forget_open_shards
+from zindex.store.rows import RoundReader, RowReader, Spans
+from zindex.store.shard import ArrayFiles
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 #: Key of ``attributes.zindex`` under which a linked store names its ``.bin``.
 LINK = "bin"
+# Bytes of answers that one call has in memory at a time.
+_ROUND_NBYTES = 64 << 20
 
 
 def open_tokens(store: Store) -> RowReader:
-    """Return the reader of a token store's tokens, wherever they lie.
+    """Return the reader of a token store's tokens, stored or linked.
 
     Raises
     ------
@@ -36,3 +53,180 @@ def open_tokens(store: Store) -> RowReader:
             "restore it, or convert the corpus again at another place"
         )
     return FlatFile(path, nbytes, store.spec["token_dtype"])
+
+
+class FlatFile(LocalReader):
+    """The values of a local file, in the machine's byte order and without checksums.
+
+    It is opened at the first read in each process and takes part in rounds. Pickles as its
+    arguments.
+
+    Parameters
+    ----------
+    path
+        The file.
+    nbytes
+        The size that it must have at least when it is opened.
+    dtype
+        Dtype of the values.
+    """
+
+    def __init__(self, path: str, nbytes: int, dtype: npt.DTypeLike) -> None:
+        super().__init__(path, ArrayFiles.flat_file(path, nbytes, dtype))
+        # The file may have been replaced since this process read it last.
+        forget_open_shards(path)
+        self.path = path
+        self.file_nbytes = nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.file_nbytes, self.dtype)
+
+
+class FlatObject(RoundReader):
+    """The values of an object, in the machine's byte order and without checksums.
+
+    Only the bytes of the spans and of small gaps are requested, concurrently for all spans of all
+    objects of a round, and nothing is cached. Pickles as its arguments.
+
+    Parameters
+    ----------
+    url
+        The object.
+    nbytes
+        Its size.
+    dtype
+        Dtype of the values.
+    block_nbytes
+        None, or the bytes of the blocks that are requested instead, of which the last one is
+        cached: for sequential reads with few requests.
+    """
+
+    def __init__(
+        self, url: str, nbytes: int, dtype: npt.DTypeLike, block_nbytes: int | None = None
+    ) -> None:
+        super().__init__(ArrayFiles.flat_file(url, nbytes, dtype))
+        self.url = url
+        self.file_nbytes = nbytes
+        self.block_nbytes = block_nbytes
+        #: First element of the cached block, and the block.
+        self._block: tuple[int, AnyArray] = (0, np.empty(0, self.dtype))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.file_nbytes, self.dtype, self.block_nbytes)
+
+    @staticmethod
+    def read_round(wanted: Sequence[Spans]) -> list[AnyArray]:
+        """Return the spans of several objects, with all requests made concurrently."""
+        results: list[AnyArray] = []
+        calls: list[_Call] = []
+        for spans in wanted:
+            reader = spans.reader
+            assert isinstance(reader, FlatObject)
+            starts, stops, out, places = spans.resolve()
+            order = np.argsort(starts, kind="stable")
+            rows = (starts[order].tolist(), stops[order].tolist(), places[order].tolist())
+            copies = list(zip(*rows, strict=True))
+            if reader.block_nbytes:
+                reader._copy_blocks(copies, out)
+            else:
+                calls += reader._plan_calls(copies, out)
+            results.append(out)
+        _run_calls(calls)
+        return results
+
+    def _copy_blocks(self, copies: list[tuple[int, int, int]], out: AnyArray) -> None:
+        """Copy spans from the cached block or the blocks after it; see `_plan_calls`."""
+        for start, stop, place in copies:
+            at = start
+            while at < stop:
+                first, block = self._block
+                if not first <= at < first + len(block):
+                    first, block = self._block = self._load_blocks(at, stop)
+                end = min(stop, first + len(block))
+                out[place + at - start : place + end - start] = block[at - first : end - first]
+                at = end
+
+    def _load_blocks(self, start: int, stop: int) -> tuple[int, AnyArray]:
+        """Return the blocks that a span touches, and their first element."""
+        assert self.block_nbytes
+        length = max(1, self.block_nbytes // self.dtype.itemsize)
+        first = start // length * length
+        last = min(-(-stop // length) * length, len(self))
+        block = np.empty(last - first, self.dtype)
+        _run_calls(list(self._plan_calls([(first, last, 0)], block)))
+        return first, block
+
+    def _plan_calls(self, copies: list[tuple[int, int, int]], out: AnyArray) -> Iterator["_Call"]:
+        """Yield the requests for spans, given as start, stop and place, ascending by start."""
+        itemsize = self.dtype.itemsize
+        step = REQUEST_NBYTES // itemsize
+        parts: list[Part] = []
+        places: list[int] = []
+        for start, stop, place in copies:
+            for first in range(start, stop, step):
+                nbytes = min(step, stop - first) * itemsize
+                parts.append(Part(len(parts), first * itemsize, nbytes))
+                places.append(place + first - start)
+        file = open_remote(self.url)
+        requests = coalesce(parts)
+        for first in range(0, len(requests), file.num_together):
+            yield _Call(file, requests[first : first + file.num_together], places, out, self.dtype)
+
+
+class _Call(NamedTuple):
+    """Requests to one object that one thread makes concurrently."""
+
+    file: RemoteFile
+    requests: list[Request]
+    #: Place in ``out`` of each part, by its number.
+    places: list[int]
+    out: AnyArray
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the answers."""
+        return sum(request.stop - request.start for request in self.requests)
+
+    def run(self) -> None:
+        """Make the requests and copy the answers to their destination."""
+        grain, url = self.file.grain, self.file.url
+        starts = [request.start // grain * grain for request in self.requests]
+        stops = [-(-request.stop // grain) * grain for request in self.requests]
+        try:
+            contents = self.file.read_ranges(starts, stops)
+        except FileNotFoundError:
+            raise VerificationError(
+                f"{url} must be there, as when it was opened, it is gone; restore it"
+            ) from None
+        cache.count_requests(len(contents), sum(map(len, contents)))
+        for request, first, content in zip(self.requests, starts, contents, strict=True):
+            for part in request.parts:
+                stored = content[part.offset - first : part.offset - first + part.nbytes]
+                if len(stored) != part.nbytes:
+                    raise VerificationError(
+                        f"{url} must hold {part.nbytes:,} bytes from byte {part.offset:,}, "
+                        f"as when it was opened, but {len(stored):,} came; restore it and open it "
+                        "again"
+                    )
+                values = np.frombuffer(stored, self.dtype)
+                place = self.places[part.chunk]
+                self.out[place : place + len(values)] = values
+
+
+def _run_calls(calls: Sequence[_Call]) -> None:
+    """Run calls concurrently, with a bounded number of bytes in flight."""
+    pending: deque[tuple[Future[None], int]] = deque()
+    nbytes = 0
+    if len(calls) == 1:
+        calls[0].run()
+        return
+    for call in calls:
+        while pending and nbytes + call.nbytes > _ROUND_NBYTES:
+            future, size = pending.popleft()
+            wait_for(future)
+            nbytes -= size
+        pending.append((cache.pool.submit(call.run), call.nbytes))
+        nbytes += call.nbytes
+    for future, _ in pending:
+        wait_for(future)

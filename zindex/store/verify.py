@@ -1,16 +1,13 @@
-"""Every byte of a store against its checksums: which files are damaged, and what is wrong.
+"""Verify every byte of a store against its checksums, and report the damaged files.
 
-Nothing is changed here; ``zindex.building.repairs.repair`` rebuilds what this finds.
+Nothing is changed; ``zindex.maintenance.repairs.repair`` rebuilds what this finds.
 """
 
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +19,54 @@ from zindex.errors import (
     StoreUnreadableError,
     VerificationError,
 )
-from zindex.store import files
-from zindex.store.check_shard import check_shard
-from zindex.store.commit import MANIFEST_KEY, PLAN_KEY, ROOT_KEY, read_plan, read_root
-from zindex.store.identity import canonical_json, fingerprint
+from zindex.io import files, object_client
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.io.request_threads import map_ahead
+from zindex.store.commit import (
+    MANIFEST_KEY,
+    PLAN_KEY,
+    ROOT_KEY,
+    canonical_json,
+    fingerprint,
+    read_plan,
+    read_root,
+)
 from zindex.store.layout import ArrayLayout
-from zindex.store.objects import Place, PlaceLike, place_of
 from zindex.store.shard import Receipt
+from zindex.store.shard_files import check_shard
 from zindex.store.tokens import LINK
+
+#: Folder of a repair's recomputed shards; the next repair removes what a killed one left there.
+REPAIR_KEY = "_zindex/repair"
 
 #: Array and number of a shard.
 ShardId = tuple[str, int]
 
-# Threads that read shards: a disk or a network serves several at a time, and each holds little.
+# Threads that read shards: a disk or a network serves several, and each needs little memory.
 _NUM_THREADS = 8
-# Shards that are handed to them at a time: a store of millions is not queued up whole.
+# Shards that are queued: a store of millions is not queued at once.
 _NUM_PENDING = 4 * _NUM_THREADS
-# Fields of ``attributes.zindex`` that stand in plan.json too.
+# Fields of ``attributes.zindex`` that are in plan.json too.
 _PLAN_FIELDS = ("format_version", "kind", "fingerprint", "spec", "arrays", "grid")
-# What a build leaves beside its shards, and no reader needs.
+# Files of a build that no reader needs.
 _SCRATCH_KEYS = ("_zindex/generator.json", "_zindex/alive")
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """One file that is not what was committed."""
+class DamagedFile:
+    """A file that differs from what was committed."""
 
     #: Its key below the store's root, or the path of a ``.bin`` that the store links to.
     key: str
-    #: What is wrong with it, in words.
+    #: The problem, in words.
     problem: str
-    #: The shard that it is; None for metadata.
+    #: Its shard; None for metadata.
     shard: ShardId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What was found in one store."""
+    """The result of verifying one store."""
 
     root: Place
     #: ``"tokens"`` or ``"index"``; None if neither root nor plan can be read.
@@ -67,10 +75,10 @@ class StoreReport:
     num_shards: int
     #: Bytes of shards that were read and checked.
     nbytes: int
-    damages: tuple[Damage, ...]
-    #: What is there beyond the store, or missing from it without being damage.
+    damages: tuple[DamagedFile, ...]
+    #: Other files, and missing parts that are no damage.
     notes: tuple[str, ...]
-    #: Whether texts became tokens here, so that only another store of the same can repair it.
+    #: Whether texts were tokenized here, so that only a copy of the store can repair it.
     is_tokenized: bool = False
 
     @property
@@ -94,33 +102,37 @@ class StoreReport:
         }
 
 
-#: A shard, and its receipt or what is wrong with it.
-_Checked = tuple[ShardId, Receipt | None, Damage | None]
+#: A shard, and its receipt or its damage.
+_Checked = tuple[ShardId, Receipt | None, DamagedFile | None]
 
 
 @dataclass(slots=True)
 class Inspection:
-    """All that is known of a store after every byte was read: what a repair starts from."""
+    """The state of a store after every byte was read: the input of a repair."""
 
     root: Place
     #: ``attributes.zindex``, or as much of it as plan.json holds; None if both are damaged.
     facts: dict[str, Any] | None = None
     layouts: tuple[ArrayLayout, ...] = ()
-    #: Whether the root zarr.json is there and right; the facts are then all of its attributes.
+    #: Whether the root zarr.json is intact; the facts are then all of its attributes.
     has_root: bool = False
-    #: Whether a commit has begun here, so that every shard has been there.
+    #: Whether a commit has begun, so that every shard existed.
     was_committed: bool = False
-    #: What the manifest says of each shard; None if it cannot be read.
+    #: Receipts of the manifest; None if it cannot be read.
     manifest: dict[ShardId, Receipt] | None = None
-    #: Receipts of the shards that are what they should be.
+    #: Receipts of the intact shards.
     receipts: dict[ShardId, Receipt] = field(default_factory=dict)
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[DamagedFile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     nbytes: int = 0
 
+    def add(self, key: str, problem: str) -> None:
+        """Record damage of a file that is no shard."""
+        self.damages.append(DamagedFile(key, problem))
+
     @property
     def report(self) -> StoreReport:
-        """What was found, for people."""
+        """The report for users."""
         facts = self.facts or {}
         return StoreReport(
             root=self.root,
@@ -144,12 +156,12 @@ def verify_store(
     url
         Path or URL of the store.
     advance
-        Called with a number of shards whenever so many more were read.
+        Called with the number of shards read since the last call.
 
     Returns
     -------
     report
-        The damaged files, each with what is wrong, and notes on what else is there.
+        The damaged files, each with its problem, and notes on other files.
 
     Raises
     ------
@@ -172,16 +184,16 @@ def inspect_store(
     *,
     advance: Callable[[int], None] = lambda num_shards: None,
 ) -> Inspection:
-    """Return all that is known of a store after reading every byte.
+    """Return the state of a store after reading every byte.
 
     Parameters
     ----------
     url
         Place of the store.
     facts
-        What plan.json must hold, where it is known; otherwise its own digest has to do.
+        What plan.json must hold, if known; otherwise its own digest is checked.
     advance
-        As of `verify_store`, which has the same errors.
+        As of `verify_store`, which raises the same errors.
     """
     found = Inspection(place_of(url))
     found.was_committed = any(files.exists(found.root / key) for key in (ROOT_KEY, MANIFEST_KEY))
@@ -199,7 +211,7 @@ def inspect_store(
 
 
 def _check_root(found: Inspection) -> None:
-    """Check the root zarr.json; its facts are kept if it is right."""
+    """Check the root zarr.json, and keep its facts if it is intact."""
     root = found.root
     try:
         facts = read_root(root)
@@ -207,29 +219,29 @@ def _check_root(found: Inspection) -> None:
         if not _is_canonical(content):
             raise VerificationError("")
     except NotReadyError as error:
-        found.damages.append(Damage(ROOT_KEY, "is missing: the store is not committed"))
+        found.add(ROOT_KEY, "is missing: the store is not committed")
         found.notes.append(f"{error.num_done} of {error.num_shards} shards are there")
     except VerificationError:
         problem = "is missing" if not files.exists(root / ROOT_KEY) else "fails its digest"
-        found.damages.append(Damage(ROOT_KEY, problem))
+        found.add(ROOT_KEY, problem)
     except StoreNotFoundError:
         if not found.was_committed:
             raise
-        found.damages.append(Damage(ROOT_KEY, "is missing"))
+        found.add(ROOT_KEY, "is missing")
     except StoreUnavailableError:
         raise
     except StoreUnreadableError as error:
-        found.damages.append(Damage(ROOT_KEY, f"cannot be read: {error.strerror or error}"))
+        found.add(ROOT_KEY, f"cannot be read: {error.strerror or error}")
     except StoreError:
         if not files.exists(root / PLAN_KEY) or _is_of_later_format(root):
             raise
-        found.damages.append(Damage(ROOT_KEY, "does not hold the metadata of a zindex store"))
+        found.add(ROOT_KEY, "does not hold the metadata of a zindex store")
     else:
         found.facts, found.has_root = facts, True
 
 
 def _is_of_later_format(root: Place) -> bool:
-    """Return whether a plan is sound, and of a format that this package does not read."""
+    """Return whether a plan is intact but of a format that this package cannot read."""
     try:
         read_plan(root)
     except VerificationError:
@@ -247,7 +259,7 @@ def _check_plan(found: Inspection, known: dict[str, Any] | None) -> None:
     if known is not None:
         expected = canonical_json(known | {"plan_sha256": fingerprint(known)}).encode()
         if content is not None and content != expected:
-            found.damages.append(Damage(PLAN_KEY, "does not hold the plan that was committed"))
+            found.add(PLAN_KEY, "does not hold the plan that was committed")
         found.facts = found.facts or known
     elif content is not None:
         try:
@@ -257,11 +269,11 @@ def _check_plan(found: Inspection, known: dict[str, Any] | None) -> None:
                 raise VerificationError("")
         except (StoreError, VerificationError):
             found.facts = None
-            found.damages.append(Damage(PLAN_KEY, "fails its digest"))
+            found.add(PLAN_KEY, "fails its digest")
 
 
 def _check_manifest(found: Inspection) -> None:
-    """Check the manifest against the root, or by what it must look like."""
+    """Check the manifest against the root, or its structure if there is no root."""
     if not found.was_committed:
         return
     content = _read(found, MANIFEST_KEY)
@@ -270,11 +282,11 @@ def _check_manifest(found: Inspection) -> None:
     assert found.facts is not None
     digest = hashlib.sha256(content).hexdigest()
     if found.has_root and digest != found.facts["manifest_sha256"]:
-        found.damages.append(Damage(MANIFEST_KEY, "is not the manifest that was committed"))
+        found.add(MANIFEST_KEY, "is not the manifest that was committed")
         return
     found.manifest = _parse_manifest(content, found.layouts)
     if found.manifest is None:
-        found.damages.append(Damage(MANIFEST_KEY, "does not hold a size and a checksum per shard"))
+        found.add(MANIFEST_KEY, "does not hold a size and a checksum per shard")
 
 
 def _parse_manifest(
@@ -304,7 +316,7 @@ def _check_array_metadata(found: Inspection) -> None:
         key = f"{layout.name}/{ROOT_KEY}"
         content = _read(found, key)
         if content is not None and content != canonical_json(layout.zarr_metadata()).encode():
-            found.damages.append(Damage(key, "does not hold the metadata that were committed"))
+            found.add(key, "does not hold the metadata that were committed")
 
 
 def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
@@ -314,7 +326,8 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
         (receipt.array, receipt.nbytes, receipt.crc32c): key for key, receipt in manifest.items()
     }
 
-    def check(layout: ArrayLayout, shard: int) -> _Checked:
+    def check(job: tuple[ArrayLayout, int]) -> _Checked:
+        layout, shard = job
         key, committed = (layout.name, shard), manifest.get((layout.name, shard))
         receipt, problem = check_shard(found.root, layout, shard, committed)
         if receipt is not None and committed is not None and receipt != committed:
@@ -322,61 +335,46 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
             receipt, problem = None, "holds other values than were committed"
             if other is not None:
                 problem = f"holds what was committed as {layout.shard_key(other[1])}"
-        damage = None if problem is None else Damage(layout.shard_key(shard), problem, key)
+        damage = None if problem is None else DamagedFile(layout.shard_key(shard), problem, key)
         return key, receipt, damage
 
     jobs = ((layout, shard) for layout in found.layouts for shard in range(layout.num_shards))
-    for key, receipt, damage in _run_in_order(check, jobs):
+    results = map_ahead(
+        check, jobs, num_threads=_NUM_THREADS, num_pending=_NUM_PENDING - 1, name="zindex-verify"
+    )
+    for key, receipt, damage in results:
         advance(1)
         if receipt is not None:
             found.receipts[key] = receipt
             found.nbytes += receipt.nbytes
-        # An unfinished store misses shards that nobody has promised.
+        # An uncommitted store may lack shards.
         elif damage and (found.was_committed or damage.problem != "is missing"):
             found.damages.append(damage)
 
 
-def _run_in_order(
-    check: Callable[[ArrayLayout, int], _Checked], jobs: Iterator[tuple[ArrayLayout, int]]
-) -> Iterator[_Checked]:
-    """Give what comes of each job, in order; a bounded number of them is under way."""
-    pending: deque[Future[_Checked]] = deque()
-    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="zindex-verify") as pool:
-        try:
-            while True:
-                for layout, shard in islice(jobs, _NUM_PENDING - len(pending)):
-                    pending.append(pool.submit(check, layout, shard))
-                if not pending:
-                    return
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
-
-
 def _check_link(found: Inspection) -> None:
-    """Check the size of the ``.bin`` that a store links to: all that is known of it."""
+    """Check the size of the ``.bin`` that a store links to; nothing else is known of it."""
     link = (found.facts or {}).get(LINK)
     if not isinstance(link, dict):
         return
     path, nbytes = link["path"], link["nbytes"]
     size = os.path.getsize(path) if os.path.exists(path) else None
     if size is None:
-        found.damages.append(Damage(path, "is missing: the tokens of this store lie there"))
+        found.add(path, "is missing: the tokens of this store lie there")
     elif size != nbytes:
-        found.damages.append(Damage(path, f"has {size:,} bytes, {nbytes:,} were linked to"))
+        found.add(path, f"has {size:,} bytes, {nbytes:,} were linked to")
     else:
         found.notes.append(f"the tokens lie in {path}, of which only the size was checked")
 
 
 def _note_other_files(found: Inspection) -> None:
-    """Note what is no part of the store."""
+    """Note files that are no part of the store."""
     known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, *_SCRATCH_KEYS}
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
     for layout in found.layouts:
         known |= {layout.shard_key(shard) for shard in range(layout.num_shards)}
     for key in _list_keys(found.root):
-        if key in known:
+        if key in known or key.startswith(f"{REPAIR_KEY}/"):
             continue
         if key.endswith(".partial"):
             found.notes.append(f"{key} is what a stopped build left; it can be removed")
@@ -385,10 +383,8 @@ def _note_other_files(found: Inspection) -> None:
 
 
 def _list_keys(root: Place) -> Iterator[str]:
-    """Give the keys of all files below a root, in order."""
+    """Yield the keys of all files below a root, in order."""
     if not isinstance(root, Path):
-        from zindex.store import object_client
-
         yield from sorted(object_client.iterate_keys(root))
         return
     for folder, folders, names in os.walk(root):
@@ -402,13 +398,13 @@ def _read(found: Inspection, key: str) -> bytes | None:
     try:
         return files.read_file(found.root / key)
     except StoreNotFoundError:
-        found.damages.append(Damage(key, "is missing"))
+        found.add(key, "is missing")
     except StoreUnavailableError:
         raise
     except StoreUnreadableError as error:
-        found.damages.append(Damage(key, f"cannot be read: {error.strerror or error}"))
+        found.add(key, f"cannot be read: {error.strerror or error}")
     except StoreError:
-        found.damages.append(Damage(key, "is far larger than it can be"))
+        found.add(key, "is far larger than it can be")
     return None
 
 

@@ -1,36 +1,41 @@
-"""The base of the datasets of files: samples through a process function, part by part."""
+"""Stream the samples of jsonl files, tar archives and imported records."""
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.errors import ConfigError
+from zindex.io.objects import PlaceLike
 from zindex.sources.damage_log import OnDamage
+from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
-from zindex.store.identity import fingerprint
+from zindex.sources.tar_files import TarFiles
+from zindex.store.commit import fingerprint
+from zindex.streaming.stored_records import PART_LENGTH, StoredRecords
 
 Sample = dict[str, Any]
-#: Takes the raw samples of a part and yields those of the dataset; called afresh on each part.
+#: Maps the raw samples of a part to those of the dataset; called once for each part.
 ProcessFn = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
 class FilesDataset(IterableDataset[Sample]):
-    """The samples that a process function makes of those of files.
+    """Samples of files, after a process function.
 
     Parameters
     ----------
     files
-        Where the raw samples are.
+        Files of the raw samples.
     process_fn
         Takes an iterator of the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of one that it is made of. It is called afresh on each part and
-        must yield what it still holds when its source ends. None: samples stay as they are. Its
-        ``num_skipped`` and ``fingerprint()``, where it has them, count for the dataset's.
+        ``__url__`` and ``__key__`` of an input. It is called once for each part and must yield
+        buffered samples when its input ends. None: samples are unchanged. Its
+        ``num_skipped`` and ``fingerprint()``, if it has them, add to the dataset's.
     shuffle_buffer
-        Samples of a part among which `MergedDataset` draws the next; 0: files' own order.
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
     on_damage
-        What the files do about damage.
+        ``"error"``, or ``"skip"`` if the files skip damaged samples.
 
     Raises
     ------
@@ -39,8 +44,8 @@ class FilesDataset(IterableDataset[Sample]):
 
     Notes
     -----
-    Iterated by itself it gives its parts in order, shared between the workers of a DataLoader, and
-    is neither shuffled nor resumed: that is what `MergedDataset` does.
+    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
+    shuffling or resuming, which `MergedDataset` does.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class FilesDataset(IterableDataset[Sample]):
                 f"shuffle_buffer must be a number of samples, 0 for none, got {shuffle_buffer!r}"
             )
         self.files = files
-        # Whether samples may be left out at all.
+        # Whether any sample can be skipped.
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
         self.shuffle_buffer = shuffle_buffer
@@ -69,26 +74,24 @@ class FilesDataset(IterableDataset[Sample]):
 
     @property
     def num_skipped(self) -> int:
-        """Damaged samples, and rests of files, left out so far in this process."""
+        """Damaged samples, and rests of files, skipped so far in this process."""
         return self.files.num_skipped + getattr(self.process_fn, "num_skipped", 0)
 
     def read_part(self, part: int) -> Iterator[Sample]:
-        """Return the samples of a part; errors as of the files' ``read_part``."""
+        """Return the samples of a part; raises the errors of the files' ``read_part``."""
         return self._process(self.files.read_part(part))
 
     def read_url(self, number: int) -> Iterator[Sample]:
-        """Return the samples of a file, with one call of the process function over them all."""
+        """Return the samples of a file, through one call of the process function."""
         parts = self.files.url_parts(number)
         return self._process(sample for part in parts for sample in self.files.read_part(part))
 
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the files, and of the process function if it tells."""
-        tell = getattr(self.process_fn, "fingerprint", None)
-        return (
-            self.files.fingerprint()
-            if tell is None
-            else fingerprint({"files": self.files.fingerprint(), "process_fn": tell()})
-        )
+        """Return the SHA-256, in hex, of the files, and of the process function if it has one."""
+        files, of_function = self.files.fingerprint(), getattr(self.process_fn, "fingerprint", None)
+        if of_function is None:
+            return files
+        return fingerprint({"files": files, "process_fn": of_function()})
 
     def _process(self, samples: Iterator[Sample]) -> Iterator[Sample]:
         return samples if self.process_fn is None else _processed(samples, self.process_fn)
@@ -101,7 +104,7 @@ class FilesDataset(IterableDataset[Sample]):
 
 
 def _processed(samples: Iterator[Sample], process_fn: ProcessFn) -> Iterator[Sample]:
-    """Yield processed samples, each of which must still say where it is from."""
+    """Yield processed samples, and check that each has its origin."""
     for sample in process_fn(samples):
         if type(sample) is not dict or "__key__" not in sample or "__url__" not in sample:
             what = sorted(sample) if isinstance(sample, dict) else type(sample).__name__
@@ -110,3 +113,182 @@ def _processed(samples: Iterator[Sample], process_fn: ProcessFn) -> Iterator[Sam
                 f"they are made of, {process_fn!r} yields {what}; copy both"
             )
         yield sample
+
+
+class JsonlIterableDataset(FilesDataset):
+    """Lines of jsonl files as samples; see `JsonlFiles` for the files.
+
+    Parameters
+    ----------
+    path
+        Files, folders and brace patterns, separated by commas, or a list.
+    process_fn
+        Takes an iterator of the raw samples of a part and yields samples, each with the
+        ``__url__`` and ``__key__`` of an input. It is called once for each part and must yield
+        buffered samples when its input ends. None: samples are unchanged.
+    shuffle_buffer
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+    on_damage
+        ``"error"``, or ``"skip"`` to skip damaged lines, which ``num_skipped`` counts.
+    part_nbytes
+        Bytes of a part of a plain local file.
+
+    Raises
+    ------
+    ConfigError
+        If a setting or a scheme is refused, or a file is named twice.
+    StoreNotFoundError
+        If a file or folder is not there.
+    SourceError
+        If no file is given.
+
+    Notes
+    -----
+    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
+    shuffling or resuming, which `MergedDataset` does.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        process_fn: ProcessFn | None = None,
+        *,
+        shuffle_buffer: int = 1000,
+        on_damage: OnDamage = "error",
+        part_nbytes: int = 8 << 20,
+    ) -> None:
+        files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage=on_damage)
+        super().__init__(files, process_fn, shuffle_buffer, on_damage)
+
+
+class MetaDistributedWebDataset(FilesDataset):
+    """Samples of tar archives with their metadata files; see `TarFiles` for the files.
+
+    Parameters
+    ----------
+    path
+        Files, folders and brace patterns, separated by commas, or a list; may be ``""`` with
+        ``include_dirs``.
+    process_fn
+        Takes an iterator of the raw samples of a part and yields samples, each with the
+        ``__url__`` and ``__key__`` of an input. It is called once for each part and must yield
+        buffered samples when its input ends. None: samples are unchanged.
+    meta_names
+        Fields of the metadata to add to samples; None: none.
+    include_dirs
+        More folders, separated by commas; the suffix ``*n`` repeats the files of one n times.
+    shuffle_buffer
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+    on_damage
+        ``"error"``, or ``"skip"`` to skip damaged samples, which ``num_skipped`` counts.
+    part_nbytes
+        Bytes of a part of a plain local file.
+
+    Raises
+    ------
+    ConfigError
+        If a setting or a scheme is refused, or a file is named twice.
+    StoreNotFoundError
+        If a file or folder is not there.
+    SourceError
+        If no file is given.
+
+    Notes
+    -----
+    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
+    shuffling or resuming, which `MergedDataset` does.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        process_fn: ProcessFn | None = None,
+        *,
+        meta_names: Sequence[str] | None = None,
+        include_dirs: str | None = None,
+        shuffle_buffer: int = 1000,
+        on_damage: OnDamage = "error",
+        part_nbytes: int = 64 << 20,
+    ) -> None:
+        files = TarFiles(
+            path,
+            meta_names=() if meta_names is None else meta_names,
+            include_dirs=include_dirs,
+            part_nbytes=part_nbytes,
+            on_damage=on_damage,
+        )
+        super().__init__(files, process_fn, shuffle_buffer, on_damage)
+
+
+class SimpleDistributedWebDataset(MetaDistributedWebDataset):
+    """Samples of tar archives without metadata.
+
+    Parameters
+    ----------
+    path
+        As for `MetaDistributedWebDataset`.
+    process_fn
+        As for `MetaDistributedWebDataset`.
+    seed
+        Accepted for compatibility and ignored: `MergedDataset` has the seed.
+    shuffle_buffer
+        As for `MetaDistributedWebDataset`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        process_fn: ProcessFn | None = None,
+        seed: int | None = None,
+        *,
+        shuffle_buffer: int = 1000,
+    ) -> None:
+        super().__init__(path, process_fn, shuffle_buffer=shuffle_buffer)
+        self.seed = seed
+
+
+class RecordIterableDataset(FilesDataset):
+    """Records of an imported store, in place of the files that they were imported from.
+
+    The samples and the process functions are those of `MetaDistributedWebDataset` and
+    `JsonlIterableDataset` on those files. Seeking to a part takes constant time.
+
+    Parameters
+    ----------
+    path
+        Path or URL of a store of ``zindex import``.
+    process_fn
+        As for `JsonlIterableDataset`.
+    fields
+        Fields to read; None: all.
+    shuffle_buffer
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+    part_length
+        Records of a part.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is refused, or the store has no such field.
+    StoreNotFoundError
+        If the store does not exist or is not committed.
+    StoreError
+        If it is no store of records.
+
+    Notes
+    -----
+    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
+    shuffling or resuming, which `MergedDataset` does.
+    """
+
+    def __init__(
+        self,
+        path: PlaceLike,
+        process_fn: ProcessFn | None = None,
+        *,
+        fields: Sequence[str] | None = None,
+        shuffle_buffer: int = 1000,
+        part_length: int = PART_LENGTH,
+    ) -> None:
+        files = StoredRecords(path, fields=fields, part_length=part_length)
+        super().__init__(files, process_fn, shuffle_buffer)

@@ -1,4 +1,4 @@
-"""Records of a jsonl file with the image that each names, as a map-style dataset."""
+"""Map-style dataset of jsonl records and the images that they name."""
 
 import os
 import stat
@@ -12,16 +12,12 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.damage import Damage
 from zindex.formats.json_lines import cut_lines, parse_object
-from zindex.sources.chunks import read_chunks
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import read_chunks
+from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.file_list import SourceFile, list_files
-
-# Nothing else is tried: some readers of Pillow start other programs.
-_FORMATS = ("JPEG", "PNG", "WEBP")
-#: Pixels above which an image is refused; a small file can stand for gigabytes.
-MAX_PIXELS = 89_478_485
+from zindex.streaming.processing.image_samples import FORMATS, MAX_PIXELS
 
 
 class ImageJsonlDataset(Dataset[dict[str, Any]]):
@@ -30,29 +26,27 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
     Parameters
     ----------
     jsonl_path
-        Files, folders and brace patterns, with commas between, or a list; their lines are kept in
-        memory.
+        Files, folders and brace patterns, separated by commas, or a list. Lines are kept in memory.
     single_process_fn
-        Takes a record with its image and returns the sample; None: the record is the sample.
+        Maps a record with its image to a sample; None: the record is the sample.
     image_folder
-        Where paths of images begin that are not absolute; None: beside the jsonl file, which must
-        then be local.
+        Folder of relative image paths; None: the folder of the jsonl file, which must be local.
     on_damage
-        ``"error"``; or ``"skip"``: a bad line is left out, and an image that is missing or
-        damaged is None, both counted in ``num_skipped`` and logged once per file.
+        ``"error"``, or ``"skip"``: bad lines are skipped, and missing or damaged images are None;
+        both are counted in ``num_skipped`` and logged once per file.
 
     Raises
     ------
     ConfigError
         If a setting is refused, or Pillow is missing.
     SourceError
-        If a line is no JSON object, unless such lines are skipped; or there is none.
+        If a line is no JSON object, unless such lines are skipped; or if there is none.
     StoreNotFoundError
         If a jsonl file is not there.
 
     Notes
     -----
-    Images are JPEG, PNG or WebP files, given as images of Pillow. Each access makes a new record.
+    Images are JPEG, PNG or WebP files, opened by Pillow. Each access returns a new record.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
             folders += [folder] * (len(lines) - before)
         if not lines:
             raise SourceError(f"a dataset of images must have records, {jsonl_path!r} has none")
-        # One buffer: thousands of small objects would be copied page by page into forked workers.
+        # One buffer, because forked workers would copy the pages of many small objects.
         self._content = b"".join(lines)
         self._stops: npt.NDArray[np.int64] = np.cumsum([len(line) for line in lines])
         names = sorted(set(folders))
@@ -94,7 +88,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
         self._folder_of = np.array([numbers[folder] for folder in folders], np.int32)
 
     def _read(self, file: SourceFile, lines: list[bytes]) -> None:
-        """Take the good lines of a file."""
+        """Append the valid lines of a file."""
         try:
             with closing(read_chunks(file)) as chunks:
                 for offset, block in cut_lines(chunks):
@@ -103,23 +97,23 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
                         try:
                             parse_object(line)
                         except SourceError as error:
-                            self.damage.report(file.url, Damage(str(error), at), "such lines")
+                            self.damage.report(file.url, DamageError(str(error), at), "such lines")
                         else:
                             lines.append(line)
                         at += len(line) + 1
-        except Damage as damage:
+        except DamageError as damage:
             self.damage.report(file.url, damage, "the rest of it")
 
     @property
     def num_skipped(self) -> int:
-        """Lines left out, and images that could not be read, so far in this process."""
+        """Lines skipped, and unreadable images, so far in this process."""
         return self.damage.num_skipped
 
     def __len__(self) -> int:
         return len(self._stops)
 
     def __getitem__(self, index: int) -> Any:
-        """Return a record with its image, or what its process function makes of it.
+        """Return a record with its image, after the process function.
 
         Raises
         ------
@@ -135,20 +129,20 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
         path = record.get("imagepath")
         record["image"] = None
         if not isinstance(path, str):
-            damage = Damage(f"the imagepath of record {index:,} is {path!r}, no path", 0)
+            damage = DamageError(f"the imagepath of record {index:,} is {path!r}, no path", 0)
             self.damage.report("images", damage, "the image", what="named by imagepath")
         else:
             place = self._folders[self._folder_of[index]] / path
             try:
                 record["image"] = _open_image(place)
             except Exception as error:  # Pillow raises errors of a dozen kinds
-                damage = Damage(f"it cannot be read: {error}", 0)
+                damage = DamageError(f"it cannot be read: {error}", 0)
                 self.damage.report(str(place), damage, "the image", what="an image")
         return record if self.single_process_fn is None else self.single_process_fn(record)
 
 
 def _folder_of(file: SourceFile, image_folder: str | os.PathLike[str] | None) -> Path:
-    """Return where the images of a file's records are."""
+    """Return the folder of the images of a jsonl file."""
     if image_folder is not None:
         return Path(image_folder).absolute()
     if not isinstance(file.place, Path):
@@ -159,15 +153,15 @@ def _folder_of(file: SourceFile, image_folder: str | os.PathLike[str] | None) ->
 
 
 def _open_image(path: Path) -> Any:
-    """Return the image in a file, read whole."""
+    """Return a decoded image file."""
     from PIL import Image
 
-    # A pipe would block for ever.
+    # A pipe would block forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is no regular file")
-        image = Image.open(stream, formats=_FORMATS)
+        image = Image.open(stream, formats=FORMATS)
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS:,}")

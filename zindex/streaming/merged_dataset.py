@@ -1,24 +1,35 @@
-"""Many datasets as one stream: mixed by percent, shared by lanes, resumed exactly."""
+"""Mix datasets into one stream that is shared by worker slots and resumed exactly."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
 import torch
 
 from zindex.errors import ConfigError, StateMismatchError
-from zindex.loading.place import find_place
-from zindex.streaming.cogdata_states import is_of_cogdata, read_cogdata_state
-from zindex.streaming.lanes import Entries, Lane, Origin
-from zindex.streaming.leaf_streams import open_leaf
-from zindex.streaming.leaves import Leaf, describe, is_streaming, known_length
+from zindex.loading.data_parallel import find_place
 from zindex.streaming.mixed_streams import MixedStream, Mixing, Stream, YieldFunction, YieldStream
-from zindex.streaming.mixing import CogdataMixing, ExactMixing
-from zindex.streaming.parted import Sample
-from zindex.streaming.resuming import go_on, mark_first, mark_outputs, reread_parts
+from zindex.streaming.orders import CogdataMixing, ExactMixing
+from zindex.streaming.protocols import Sample, has_name, has_percent
+from zindex.streaming.resuming import (
+    attach_start,
+    is_of_cogdata,
+    name_states,
+    read_cogdata_state,
+    resume,
+    rewind_parts,
+)
+from zindex.streaming.source_streams import open_source_stream
+from zindex.streaming.sources import (
+    StreamSource,
+    describe,
+    is_streaming,
+    known_length,
+)
 from zindex.streaming.state import LoadedState, State, digest, load_state
+from zindex.streaming.worker_slots import Entries, StreamOrigin, WorkerSlot
 
 _MIXINGS: dict[str, Callable[[Sequence[float]], Mixing]] = {
     "exact": ExactMixing,
@@ -27,51 +38,52 @@ _MIXINGS: dict[str, Callable[[Sequence[float]], Mixing]] = {
 
 
 class MergedDataset(torch.utils.data.IterableDataset[Sample]):
-    """A stream of the samples of several datasets.
+    """A weighted stream of the samples of several datasets.
 
     Parameters
     ----------
     datasets
-        Map-style datasets (``__len__`` and ``__getitem__``), parted ones
-        (`zindex.streaming.parted.PartedDataset`) and other ``MergedDataset``. Each has the
-        attribute ``percent``, a number > 0 of which only the ratios matter, and a ``name`` that no
-        other dataset of the whole tree has (a ``MergedDataset`` needs none).
+        Map-style datasets (``__len__`` and ``__getitem__``), partitioned ones
+        (`zindex.streaming.protocols.PartitionedDataset`) and other ``MergedDataset``. Each has an
+        attribute ``percent``, a number > 0 of which only the ratios matter, and a ``name`` that is
+        unique in the whole tree (a ``MergedDataset`` needs none).
     cyclic
-        Whether an ended dataset begins its next epoch, so that the stream never ends. Otherwise
-        each dataset gives one epoch, and the stream ends with the last of them.
+        Whether an exhausted dataset starts its next epoch, so that the stream is infinite.
+        Otherwise each dataset gives one epoch, and the stream ends with the last of them.
     shuffle_unstreaming_subsets
-        The order of map-style datasets: True for a permutation of its own in each epoch, False for
-        the order of the dataset, ``"cogdata_block2m"`` for cogdata's.
+        Order of map-style datasets: True for another permutation in each epoch, False for the
+        order of the dataset, ``"cogdata_block2m"`` for cogdata's.
     shuffle_streaming_subsets
-        The order of parted datasets: True for their parts in a permutation of its own in each epoch
-        and their samples mixed in a buffer, False for the order of the files, and
-        ``"cogdata_urlbuffer"`` for cogdata's, which shares whole files.
+        Order of partitioned datasets: True for another permutation of parts in each epoch and a
+        shuffle buffer for their samples, False for the order of the files, ``"cogdata_urlbuffer"``
+        for cogdata's, which shares whole files.
     seed
-        >= 0. Every order depends on it, and on the dataset's name and the epoch.
+        >= 0. Every order depends on the seed, the dataset's name and the epoch.
     customized_yield_fn
-        Makes other samples of the mixed ones: called with an iterator of samples, it yields
-        dicts. It is called afresh for every ``yield_segment`` samples and must yield what it holds
-        when its source ends.
+        Called with an iterator of mixed samples, it yields other samples (dicts). Every
+        ``yield_segment`` samples it is called again, and it must yield buffered samples when its
+        input ends.
     mixing
         ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times (lanes begin at different places of that order); ``"cogdata_mix"`` is cogdata's order.
+        times, and starts worker slots at different places of that order; ``"cogdata_mix"`` is
+        cogdata's order.
     yield_segment
-        Samples that the yield function gets in one call, which is what is read again on resuming.
-        A run that goes on keeps to the number that it began with until its ranks or workers change.
+        Samples of one call of the yield function, which resuming reads again. A resumed run keeps
+        its number until its ranks or workers change.
     stop_on_first
-        With ``cyclic=False``: end with the dataset that ends first.
+        With ``cyclic=False``: end with the first exhausted dataset.
 
     Raises
     ------
     ConfigError
-        If a dataset is of no such kind, lacks a name or a percent, or shares its name.
+        If a dataset is of another kind, lacks a name or a percent, or shares its name.
 
     Notes
     -----
     Each sample is a dict of its dataset's fields and ``__datasetname__``, ``__dprank__``,
     ``__workerid__``, ``__seed__``, ``__epoch__``, ``__state__``, and ``__url__`` and ``__key__`` or
-    ``__index__``. A sample that is no dict comes as ``{"data": sample}``. What a
-    ``customized_yield_fn`` makes has ``__states__``.
+    ``__index__``. A sample that is no dict becomes ``{"data": sample}``. Outputs of a
+    ``customized_yield_fn`` have ``__states__``.
 
     Source: the interface is that of ``cogdata.streaming``.
     """
@@ -125,14 +137,13 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
 
     def _check_datasets(self) -> None:
         for number, dataset in enumerate(self.datasets):
-            percent: Any = getattr(dataset, "percent", None)
-            is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
-            if not is_number or not 0 < percent < math.inf:
+            if not has_percent(dataset):
                 raise ConfigError(
                     f"the percent of dataset {number} ({describe(dataset)}) must be a number > 0, "
-                    f"got {percent!r}; set its attribute percent, or leave the dataset out"
+                    f"got {getattr(dataset, 'percent', None)!r}; set its attribute percent, or "
+                    "leave the dataset out"
                 )
-        names = [leaf.name for leaf in self.leaves()]
+        names = [source.name for source in self.sources()]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(
@@ -140,42 +151,42 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 "times; states are kept by name: rename all but one"
             )
 
-    def leaves(self) -> list[Leaf]:
-        """Return all sources of this dataset and of those in it, in order."""
-        found: list[Leaf] = []
+    def sources(self) -> list[StreamSource]:
+        """Return all sources of this dataset and of nested ones, in order."""
+        found: list[StreamSource] = []
         for number, dataset in enumerate(self.datasets):
             if isinstance(dataset, MergedDataset):
-                found += dataset.leaves()
+                found += dataset.sources()
             else:
-                found.append(self._leaf(number, dataset))
+                found.append(self._make_source(number, dataset))
         return found
 
-    def _leaf(self, number: int, dataset: Any) -> Leaf:
-        name = getattr(dataset, "name", None)
-        if not isinstance(name, str) or not name or "@" in name:
+    def _make_source(self, number: int, dataset: Any) -> StreamSource:
+        name: Any = getattr(dataset, "name", None)
+        if not has_name(dataset):
             raise ConfigError(
                 f"dataset {number} ({describe(dataset)}) must have a name without '@', got "
                 f"{name!r}; set its attribute name, by which its state is kept"
             )
         order = self._part_order if is_streaming(dataset) else self._item_order
-        return Leaf(name, dataset, self.seed, self.cyclic, order).check()
+        return StreamSource(name, dataset, self.seed, self.cyclic, order).check()
 
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
-        """Give this process its part of the samples.
+        """Set the data-parallel rank of this process.
 
-        Without this call it is found as ``zindex.loader`` finds it: from ``torch.distributed`` or
-        the environment that ``torchrun`` sets. Set it where several processes share the same data,
-        as those of one tensor-parallel group do.
+        By default it is found like in ``zindex.loader``: from ``torch.distributed`` or the
+        environment of ``torchrun``. Set it if several processes read the same data, like those of
+        a tensor-parallel group.
 
         Parameters
         ----------
         dp_size, dp_rank
-            Data-parallel ranks, and which of them this is.
+            Number of data-parallel ranks, and the rank of this process.
 
         Raises
         ------
         ConfigError
-            If the rank is not one of them.
+            If the rank is out of range.
         """
         if not 0 <= dp_rank < dp_size:
             raise ConfigError(
@@ -187,30 +198,30 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
     ) -> None:
-        """Let the next iterations, also those in loader workers, go on from a state.
+        """Resume the next iterations from a state, also those in loader workers.
 
         Parameters
         ----------
         dataloader_states
-            What `to_state` of all delivered samples came to: of this rank alone if the number of
-            ranks and loader workers is the same, or merged by `merge_states`. Empty or None begins
-            from the first sample. A state in cogdata's own form is taken for cogdata's orders.
+            The union of `to_state` of all delivered samples: of this rank alone if the number of
+            ranks and loader workers is the same, or merged by `merge_states`. Empty or None starts
+            from the first sample. Cogdata's orders also accept a state in cogdata's own form.
         reload_from_url_level
-            Read the parts that were begun again from their first sample. Needed where the samples
-            of a part have changed, as with another sequence length; what was delivered of them
-            comes twice.
+            Read partly read parts again from their first sample. Needed if the samples of a part
+            have changed, for instance with another sequence length; delivered samples of these
+            parts are repeated.
 
         Raises
         ------
         StateMismatchError
-            If it is the state of other datasets.
+            If the state is of other datasets.
         """
         self._check_state(dataloader_states, reload_from_url_level)
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels to a loader worker, which cannot find out the rank by itself."""
+        """Return the state to pickle, with the rank, which a loader worker cannot find out."""
         place = self._place or find_place()
         return {**self.__dict__, "_place": None if place == (0, 1) else place}
 
@@ -220,15 +231,15 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         reload_from_url_level: bool = False,
         ignore_customized_yield_fn: bool = False,
     ) -> Iterator[Sample]:
-        """Return an iterator that goes on from a state, and leave this dataset as it is.
+        """Return an iterator that resumes from a state, without changing this dataset.
 
         Parameters
         ----------
         dataloader_states, reload_from_url_level
             See `set_dataloader_states`.
         ignore_customized_yield_fn
-            Give the mixed samples themselves. Their state does not tell what the function has made
-            of them: go on from it without the function.
+            Yield the mixed samples themselves. Their state has no outputs of the function, so
+            resume from it without the function.
         """
         self._check_state(dataloader_states, reload_from_url_level)
         return self._iterate(
@@ -239,19 +250,19 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         return self._iterate(self._state, self._from_url_level, ignore_yield=False)
 
     def check_length(self, required_samples: int) -> list[Any]:
-        """Return how many samples each dataset has, and how many are required of it.
+        """Return how many samples each dataset has, and how many a run requires.
 
         Parameters
         ----------
         required_samples
-            Samples to be drawn from this dataset.
+            Samples that the run draws from this dataset.
 
         Returns
         -------
         lengths
             ``(name, samples, required)`` of each dataset, in nested lists like the datasets.
-            Samples are the dataset's ``length``, or its ``len()``, times ``length_multiplier`` and
-            divided by ``length_divisor`` where it has these; None if it has none of them.
+            Samples are the dataset's ``length``, or else its ``len()``, times ``length_multiplier``
+            and divided by ``length_divisor`` if it has these; None if unknown.
         """
         whole = sum(dataset.percent for dataset in self.datasets)
         found: list[Any] = []
@@ -264,10 +275,10 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         return found
 
     def _identities(self) -> dict[str, str]:
-        return {leaf.name: leaf.identity() for leaf in self.leaves()}
+        return {source.name: source.identity() for source in self.sources()}
 
     def _check_state(self, state: State | None, from_url_level: bool) -> None:
-        """Check that a state is one of these datasets."""
+        """Check that a state is of these datasets."""
         if not state or is_of_cogdata(state):
             return
         own, other = self._identities(), load_state(state).origin.identities
@@ -290,66 +301,74 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         worker = torch.utils.data.get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rank, num_ranks = self._place or find_place()
-        lane = Lane(rank, num_ranks, number, num_workers, worker=number)
-        origin, entries = Origin("", self._identities()), Entries()
+        slot = WorkerSlot(rank, num_ranks, number, num_workers, worker=number)
+        origin, entries = StreamOrigin("", self._identities()), Entries()
         begin: State = {}
         origin = replace(origin, id=digest(origin.to_json()))
         if state is not None:
-            loaded = self._load(state, lane, origin)
+            loaded = self._load(state, slot, origin)
             if from_url_level:
-                loaded = reread_parts(loaded, self._identities())
-            lane, origin, entries, begin = go_on(loaded, lane, tells_all=from_url_level)
+                loaded = rewind_parts(loaded, self._identities())
+            slot, origin, entries, begin = resume(loaded, slot, include_all=from_url_level)
         begin |= {"origin": origin.to_json()}
-        stream = self._open("/", lane, origin, entries, ignore_yield)
-        samples = chain.from_iterable(mark_first(stream, begin))
-        return mark_outputs(samples) if isinstance(stream, YieldStream) else samples
+        stream = self._open("/", slot, origin, entries, ignore_yield)
+        samples = chain.from_iterable(attach_start(stream, begin))
+        return name_states(samples) if isinstance(stream, YieldStream) else samples
 
-    def _load(self, state: State, lane: Lane, origin: Origin) -> LoadedState:
-        """Return what a state of either form holds."""
+    def _load(self, state: State, slot: WorkerSlot, origin: StreamOrigin) -> LoadedState:
+        """Parse a state of either form."""
         if not is_of_cogdata(state):
             return load_state(state)
-        slots = [replace(lane, slot=slot, worker=slot) for slot in range(lane.num_slots)]
-        lanes = {one.index: read_cogdata_state(state, self.leaves(), one) for one in slots}
-        own = (lane.rank, lane.num_ranks)
-        return LoadedState(origin, lanes, lane.num_ranks, lane.num_slots, {}, own)
+        sources = self.sources()
+        slots = [replace(slot, slot=each, worker=each) for each in range(slot.num_slots)]
+        entries = {each.index: read_cogdata_state(state, sources, each) for each in slots}
+        own = (slot.rank, slot.num_ranks)
+        return LoadedState(origin, entries, slot.num_ranks, slot.num_slots, {}, own)
 
     def _open(
-        self, path: str, lane: Lane, origin: Origin, entries: Entries, ignore_yield: bool = False
+        self,
+        path: str,
+        slot: WorkerSlot,
+        origin: StreamOrigin,
+        entries: Entries,
+        ignore_yield: bool = False,
     ) -> Stream:
-        """Return the stream of this dataset in a lane."""
+        """Return the stream of this dataset in a worker slot."""
         if self.customized_yield_fn is None or ignore_yield:
-            return self._open_mixed(path, lane, origin, entries)
+            return self._open_mixed(path, slot, origin, entries)
         return YieldStream(
             path,
             self.customized_yield_fn,
             self.yield_segment,
-            lambda lane, origin, entries: self._open_mixed(path, lane, origin, entries),
-            lane=lane,
+            partial(self._open_mixed, path),
+            worker_slot=slot,
             origin=origin,
             entries=entries,
         )
 
-    def _open_mixed(self, path: str, lane: Lane, origin: Origin, entries: Entries) -> Stream:
+    def _open_mixed(
+        self, path: str, slot: WorkerSlot, origin: StreamOrigin, entries: Entries
+    ) -> Stream:
         streams: list[Stream] = []
         for number, dataset in enumerate(self.datasets):
             if isinstance(dataset, MergedDataset):
-                streams.append(dataset._open(f"{path}{number}/", lane, origin, entries))
+                streams.append(dataset._open(f"{path}{number}/", slot, origin, entries))
                 continue
-            leaf = self._leaf(number, dataset)
-            streams.append(open_leaf(leaf, lane, origin, entries))
+            source = self._make_source(number, dataset)
+            streams.append(open_source_stream(source, slot, origin, entries))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
         return MixedStream(
             path,
             streams,
             mixing,
-            lane=lane.rank if self.mixing == "cogdata_mix" else lane.index,
+            worker_slot=slot.rank if self.mixing == "cogdata_mix" else slot.index,
             stop_on_first=self.stop_on_first,
             entries=entries,
         )
 
 
 def _choose_order(setting: str, given: bool | str, mode: str) -> str:
-    """Return the order that a setting asks for."""
+    """Return the order that a setting selects."""
     if given is True or given is False:
         return "keyed" if given else "none"
     if given != mode:

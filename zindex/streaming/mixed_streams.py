@@ -1,4 +1,4 @@
-"""The samples of several sources in one lane: mixed, and made into others by a yield function."""
+"""Mix the samples of several sources in one worker slot, and apply yield functions to them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -6,38 +6,35 @@ from itertools import islice
 from typing import Any, Protocol
 
 from zindex.errors import SourceError
-from zindex.streaming.lanes import Entries, Lane, Origin
-from zindex.streaming.parted import Sample
+from zindex.streaming.protocols import Sample
+from zindex.streaming.worker_slots import Entries, StreamOrigin, WorkerSlot
 
 YieldFunction = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
 class Mixing(Protocol):
-    """An order of picks; see `zindex.streaming.mixing`."""
+    """An order of picks; see `zindex.streaming.orders`."""
 
-    def picks(self, lane: int, start: int) -> Iterator[int]:
-        """Yield the picks of a lane from its pick ``start`` on."""
+    def picks(self, worker_slot: int, start: int) -> Iterator[int]:
+        """Yield the picks of a worker slot from its pick ``start`` on."""
         ...
 
 
 class Stream(Protocol):
-    """Samples of one lane."""
+    """Samples of one worker slot."""
 
-    #: The entries that changed when the last sample was taken. Whoever took it may add to them.
+    #: The entries that the last sample changed. The caller may add to them.
     changed: Entries
 
     def entries(self) -> Entries:
-        """Return where the lane is, after the last sample that was taken."""
+        """Return the checkpoint of the worker slot after the last sample."""
         ...
 
     def __iter__(self) -> Iterator[Sample]: ...
 
 
 class MixedStream:
-    """Samples of several streams by an order of picks.
-
-    A stream that ended passes on its turns.
-    """
+    """Samples of several streams by an order of picks; an exhausted stream is passed over."""
 
     def __init__(
         self,
@@ -45,17 +42,17 @@ class MixedStream:
         streams: list[Stream],
         mixing: Mixing,
         *,
-        lane: int,
+        worker_slot: int,
         stop_on_first: bool,
         entries: Entries,
     ) -> None:
         self._key = f"mix {path}"
-        self._streams, self._mixing, self._lane = streams, mixing, lane
+        self._streams, self._mixing, self._slot = streams, mixing, worker_slot
         self._stop_on_first = stop_on_first
         self.changed: Entries = {self._key: entries.get(self._key, 0)}
 
     def entries(self) -> Entries:
-        """Return where the lane is."""
+        """Return the checkpoint of the worker slot."""
         found: Entries = {self._key: self.changed[self._key]}
         for stream in self._streams:
             found |= stream.entries()
@@ -66,7 +63,7 @@ class MixedStream:
         num_picks: int = self.changed[key]
         iterators: list[Iterator[Sample] | None] = [*map(iter, streams)]
         num_left = len(iterators)
-        for pick in self._mixing.picks(self._lane, num_picks):
+        for pick in self._mixing.picks(self._slot, num_picks):
             num_picks += 1
             iterator = iterators[pick]
             if iterator is None:
@@ -84,8 +81,8 @@ class MixedStream:
 
 
 @dataclass
-class _Feed:
-    """The source samples of one segment, as a yield function reads them."""
+class _Segment:
+    """The input samples of one call of a yield function."""
 
     stream: Stream
     samples: Iterator[Sample]
@@ -103,12 +100,11 @@ class _Feed:
 
 
 class YieldStream:
-    """What a yield function makes of a stream, segment by segment.
+    """Outputs of a yield function over a stream, segment by segment.
 
-    The function is called afresh on every segment. It may hold samples back: where a lane is inside
-    a segment is told by the start of the segment and by how many outputs were delivered, and the
-    segment is run again from its start. The segments of lanes that are no more are finished as far
-    as their samples were read.
+    Every segment is a new call of the function, which may buffer samples. The checkpoint is the
+    start of the segment and the number of delivered outputs; resuming runs the segment again from
+    its start. Unfinished segments of former worker slots are run as far as their samples were read.
     """
 
     def __init__(
@@ -116,59 +112,59 @@ class YieldStream:
         path: str,
         function: YieldFunction,
         length: int,
-        open_source: Callable[[Lane, Origin, Entries], Stream],
+        open_source: Callable[[WorkerSlot, StreamOrigin, Entries], Stream],
         *,
-        lane: Lane,
-        origin: Origin,
+        worker_slot: WorkerSlot,
+        origin: StreamOrigin,
         entries: Entries,
     ) -> None:
         self._path, self._key = path, f"yield {path}"
         self._function = function
-        self._open_source, self._lane, self._origin = open_source, lane, origin
-        self._head = lane.head(origin.id)
-        # Orphans finished, length of segments, start of the one at hand, its outputs and what was
-        # read for them. A lane that goes on keeps to its length, whatever the setting is by then.
+        self._open_source, self._slot, self._origin = open_source, worker_slot, origin
+        self._head = worker_slot.head(origin.id)
+        # Finished orphans, length of segments, start of the current one, its outputs, and the
+        # inputs of these. A resumed worker slot keeps its length, even if the setting has changed.
         self._progress: dict[str, Any] = {"orphans": 0, "length": length}
         self._progress |= entries.get(self._key, {})
         self._length: int = self._progress["length"]
         at_start = self._progress.get("start")
-        self._source = open_source(lane, origin, entries if at_start is None else at_start)
+        self._source = open_source(worker_slot, origin, entries if at_start is None else at_start)
         self.changed: Entries = {}
 
     def entries(self) -> Entries:
-        """Return where the lane is."""
+        """Return the checkpoint of the worker slot."""
         return self._source.entries() | {self._key: self._progress}
 
     def __iter__(self) -> Iterator[Sample]:
-        orphans = self._origin.orphans.get(self._path, [])[self._lane.index :: self._lane.count]
+        orphans = self._origin.orphans.get(self._path, [])[self._slot.index :: self._slot.count]
         for number in range(self._progress["orphans"], len(orphans)):
             yield from self._finish(orphans[number], number)
             self._progress = {"orphans": number + 1, "length": self._length}
         samples, ended = iter(self._source), False
-        untold: Entries = {}
+        unreported: Entries = {}
         while not ended:
             start = self._progress.get("start")
             skip = self._progress.get("outputs", 0)
-            # What was read after the last output of a segment is told with the next output.
-            feed = _Feed(self._source, samples, self._length, changed=untold)
+            # Inputs after the last output of a segment are reported with the next output.
+            segment = _Segment(self._source, samples, self._length, changed=unreported)
             if start is None:
                 start = self._source.entries()
-            for number, output in enumerate(self._run(feed), 1):
+            for number, output in enumerate(self._run(segment), 1):
                 if number <= skip:
                     continue
                 self._progress = {
                     "orphans": len(orphans),
                     "start": start,
                     "outputs": number,
-                    "inputs": feed.num_read,
+                    "inputs": segment.num_read,
                     "length": self._length,
                 }
-                self.changed = feed.changed | {self._key: self._progress}
-                feed.changed = {}
+                self.changed = segment.changed | {self._key: self._progress}
+                segment.changed = {}
                 output["__state__"] = self._head, self.changed, None
                 yield output
-            ended, untold = feed.ended, feed.changed
-            if not feed.num_read and not ended:
+            ended, unreported = segment.ended, segment.changed
+            if not segment.num_read and not ended:
                 raise SourceError(
                     "a customized_yield_fn must read samples until its source ends, "
                     f"{self._function!r} returned without reading any"
@@ -176,21 +172,21 @@ class YieldStream:
             self._progress = {"orphans": len(orphans), "length": self._length}
 
     def _finish(self, orphan: dict[str, Any], number: int) -> Iterator[Sample]:
-        """Yield what is left of a segment of an older origin."""
-        origin = Origin.from_json(self._origin.older[orphan["origin"]])
-        source = self._open_source(Lane(**orphan["lane"]), origin, orphan["start"])
-        feed = _Feed(source, iter(source), orphan["inputs"])
+        """Yield the remaining outputs of a segment of an older origin."""
+        origin = StreamOrigin.from_json(self._origin.older[orphan["origin"]])
+        source = self._open_source(WorkerSlot(**orphan["lane"]), origin, orphan["start"])
+        segment = _Segment(source, iter(source), orphan["inputs"])
         delivered = max(orphan["outputs"], self._progress.get("outputs", 0))
-        for count, output in enumerate(self._run(feed), 1):
+        for count, output in enumerate(self._run(segment), 1):
             if count > delivered:
                 self._progress = {"orphans": number, "outputs": count, "length": self._length}
                 self.changed = {self._key: self._progress}
                 output["__state__"] = self._head, self.changed, None
                 yield output
 
-    def _run(self, feed: _Feed) -> Iterator[Sample]:
-        """Yield what the function makes of a segment."""
-        outputs = iter(self._function(iter(feed)))
+    def _run(self, segment: _Segment) -> Iterator[Sample]:
+        """Yield the outputs of a segment, checked."""
+        outputs = iter(self._function(iter(segment)))
         while True:
             try:
                 output = next(outputs)

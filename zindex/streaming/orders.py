@@ -1,32 +1,35 @@
-"""The orders in which parts and samples come, and how the samples of a part are mixed."""
+"""Deterministic orders of parts and samples, shuffle buffers, and weighted picks of sources."""
 
+import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from zindex.arrays import Int64Array
+from zindex.plan.blend_plan import largest_remainder
 from zindex.plan.keys import Stage, stream_key
 
-Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
 
-# Up to this size an order is sorted random words; beyond, a keyed bijection whose memory is
-# constant. A loader worker would spend two seconds on compiling the bijection.
+# Up to this size an order is an argsort of random words; above, a keyed bijection in constant
+# memory, which takes a loader worker two seconds to compile.
 _MAX_SORTED = 1 << 16
-# cogdata permutes every block of this many positions by one permutation.
+# Positions of a block in cogdata's order; all blocks have the same permutation.
 COGDATA_BLOCK = 2_000_000
-_BLOCK = 512  # places of a buffer that are drawn at once
+_BLOCK = 512  # places of a buffer that are drawn at a time
 
 
 def keyed_order(
     positions: Int64Array, size: int, *, seed: int, name: str, epoch: int
 ) -> Int64Array:
-    """Return what comes at positions of an epoch, by a permutation of its own.
+    """Return the indices at positions of an epoch, in a keyed permutation.
 
     Parameters
     ----------
@@ -35,7 +38,7 @@ def keyed_order(
     size
         Parts or samples of an epoch.
     seed, name, epoch
-        What the permutation is keyed by.
+        Key of the permutation.
 
     Returns
     -------
@@ -59,17 +62,17 @@ def _sorted_order(size: int, seed: int, name: str, epoch: int) -> Int64Array:
 def block_order(
     positions: Int64Array, size: int, *, seed: int, block: int = COGDATA_BLOCK
 ) -> Int64Array:
-    """Return what comes at positions of an epoch in the order of cogdata's map-style sets.
+    """Return the indices at positions of an epoch, in cogdata's order of map-style datasets.
 
-    Every block is permuted alike; the last, shorter one by the same permutation without what lies
-    beyond its end. Position 0 is part of it.
+    Every block has the same permutation; the last, shorter block that permutation without the
+    indices beyond its end.
 
     Parameters
     ----------
     positions
         Shape (positions,), int64, in ``[0, size)``.
     size
-        Samples of the set.
+        Samples of the dataset.
     seed
         Seed of the epoch.
     block
@@ -102,17 +105,19 @@ def _block_permutation(length: int, seed: int) -> Int64Array:
     return np.asarray(torch.randperm(length, generator=generator).numpy(), np.int64)
 
 
-def mix_samples(samples: Iterable[T], size: int, *, key: tuple[int, str, int, int]) -> Iterator[T]:
-    """Yield the samples of a part, each drawn from a buffer.
+def shuffle_samples(
+    samples: Iterable[T], size: int, *, key: tuple[int, str, int, int]
+) -> Iterator[T]:
+    """Yield the samples of a part through a shuffle buffer.
 
     Parameters
     ----------
     samples
-        In the order of the part.
+        Samples in the order of the part.
     size
-        Samples of the buffer; 0 or 1 leaves the order as it is.
+        Samples of the buffer; 0 or 1 keeps the order.
     key
-        Seed, name of the source, epoch, part: what the draws depend on.
+        Seed, name of the source, epoch and part.
     """
     if size <= 1:
         yield from samples
@@ -126,22 +131,21 @@ def mix_samples(samples: Iterable[T], size: int, *, key: tuple[int, str, int, in
         drawn = buffer[place]
         buffer[place] = sample
         yield drawn
-    # What is left comes in a random order, drawn at once.
+    # Drain the buffer in random order.
     last = np.argsort(generator.random_raw(len(buffer)), kind="stable").tolist()
     yield from map(buffer.__getitem__, last)
 
 
 def _draw_below(size: int, generator: np.random.PCG64) -> Iterator[int]:
-    """Yield random places below a size, drawn many at a time."""
+    """Yield random integers below a size."""
     while True:
-        # 32 random bits times the size, shifted back: no place is likelier than another by more
-        # than a share of size / 2**32.
+        # Multiply-shift of 32 random bits: the bias is below size / 2**32.
         words = generator.random_raw(_BLOCK) >> np.uint64(32)
         yield from ((words * np.uint64(size)) >> np.uint64(32)).tolist()
 
 
-def mix_like_cogdata(samples: Iterable[T], size: int, *, seed: int) -> Iterator[T]:
-    """Yield the samples of a file in the order of cogdata's buffer, which ends with the file."""
+def shuffle_like_cogdata(samples: Iterable[T], size: int, *, seed: int) -> Iterator[T]:
+    """Yield the samples of a file through cogdata's shuffle buffer."""
     generator = random.Random(seed)
     buffer: list[T] = []
     for sample in samples:
@@ -156,3 +160,124 @@ def _draw(buffer: list[T], generator: random.Random) -> T:
     place = generator.randint(0, len(buffer) - 1)
     buffer[place], buffer[-1] = buffer[-1], buffer[place]
     return buffer.pop()
+
+
+# Weights that are not ratios of small integers are rounded to this total.
+_MAX_PERIOD = 1 << 16
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_PICKS = 4096  # picks computed at a time
+
+
+def integer_weights(percents: Sequence[float]) -> list[int]:
+    """Return the smallest whole numbers in the ratio of the percents.
+
+    Parameters
+    ----------
+    percents
+        Positive, finite numbers; only their ratios matter.
+
+    Returns
+    -------
+    weights
+        Each >= 1. Ratios of short decimals are exact; others are rounded so that the sum is about
+        65,536.
+
+    Examples
+    --------
+    >>> integer_weights([0.25, 0.25, 0.5])
+    [1, 1, 2]
+    """
+    ratios = [Fraction(repr(float(percent))) for percent in percents]
+    scale = math.lcm(*(ratio.denominator for ratio in ratios))
+    weights = [int(ratio * scale) for ratio in ratios]
+    if sum(weights) // math.gcd(*weights) > _MAX_PERIOD:
+        whole = sum(ratios)
+        rounded = largest_remainder([float(ratio / whole) for ratio in ratios], _MAX_PERIOD)
+        weights = [max(1, n) for n in rounded.tolist()]
+    divisor = math.gcd(*weights)
+    return [weight // divisor for weight in weights]
+
+
+def exact_order(weights: Sequence[int]) -> Iterator[int]:
+    """Yield one period of the order in which every source has its share at every pick.
+
+    The k-th pick of a source of share p has the window of slots ``floor((k - 1) / p)`` to
+    ``ceil(k / p) - 1``. The next pick is the open window with the earliest deadline, the lowest
+    source among equals.
+
+    Parameters
+    ----------
+    weights
+        Whole numbers >= 1; the period is their sum.
+
+    Notes
+    -----
+    Law: after N picks, a source of share p was picked more than ``N * p - 1`` and less than
+    ``N * p + 1`` times. Source: windows of proportionate fair scheduling (Baruah, Cohen, Plaxton,
+    Varvel 1996), earliest deadline first. Cost: O(log sources) for each pick.
+
+    Examples
+    --------
+    >>> list(exact_order([1, 1, 2]))
+    [2, 0, 1, 2]
+    """
+    period = sum(weights)
+    picked = [0] * len(weights)
+    closed: list[tuple[int, int]] = [(0, i) for i in range(len(weights))]
+    opened: list[tuple[int, int]] = []
+    for slot in range(period):
+        while closed and closed[0][0] <= slot:
+            _, source = heappop(closed)
+            heappush(opened, (-(-(picked[source] + 1) * period // weights[source]), source))
+        _, source = heappop(opened)
+        picked[source] += 1
+        heappush(closed, (picked[source] * period // weights[source], source))
+        yield source
+
+
+class ExactMixing:
+    """The default order: `exact_order`, started at another place by each worker slot.
+
+    With one start for all, all worker slots would pick a rare source in the same step.
+    """
+
+    def __init__(self, percents: Sequence[float]) -> None:
+        weights = integer_weights(percents)
+        self._period = sum(weights)
+        self._order = exact_order(weights)
+        if self._period < _PICKS:
+            # Repeat a short period.
+            self._order = iter(list(self._order) * (_PICKS // self._period))
+            self._period *= _PICKS // self._period
+        self._known: list[int] = []
+
+    def picks(self, worker_slot: int, start: int) -> Iterator[int]:
+        """Yield the picks of a worker slot from its pick ``start`` on."""
+        slot = (int(worker_slot * _GOLDEN % 1.0 * self._period) + start) % self._period
+        while True:
+            if slot >= len(self._known):
+                self._known += islice(self._order, slot + _PICKS - len(self._known))
+            picks = self._known[slot : slot + _PICKS]
+            yield from picks
+            slot = (slot + len(picks)) % self._period
+
+
+class CogdataMixing:
+    """Cogdata's order: the lowest accumulated ``1 / percent`` is next; the first is by rank."""
+
+    def __init__(self, percents: Sequence[float]) -> None:
+        self._steps = [1 / percent for percent in percents]
+
+    def picks(self, rank: int, start: int) -> Iterator[int]:
+        """Yield the picks of a rank from its pick ``start`` on."""
+        return islice(self._from_begin(rank), start, None)
+
+    def _from_begin(self, rank: int) -> Iterator[int]:
+        passed = [0.0] * len(self._steps)
+        pick = rank % len(passed)
+        while True:
+            yield pick
+            passed[pick] += self._steps[pick]
+            if min(passed) >= 1:
+                passed = [value - 1 for value in passed]
+            pick = passed.index(min(passed))

@@ -1,80 +1,80 @@
-"""How the lanes of a state go on: as they were, or others from what they left."""
+"""Resume streams: with the same worker slots, with others, or from a state of cogdata."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.streaming.lanes import Entries, Lane, Origin
-from zindex.streaming.leaf_streams import split_urls
 from zindex.streaming.mixed_streams import Stream
-from zindex.streaming.parted import Sample
-from zindex.streaming.pool import Pool
-from zindex.streaming.state import LoadedState, State, begin_anew, digest, load_state, merge_states
+from zindex.streaming.protocols import Sample
+from zindex.streaming.source_streams import SEED_STEP, split_urls
+from zindex.streaming.sources import StreamSource
+from zindex.streaming.state import LoadedState, State, digest, load_state, merge_states
+from zindex.streaming.worker_slots import Entries, StreamOrigin, UnreadPartitions, WorkerSlot
 
 
-def go_on(
-    loaded: LoadedState, lane: Lane, *, tells_all: bool = False
-) -> tuple[Lane, Origin, Entries, State]:
-    """Return a lane of a run that goes on, its origin, where it is, and what it tells first.
+def resume(
+    loaded: LoadedState, slot: WorkerSlot, *, include_all: bool = False
+) -> tuple[WorkerSlot, StreamOrigin, Entries, State]:
+    """Return a worker slot of a resumed run, its origin, its checkpoint and its first report.
 
     Parameters
     ----------
     loaded
         The state.
-    lane
-        The lane.
-    tells_all
-        Whether it tells of the lanes of other ranks too, since no loaded state holds any more.
+    slot
+        The worker slot.
+    include_all
+        Whether it reports the worker slots of other ranks too, because no rank keeps their state.
 
     Raises
     ------
     StateMismatchError
-        If it is the state of another rank, or of one of several ranks of another number.
+        If it is the state of another rank, or of one rank of another number of ranks.
     """
-    if not loaded.fits(lane.num_ranks, lane.num_slots):
-        return lane, begin_anew(loaded), {}, {}
-    rank = lane.rank
+    if not loaded.fits(slot.num_ranks, slot.num_slots):
+        return slot, find_origin(loaded), {}, {}
+    rank = slot.rank
     if loaded.own is not None and loaded.own[0] != rank:
         raise StateMismatchError(
             f"rank {rank} must go on from its own state or one of all ranks, got that of rank "
             f"{loaded.own[0]}; save gather_states(state), or merge_states of all"
         )
     if rank in loaded.turns:
-        # The loader asks its worker 0 first: that one takes the lane whose turn it was.
-        lane = replace(lane, slot=(lane.slot + loaded.turns[rank] + 1) % lane.num_slots)
+        # The loader asks its worker 0 first, which takes over the slot that was next in turn.
+        slot = replace(slot, slot=(slot.slot + loaded.turns[rank] + 1) % slot.num_slots)
     resumed = {
-        f"{name} @{number}/{lane.count}": [loaded.origin.id, value]
-        for number, entries in loaded.lanes.items()
-        if tells_all or number // lane.num_slots == rank
+        f"{name} @{number}/{slot.count}": [loaded.origin.id, value]
+        for number, entries in loaded.entries.items()
+        if include_all or number // slot.num_slots == rank
         for name, value in entries.items()
     }
-    # Whether the other ranks were known too: then each of them has a state to merge.
-    from_all = loaded.own is None and lane.num_ranks > 1 and not tells_all
-    begin = {f"resumed @{rank}/{lane.num_ranks}": [loaded.origin.id, resumed, from_all]}
-    return lane, loaded.origin, loaded.lanes.get(lane.index, {}), begin
+    # Whether the other ranks have loaded a state too, and so have one to merge.
+    from_all = loaded.own is None and slot.num_ranks > 1 and not include_all
+    begin = {f"resumed @{rank}/{slot.num_ranks}": [loaded.origin.id, resumed, from_all]}
+    return slot, loaded.origin, loaded.entries.get(slot.index, {}), begin
 
 
-def reread_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedState:
-    """Return a state in which every part that was begun is to be read from its start.
+def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedState:
+    """Return a state from which partly read parts are read again from their first sample.
 
-    It has an origin of its own, so that entries of the state as it was do not count any more.
+    It has a new origin, so that entries of the given state are invalid.
 
     Raises
     ------
     StateMismatchError
-        If segments of a yield function are left from another number of lanes.
+        If segments of a yield function are unfinished from another number of worker slots.
     """
-    if loaded.origin.orphans:
+    old = loaded.origin
+    if old.orphans:
         raise StateMismatchError(
             "reload_from_url_level must begin where no segment of a customized_yield_fn is left "
             "from another number of ranks or workers; save a state some steps later"
         )
     pools = {
-        name: replace(pool, begun=tuple((part, 0) for part, _ in pool.begun))
-        for name, pool in loaded.origin.pools.items()
+        name: replace(unread, begun=tuple((part, 0) for part, _ in unread.begun))
+        for name, unread in old.pools.items()
     }
-    old = loaded.origin
     origin = replace(
         old,
         id=digest(["reread", old.id, dict(identities)]),
@@ -82,12 +82,12 @@ def reread_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
         pools=pools,
         ancestors=(*old.ancestors, old.id),
     )
-    lanes = {lane: _rewind(entries) for lane, entries in loaded.lanes.items()}
-    return replace(loaded, origin=origin, lanes=lanes)
+    rewound = {number: _rewind(entries) for number, entries in loaded.entries.items()}
+    return replace(loaded, origin=origin, entries=rewound)
 
 
 def _rewind(entries: Entries) -> Entries:
-    """Return a lane's entries with all parts, and segments of yield functions, at their starts."""
+    """Return entries with all parts, and all segments of yield functions, at their starts."""
     found = dict(entries)
     while begun := [
         key for key, value in found.items() if isinstance(value, dict) and "start" in value
@@ -102,8 +102,8 @@ def _rewind(entries: Entries) -> Entries:
     }
 
 
-def mark_first(stream: Stream, begin: State) -> Iterator[Iterable[Sample]]:
-    """Yield the first sample of a lane, which tells where the lane began, and then all others."""
+def attach_start(stream: Stream, begin: State) -> Iterator[Iterable[Sample]]:
+    """Yield the first sample of a worker slot, with the slot's start, and then all others."""
     samples = iter(stream)
     for sample in samples:
         head, changed, _ = sample["__state__"]
@@ -113,8 +113,8 @@ def mark_first(stream: Stream, begin: State) -> Iterator[Iterable[Sample]]:
     yield samples
 
 
-def mark_outputs(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield what a yield function makes, with its states as cogdata names them."""
+def name_states(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield outputs of a yield function, with their states under cogdata's name."""
     for sample in samples:
         sample["__states__"] = [sample.pop("__state__")]
         yield sample
@@ -123,19 +123,19 @@ def mark_outputs(samples: Iterable[Sample]) -> Iterator[Sample]:
 def reshard_states(
     states: State | list[State], dataset: Any, new_dpsize: int, new_num_workers: int
 ) -> State:
-    """Return a state with which another number of ranks and loader workers goes on.
+    """Return a state from which another number of ranks and loader workers resumes.
 
-    It is needed only in the order ``cogdata_urlbuffer``, where the files that lanes had begun are
-    read again from their starts; all other orders go on from the merged state as it is, exactly.
+    Only the order ``cogdata_urlbuffer`` needs it: partly read files are read again from their
+    start. All other orders resume exactly from the merged state itself.
 
     Parameters
     ----------
     states
         The states of all ranks, or their merged state.
     dataset
-        The ``MergedDataset`` that they are of.
+        Their ``MergedDataset``.
     new_dpsize, new_num_workers
-        Ranks, and loader workers of each, that will go on.
+        New number of ranks, and of loader workers of each.
 
     Raises
     ------
@@ -156,29 +156,201 @@ def reshard_states(
     dataset.set_dataloader_states(merged)
     loaded = load_state(merged)
     urls = {
-        leaf.name: _left_urls(loaded, leaf.name, len(leaf.dataset.urls))
-        for leaf in dataset.leaves()
-        if leaf.order == "cogdata_urlbuffer"
+        source.name: _unread_urls(loaded, source.name, len(source.dataset.urls))
+        for source in dataset.sources()
+        if source.order == "cogdata_urlbuffer"
     }
-    return {"origin": begin_anew(loaded, urls).to_json()}
+    return {"origin": find_origin(loaded, urls).to_json()}
 
 
-def _left_urls(loaded: LoadedState, name: str, num_urls: int) -> Pool:
-    """Return the files that no lane has finished, in the order in which cogdata shares them."""
-    pool, num_slots = loaded.origin.pool(name), loaded.num_slots or 1
-    cursors = {
-        number: entries[f"leaf {name}"]
-        for number, entries in loaded.lanes.items()
-        if f"leaf {name}" in entries
-    }
-    if pool != Pool():
-        num_lanes = (loaded.num_ranks or 1) * num_slots
-        return pool.after({number: (cursor[0], 0) for number, cursor in cursors.items()}, num_lanes)
+def _unread_urls(loaded: LoadedState, name: str, num_urls: int) -> UnreadPartitions:
+    """Return the unfinished files, in the order in which cogdata shares them."""
+    unread, cursors = loaded.origin.unread(name), loaded.cursors(name)
+    num_ranks, num_slots = loaded.num_ranks or 1, loaded.num_slots or 1
+    if unread != UnreadPartitions():
+        rewound = {number: (cursor[0], 0, 0) for number, cursor in cursors.items()}
+        return unread.after(rewound, num_ranks * num_slots)
     finished: set[int] = set()
     for number, cursor in cursors.items():
-        rank, slot = divmod(number, num_slots)
-        own = split_urls(num_urls, Lane(rank, loaded.num_ranks or 1, slot, num_slots))
+        own = split_urls(num_urls, WorkerSlot.at(number, num_ranks, num_slots))
         finished |= {
             turn // len(own) * num_urls + own[turn % len(own)] for turn in range(cursor[0])
         }
-    return Pool.without(finished)
+    return UnreadPartitions.without(finished)
+
+
+def find_origin(
+    loaded: LoadedState, urls: Mapping[str, UnreadPartitions] | None = None
+) -> StreamOrigin:
+    """Return the origin at which other worker slots resume from a state.
+
+    Parameters
+    ----------
+    loaded
+        The state.
+    urls
+        Unread files of the sources in cogdata's order of files, which the state alone does not
+        determine.
+
+    Raises
+    ------
+    StateMismatchError
+        If it is the state of one rank of several.
+    """
+    num_ranks, num_slots, old = loaded.num_ranks, loaded.num_slots, loaded.origin
+    if num_ranks is None or num_slots is None:
+        return old
+    if loaded.own is not None and loaded.own[1] > 1:
+        raise StateMismatchError(
+            f"another number of ranks or loader workers needs the states of all {num_ranks} ranks, "
+            f"got that of rank {loaded.own[0]}; save gather_states(state), or merge_states of all"
+        )
+    pools = {}
+    skipped = dict(old.skipped)
+    for name in old.identities:
+        cursors = loaded.cursors(name)
+        skipped[name] = skipped.get(name, 0) + sum(cursor[2] for cursor in cursors.values())
+        if old.identities[name].startswith("cogdata_urlbuffer"):
+            if urls is None:
+                raise StateMismatchError(
+                    f"{name!r} has cogdata's order of files, which ties its state to {num_ranks} "
+                    f"ranks of {num_slots} loader workers; take as many, or reshard_states, which "
+                    "reads unfinished files again"
+                )
+            pools[name] = urls[name]
+            continue
+        pools[name] = old.unread(name).after(cursors, num_ranks * num_slots)
+    orphans, older = _find_orphans(loaded, num_ranks, num_slots)
+    origin = replace(
+        old,
+        pools=pools,
+        skipped=skipped,
+        orphans=orphans,
+        older=older,
+        ancestors=(*old.ancestors, old.id),
+    )
+    return replace(origin, id=digest({**origin.to_json(), "id": ""}))
+
+
+def _find_orphans(
+    loaded: LoadedState, num_ranks: int, num_slots: int
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
+    """Return the unfinished segments of all worker slots, and the origins of these slots."""
+    old, count = loaded.origin, num_ranks * num_slots
+    orphans: dict[str, list[dict[str, Any]]] = {}
+    paths = {*old.orphans}
+    for entries in loaded.entries.values():
+        paths |= {key.removeprefix("yield ") for key in entries if key.startswith("yield ")}
+    for path in sorted(paths):
+        left = []
+        for number in range(count):
+            progress = loaded.entries.get(number, {}).get(f"yield {path}") or {"orphans": 0}
+            own = old.orphans.get(path, [])[number::count][progress["orphans"] :]
+            if own and "start" not in progress:
+                outputs = max(own[0]["outputs"], progress.get("outputs", 0))
+                own = [{**own[0], "outputs": outputs}, *own[1:]]
+            left += own
+            if "start" in progress:
+                slot = asdict(WorkerSlot.at(number, num_ranks, num_slots))
+                left.append({"origin": old.id, "lane": slot, **progress})
+                del left[-1]["orphans"]
+        if left:
+            orphans[path] = left
+    known = {**old.older, old.id: old.to_json()}
+    return orphans, _find_older(orphans, known)
+
+
+def _find_older(
+    orphans: Mapping[str, list[dict[str, Any]]], known: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the origins of segments, reduced to the needs of their source streams.
+
+    Complete origins would contain their predecessors recursively.
+    """
+    paths: dict[str, set[str]] = {}
+    for path, left in orphans.items():
+        for orphan in left:
+            paths.setdefault(orphan["origin"], set()).add(path)
+    older = {}
+    for name, outer in paths.items():
+        within = {
+            path: left
+            for path, left in known[name]["orphans"].items()
+            if any(path != one and path.startswith(one) for one in outer)
+        }
+        needed = {**known[name], "orphans": within, "ancestors": []}
+        older[name] = {**needed, "older": _find_older(within, known[name]["older"])}
+    return older
+
+
+def is_of_cogdata(state: Mapping[Any, Any]) -> bool:
+    """Return whether a state has cogdata's form, ``{(name, rank, worker): (seed, ...)}``."""
+    return any(isinstance(key, tuple) for key in state)
+
+
+def read_cogdata_state(
+    state: Mapping[Any, Any], sources: list[StreamSource], slot: WorkerSlot
+) -> Entries:
+    """Return the entries of a worker slot from a state in cogdata's form.
+
+    Parameters
+    ----------
+    state
+        State of as many ranks and loader workers as now.
+    sources
+        The sources, in cogdata's orders.
+    slot
+        The worker slot.
+
+    Returns
+    -------
+    entries
+        Map-style sources resume after the last item. The delivered samples of a partly read file
+        are unknown: it is read again, like in cogdata with ``reload_from_url_level``.
+
+    Raises
+    ------
+    StateMismatchError
+        If a source has another order, or the state is not of these sources and worker slots.
+    """
+    entries: Entries = {}
+    for source in sources:
+        found = state.get((source.name, slot.rank, slot.worker))
+        if found is None:
+            continue
+        if not source.order.startswith("cogdata_"):
+            raise StateMismatchError(
+                f"a state in cogdata's form needs cogdata's orders, {source.name!r} has another "
+                "one; set shuffle_unstreaming_subsets='cogdata_block2m' and "
+                "shuffle_streaming_subsets='cogdata_urlbuffer'"
+            )
+        count = _count_files if source.order == "cogdata_urlbuffer" else _count_items
+        entries[source.key] = (count(source, slot, *found), 0, 0)
+    return entries
+
+
+def _count_items(source: StreamSource, slot: WorkerSlot, seed: int, index: int) -> int:
+    epoch, wrong = divmod(seed - source.seed, SEED_STEP)
+    size = source.num_items
+    number = epoch * size + index
+    if wrong or epoch < 0 or not 0 <= index < size or (number - slot.index) % slot.count:
+        raise _refusal(source, slot, f"seed {seed}, index {index} of {size}")
+    return (number - slot.index) // slot.count + 1
+
+
+def _count_files(
+    source: StreamSource, slot: WorkerSlot, seed: int, url: str, key: str | None = None
+) -> int:
+    own = [source.dataset.urls[number] for number in split_urls(source.num_items, slot)]
+    epoch, wrong = divmod(seed - source.seed - 64 * slot.rank - slot.slot, SEED_STEP)
+    if wrong or epoch < 0 or url not in own:
+        raise _refusal(source, slot, f"seed {seed}, {url}, key {key}")
+    return epoch * len(own) + own.index(url)
+
+
+def _refusal(source: StreamSource, slot: WorkerSlot, what: str) -> StateMismatchError:
+    return StateMismatchError(
+        f"a state in cogdata's form must be of the same files, seed, {slot.num_ranks} ranks and "
+        f"{slot.num_slots} loader workers, got {what} for {source.name!r} in worker {slot.worker} "
+        f"of rank {slot.rank}; take the numbers that it was saved with"
+    )

@@ -1,54 +1,53 @@
-"""How far a run is in each of its sources, as its state tells."""
+"""Progress of a run in each of its sources, from its state."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.streaming.lanes import Lane
-from zindex.streaming.leaf_streams import split_urls
-from zindex.streaming.leaves import Leaf
 from zindex.streaming.merged_dataset import MergedDataset
-from zindex.streaming.pool import Pool
+from zindex.streaming.source_streams import split_urls
+from zindex.streaming.sources import StreamSource
 from zindex.streaming.state import LoadedState, State, load_state
+from zindex.streaming.worker_slots import UnreadPartitions, WorkerSlot
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """How far a run is in one source."""
+    """Progress of a run in one source."""
 
     name: str
-    #: What an epoch is read in: ``"parts"``, ``"files"`` or ``"items"``.
+    #: Units of an epoch: ``"parts"``, ``"files"`` or ``"items"``.
     kind: str
-    #: Epochs of which something was delivered, and those of which everything was.
+    #: Epochs that were started, and that were delivered completely.
     epochs_begun: int
     epochs_finished: int
-    #: Parts, files or items of an epoch, and those finished of the first unfinished epoch.
+    #: Units of an epoch, and finished units of the first unfinished epoch.
     num_items: int
     num_finished: int
-    #: Parts or files of which some samples were delivered, and these samples.
+    #: Partly read units, and their delivered samples.
     num_begun: int
     num_delivered: int
-    #: Damaged samples, or rests of files, that were left out.
+    #: Damaged samples, or rests of files, that were skipped.
     num_skipped: int
 
     @property
     def num_epochs(self) -> float:
-        """Epochs finished, with the finished share of the first unfinished one.
+        """Finished epochs, with the finished share of the first unfinished one.
 
-        Parts that are begun count as nothing: nobody knows how many samples they have.
+        Partly read units count as unread, because their number of samples is unknown.
         """
         return self.epochs_finished + self.num_finished / max(1, self.num_items)
 
     @property
     def most_epochs(self) -> float:
-        """The same if parts that are begun count as finished; the run is between both."""
+        """The same with partly read units counted as finished: an upper bound."""
         return self.num_epochs + self.num_begun / max(1, self.num_items)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is in all sources, in the order of the dataset."""
+class StreamProgress:
+    """Progress of a run in all sources, in the order of the dataset."""
 
     sources: tuple[SourceProgress, ...]
 
@@ -56,7 +55,7 @@ class Progress:
         return iter(self.sources)
 
     def __getitem__(self, name: str) -> SourceProgress:
-        """Return how far a run is in a source, by its name."""
+        """Return the progress in a source by its name."""
         return {source.name: source for source in self.sources}[name]
 
     def to_text(self) -> str:
@@ -71,16 +70,9 @@ class Progress:
         ]
         return {"sources": rows}
 
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "Progress":
-        """Return what `to_json` wrote."""
-        names = SourceProgress.__dataclass_fields__
-        rows = [{name: row[name] for name in names} for row in fields["sources"]]
-        return cls(tuple(SourceProgress(**row) for row in rows))
 
-
-def progress(dataset: MergedDataset, state: State) -> Progress:
-    """Return how far a run is in each source.
+def progress(dataset: MergedDataset, state: State) -> StreamProgress:
+    """Return the progress of a run in each source.
 
     Parameters
     ----------
@@ -98,17 +90,17 @@ def progress(dataset: MergedDataset, state: State) -> Progress:
     Notes
     -----
     A part whose last sample was delivered counts as finished with the next sample of its reader.
-    With a ``customized_yield_fn`` it tells what was read for the samples that were delivered.
+    With a ``customized_yield_fn``, inputs of the delivered outputs are counted.
     """
-    leaves = dataset.leaves()
+    sources = dataset.sources()
     loaded = load_state(state) if state else None
     if loaded is not None:
-        _check(loaded, leaves)
-    return Progress(tuple(_find_progress(leaf, loaded) for leaf in leaves))
+        _check(loaded, sources)
+    return StreamProgress(tuple(_find_progress(source, loaded) for source in sources))
 
 
-def _check(loaded: LoadedState, leaves: list[Leaf]) -> None:
-    names = sorted(leaf.name for leaf in leaves)
+def _check(loaded: LoadedState, sources: list[StreamSource]) -> None:
+    names = sorted(source.name for source in sources)
     if sorted(loaded.origin.identities) != names:
         raise StateMismatchError(
             f"progress in the datasets {names} needs a state of them, got one of "
@@ -121,62 +113,55 @@ def _check(loaded: LoadedState, leaves: list[Leaf]) -> None:
         )
 
 
-def _find_progress(leaf: Leaf, loaded: LoadedState | None) -> SourceProgress:
-    """Return how far a run is in one source."""
-    pool, num_skipped = Pool(), 0
+def _find_progress(source: StreamSource, loaded: LoadedState | None) -> SourceProgress:
+    """Return the progress of a run in one source."""
+    unread, num_skipped = UnreadPartitions(), 0
     cursors: dict[int, tuple[int, int, int]] = {}
     num_ranks = num_slots = 1
     if loaded is not None:
-        pool = loaded.origin.pool(leaf.name)
+        unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
         num_ranks, num_slots = loaded.num_ranks or 1, loaded.num_slots or 1
-        cursors = {
-            number: tuple(entries[leaf.key])
-            for number, entries in loaded.lanes.items()
-            if leaf.key in entries
-        }
-        num_skipped = loaded.origin.skipped.get(leaf.name, 0)
+        num_skipped = loaded.origin.skipped.get(source.name, 0)
         num_skipped += sum(skipped for _, _, skipped in cursors.values())
-    if leaf.order == "cogdata_urlbuffer" and pool == Pool():
-        counts = _count_files(leaf, cursors, num_ranks, num_slots)
+    if source.order == "cogdata_urlbuffer" and unread == UnreadPartitions():
+        counts = _count_files(source, cursors, num_ranks, num_slots)
     else:
-        begun = {number: cursor[:2] for number, cursor in cursors.items()}
-        counts = _count_items(pool.after(begun, num_ranks * num_slots), leaf.num_items)
-    kind = "files" if leaf.order == "cogdata_urlbuffer" else "parts" if leaf.is_parted else "items"
-    return SourceProgress(leaf.name, kind, *counts, num_skipped)
+        counts = _count_items(unread.after(cursors, num_ranks * num_slots), source.num_items)
+    return SourceProgress(source.name, source.kind, *counts, num_skipped)
 
 
 _Counts = tuple[int, int, int, int, int, int]
 
 
-def _count_items(pool: Pool, size: int) -> _Counts:
-    """Return what is finished and begun of items that all lanes share."""
+def _count_items(unread: UnreadPartitions, size: int) -> _Counts:
+    """Return the finished and partly read units of a source that all worker slots share."""
     size = max(1, size)
-    epoch, end = pool.low // size, max([pool.low, *(stop for _, stop in pool.ahead)])
-    # What lies below the lowest free item is finished, unless it is begun.
-    unfinished = [part for part, _ in pool.begun if part < pool.low]
+    epoch, end = unread.low // size, max([unread.low, *(stop for _, stop in unread.ahead)])
+    # Units below the lowest free one are finished or partly read.
+    unfinished = [part for part, _ in unread.begun if part < unread.low]
     if unfinished:
         epoch = unfinished[0] // size
     first, last = epoch * size, (epoch + 1) * size
-    num_finished = min(pool.low, last) - first - sum(part < last for part in unfinished)
+    num_finished = min(unread.low, last) - first - sum(part < last for part in unfinished)
     num_finished += sum(
-        max(0, min(stop, last) - max(start, first, pool.low)) for start, stop in pool.ahead
+        max(0, min(stop, last) - max(start, first, unread.low)) for start, stop in unread.ahead
     )
-    touched = max([end, *(part + 1 for part, _ in pool.begun)])
-    delivered = sum(count for _, count in pool.begun)
-    return -(-touched // size), epoch, size, num_finished, len(pool.begun), delivered
+    touched = max([end, *(part + 1 for part, _ in unread.begun)])
+    delivered = sum(count for _, count in unread.begun)
+    return -(-touched // size), epoch, size, num_finished, len(unread.begun), delivered
 
 
 def _count_files(
-    leaf: Leaf, cursors: dict[int, tuple[int, int, int]], num_ranks: int, num_slots: int
+    source: StreamSource, cursors: dict[int, tuple[int, int, int]], num_ranks: int, num_slots: int
 ) -> _Counts:
-    """Return what is finished and begun of files that each lane has its own of.
+    """Return the finished and partly read files of a source whose worker slots have their own.
 
-    Lanes come to their epochs by themselves; the first unfinished one is that of the slowest.
+    Each worker slot counts its own epochs; the first unfinished one is that of the slowest slot.
     """
     owns, finished = [], []
     for number in range(num_ranks * num_slots):
-        rank, slot = divmod(number, num_slots)
-        owns.append(len(split_urls(leaf.num_items, Lane(rank, num_ranks, slot, num_slots))))
+        slot = WorkerSlot.at(number, num_ranks, num_slots)
+        owns.append(len(split_urls(source.num_items, slot)))
         finished.append(cursors.get(number, (0, 0, 0)))
     epoch = min(done[0] // own for done, own in zip(finished, owns, strict=True))
     num_finished = sum(
@@ -191,7 +176,7 @@ def _count_files(
 
 
 def _to_line(source: SourceProgress) -> str:
-    """Return how far a run is in one source, for people."""
+    """Return the progress in one source as a line of text."""
     epochs = f"{source.num_epochs:,.2f}"
     if source.num_begun:
         epochs += f" to {source.most_epochs:,.2f}"

@@ -1,4 +1,4 @@
-"""A split of a run, as its settings file describes it, for mixing with other datasets."""
+"""Open a split of a built run, to mix it with other datasets."""
 
 import os
 from collections import OrderedDict
@@ -15,18 +15,18 @@ def open_run_split(
     eod: int | None = None,
     vocab_size: int | None = None,
 ) -> Any:
-    """Return the dataset of one split of a run that was built; nothing is built here.
+    """Return the dataset of one split of a built run, without building anything.
 
     Parameters
     ----------
     config
-        Path of the run's settings, see `zindex.open_run`.
+        Path of the run's configuration, see `zindex.open_run`.
     split
         ``"train"``, ``"valid"`` or ``"test"``.
     tokenizer
-        The tokenizer of the run; None takes the two numbers instead.
+        Tokenizer of the run; None needs ``eod`` and ``vocab_size`` instead.
     eod, vocab_size
-        Id that ends a document, and the number of ids.
+        End-of-document id, and number of ids.
 
     Raises
     ------
@@ -36,11 +36,11 @@ def open_run_split(
     StoreNotFoundError
         If the run is not built.
     """
-    # The planning of runs is a large part of the package; files seldom ask for it.
-    from zindex.building.index_store import find_index
-    from zindex.building.planning import plan_run
+    # Imported lazily: the planning of runs is large and seldom needed.
     from zindex.config import as_config
     from zindex.datasets.run_datasets import open_run
+    from zindex.indexing.run_plan import plan_run
+    from zindex.indexing.store_build import find_index
 
     if tokenizer is None:
         if eod is None or vocab_size is None:
@@ -51,8 +51,8 @@ def open_run_split(
         tokenizer = _Numbers(eod, vocab_size)
     run = as_config(config)
     plans = plan_run(run)
-    missing = [item.name for item in plans if find_index(item.store_plan(run.index)) is None]
-    if missing:  # a file of datasets must not write anywhere
+    missing = [item.name for item in plans if find_index(item.plan.store_plan(run.index)) is None]
+    if missing:  # opening datasets must not write
         raise StoreNotFoundError(
             f"a run must be built to be mixed, {config} lacks {', '.join(missing)}; run "
             "`zindex build` on it first"
@@ -75,7 +75,7 @@ def open_run_split(
 
 
 class _Numbers:
-    """What datasets ask of a tokenizer."""
+    """Minimal tokenizer for datasets."""
 
     def __init__(self, eod: int, vocab_size: int) -> None:
         self.eod = eod

@@ -1,21 +1,25 @@
-"""The state of a streaming run: it rides with the samples, and all ranks' make one.
+"""Checkpoints of streams, which samples carry, and their merge over all ranks.
 
-A state is a flat dict of JSON values. A sample brings the entries that changed when it was read;
-whoever updates one dict with ``to_state`` of every batch that was trained on has, at each moment,
-what all those batches came to, whatever loader workers have read ahead meanwhile. An entry is
-named ``"leaf NAME @LANE/LANES"``, ``"mix PATH @LANE/LANES"`` or ``"yield PATH @LANE/LANES"``;
-``"origin"`` says where those lanes began.
+A state is a flat dict of JSON values. Each sample carries the entries that it changed. A trainer
+that updates one dict with ``to_state`` of every batch always has the checkpoint of all trained
+batches, independent of prefetched ones. The entry of worker slot I of N is named
+``"leaf NAME @I/N"`` for a source, ``"mix PATH @I/N"`` or ``"yield PATH @I/N"``; ``"origin"`` is the
+start of all worker slots.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.streaming.lanes import STATE_VERSION, Entries, Lane, Mark, Origin
-from zindex.streaming.pool import Pool
+from zindex.streaming.worker_slots import (
+    STATE_VERSION,
+    Entries,
+    SampleState,
+    StreamOrigin,
+)
 
 State = dict[str, Any]
 
@@ -23,7 +27,7 @@ _COGDATA_KEYS = ("__datasetname__", "__dprank__", "__workerid__", "__seed__")
 
 
 def to_state(sample: Any, *, form: str = "zindex") -> State:
-    """Return what a sample or a batch adds to the state of a run.
+    """Return the entries that a sample or a batch adds to the state of a run.
 
     Parameters
     ----------
@@ -31,19 +35,18 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
         A sample of a ``MergedDataset``, a list of them as ``mixed_collate`` gives it, or a dict
         whose values a collate function stacked, with ``__state__`` as a list.
     form
-        ``"cogdata"`` gives cogdata's own shape, ``{(name, rank, worker): (seed, url, key)}`` or
-        ``(seed, index)``; it cannot be written as JSON and holds for one number of ranks and
-        workers.
+        ``"cogdata"`` gives cogdata's own form, ``{(name, rank, worker): (seed, url, key)}`` or
+        ``(seed, index)``, which is no JSON and valid for one number of ranks and workers only.
 
     Returns
     -------
     state
-        To be handed to ``dict.update`` of the one dict that a rank keeps.
+        Entries for ``dict.update`` of the one dict that a rank keeps.
 
     Raises
     ------
     ValueError
-        If a sample brings no state.
+        If a sample has no state.
     """
     if isinstance(sample, list | tuple):
         state: State = {}
@@ -65,27 +68,29 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
             f"a sample must have __state__, got the fields {sorted(sample)}; iterate over a "
             "MergedDataset and keep this field"
         )
-    # Where tensors are pinned, tuples become lists: a mark begins with its head, a list of marks
-    # with a mark.
+    # Pinning memory turns tuples into lists. One state begins with its head, whose first item is a
+    # text; a list of states begins with a state.
     is_one = isinstance(found[0][0], str) if found else False
     return _unite([found] if is_one else found)
 
 
-def _unite(marks: Iterable[Any]) -> State:
-    """Return the union of what samples carry, the later ones first in what they tell."""
+def _unite(sample_states: Iterable[Any]) -> State:
+    """Return the union of the states of samples; later ones override."""
     state: State = {}
-    for mark in marks:
-        state.update(mark if isinstance(mark, dict) else _read_mark(mark))
+    for sample_state in sample_states:
+        state.update(
+            sample_state if isinstance(sample_state, dict) else _read_sample_state(sample_state)
+        )
     return state
 
 
-def _read_mark(mark: Mark) -> State:
-    """Return the state that a sample carries."""
-    (origin_id, rank, num_ranks, slot, num_slots), changed, begin = mark
-    lane = f"@{rank * num_slots + slot}/{num_ranks * num_slots}"
+def _read_sample_state(sample_state: SampleState) -> State:
+    """Return the state of one sample."""
+    (origin_id, rank, num_ranks, slot, num_slots), changed, begin = sample_state
+    worker_slot = f"@{rank * num_slots + slot}/{num_ranks * num_slots}"
     state: State = dict(begin or {})
     for key, value in changed.items():
-        state[f"{key} {lane}"] = [origin_id, value]
+        state[f"{key} {worker_slot}"] = [origin_id, value]
     state[f"turn @{rank}/{num_ranks}"] = [origin_id, [slot, num_slots]]
     state["own"] = [rank, num_ranks]
     return state
@@ -105,13 +110,12 @@ def _to_cogdata(sample: Mapping[str, Any]) -> State:
 
 
 def merge_states(states: Iterable[State]) -> State:
-    """Return one state of the states of all ranks: rank-free, any number of ranks goes on from it.
+    """Merge the states of all ranks into one, from which any number of ranks can resume.
 
     Parameters
     ----------
     states
-        One of every rank. Of a rank that has had no sample yet ``{}``, or if it went on from a
-        state, that one as it was loaded.
+        One of every rank. For a rank without samples so far, the state that it loaded, or ``{}``.
 
     Raises
     ------
@@ -133,22 +137,22 @@ def merge_states(states: Iterable[State]) -> State:
             f"{len(given)} states with those of the ranks {sorted(ranks)}; give {{}} for a rank "
             "without samples"
         )
-    went_on = [
+    resumed = [
         key
         for state in given
         for key, value in state.items()
         if key.startswith("resumed ") and value[2]
     ]
-    if went_on and not all(given):
+    if resumed and not all(given):
         raise StateMismatchError(
             "a rank that has had no sample since all went on from a merged state must give the "
-            f"state that it loaded, got {{}} beside the entry {went_on[0]!r}; let each rank keep "
+            f"state that it loaded, got {{}} beside the entry {resumed[0]!r}; let each rank keep "
             "one dict, the loaded one, and update that"
         )
     merged: State = {}
     for state in given:
         merged.update(state)
-    # A rank knows of the others only what it began with.
+    # The entries of other ranks are those that a rank has loaded.
     for state in given:
         if "own" in state:
             merged.update(_own_entries(state))
@@ -157,17 +161,17 @@ def merge_states(states: Iterable[State]) -> State:
 
 
 def _own_entries(state: State) -> State:
-    """Return the entries of the rank whose state this is."""
+    """Return the entries of the state's own rank."""
     rank, num_ranks = state["own"]
     num_slots = state[f"turn @{rank}/{num_ranks}"][1][1]
     by_rank = {f"@{rank}/{num_ranks}"}
-    num_lanes = num_ranks * num_slots
-    by_lane = {f"@{rank * num_slots + slot}/{num_lanes}" for slot in range(num_slots)}
+    num_worker_slots = num_ranks * num_slots
+    by_worker_slot = {f"@{rank * num_slots + slot}/{num_worker_slots}" for slot in range(num_slots)}
     return {
         key: value
         for key, value in state.items()
         if key == "origin"
-        or f"@{key.rpartition('@')[2]}" in (by_rank if _is_of_rank(key) else by_lane)
+        or f"@{key.rpartition('@')[2]}" in (by_rank if _is_of_rank(key) else by_worker_slot)
     }
 
 
@@ -176,15 +180,15 @@ def _is_of_rank(key: str) -> bool:
 
 
 def gather_states(state: State, group: Any = None) -> State:
-    """Return the merged state of all ranks of a process group, on each of them.
+    """Return the merged state of all ranks of a process group, on every rank.
 
-    Every rank of the group calls this, for instance before rank 0 saves a checkpoint. Without an
-    initialised ``torch.distributed`` it is the state of this one rank.
+    A collective call, for instance before rank 0 saves a checkpoint. Without an initialised
+    ``torch.distributed`` it merges the state of this rank alone.
 
     Parameters
     ----------
     state
-        This rank's own.
+        State of this rank.
     group
         The data-parallel process group; the default group if None.
     """
@@ -193,7 +197,7 @@ def gather_states(state: State, group: Any = None) -> State:
     if not (dist.is_available() and dist.is_initialized()):
         return merge_states([state])
     states: list[Any] = [None] * dist.get_world_size(group)
-    # A dict that was loaded from a merged state holds the entries of all ranks.
+    # A dict that was loaded from a merged state has the entries of all ranks.
     own = {"own": state["own"], **_own_entries(state)} if "own" in state else state
     dist.all_gather_object(states, own, group=group)
     return merge_states(states)
@@ -201,25 +205,35 @@ def gather_states(state: State, group: Any = None) -> State:
 
 @dataclass(frozen=True)
 class LoadedState:
-    """A state as lanes read it: where they began, and what each has come to since."""
+    """A parsed state: the origin of all worker slots, and the checkpoint of each."""
 
-    origin: Origin
-    lanes: Mapping[int, Entries]
-    #: Number of all lanes, or None if none has entries.
+    origin: StreamOrigin
+    #: Worker slot -> its entries.
+    entries: Mapping[int, Entries]
+    #: Ranks, and worker slots of each; None if none has entries.
     num_ranks: int | None
     num_slots: int | None
-    #: By rank: the slot whose batch was the last.
+    #: Rank -> the slot of its last batch.
     turns: Mapping[int, int]
-    #: The rank whose own state it is, of how many; None if it was merged.
+    #: Rank of the state, and the number of ranks; None if merged.
     own: tuple[int, int] | None
 
+    def cursors(self, name: str) -> dict[int, tuple[int, int, int]]:
+        """Return the cursors of the worker slots in a source."""
+        key = f"leaf {name}"
+        return {
+            number: tuple(entries[key])
+            for number, entries in self.entries.items()
+            if key in entries
+        }
+
     def fits(self, num_ranks: int, num_slots: int) -> bool:
-        """Return whether these are lanes of as many ranks and workers."""
+        """Return whether the state is of this number of ranks and workers, or of none."""
         return (self.num_ranks, self.num_slots) in ((None, None), (num_ranks, num_slots))
 
 
 def load_state(state: State) -> LoadedState:
-    """Return what a state holds.
+    """Parse a state.
 
     Raises
     ------
@@ -254,7 +268,7 @@ def _read_state(state: State) -> LoadedState:
             f"a state must be of version {STATE_VERSION}, got {version!r}; use the zindex that "
             "wrote it"
         )
-    origin = Origin.from_json(state["origin"])
+    origin = StreamOrigin.from_json(state["origin"])
     known = {origin.id, *origin.ancestors}
     flat: State = {}
     for key, value in state.items():
@@ -271,11 +285,13 @@ def _read_state(state: State) -> LoadedState:
         if value[0] == origin.id:
             flat[key] = value
     own = state.get("own")
-    return _sort_lanes(origin, flat, None if own is None else (own[0], own[1]))
+    return _sort_worker_slots(origin, flat, None if own is None else (own[0], own[1]))
 
 
-def _sort_lanes(origin: Origin, flat: State, own: tuple[int, int] | None) -> LoadedState:
-    lanes: dict[int, Entries] = {}
+def _sort_worker_slots(
+    origin: StreamOrigin, flat: State, own: tuple[int, int] | None
+) -> LoadedState:
+    slots: dict[int, Entries] = {}
     turns: dict[int, int] = {}
     num_ranks = num_slots = None
     for key, (_, value) in flat.items():
@@ -285,123 +301,15 @@ def _sort_lanes(origin: Origin, flat: State, own: tuple[int, int] | None) -> Loa
             turns[number], num_slots = value
             num_ranks = count
         else:
-            lanes.setdefault(number, {})[name] = value
-    return LoadedState(origin, lanes, num_ranks, num_slots, turns, own)
+            slots.setdefault(number, {})[name] = value
+    return LoadedState(origin, slots, num_ranks, num_slots, turns, own)
 
 
 def _some(names: Iterable[str]) -> str:
     return ", ".join(sorted(map(str, names))[:5]) or "none"
 
 
-def begin_anew(loaded: LoadedState, urls: Mapping[str, Pool] | None = None) -> Origin:
-    """Return the origin at which other lanes go on where those of a state were.
-
-    Parameters
-    ----------
-    loaded
-        The state.
-    urls
-        What is left of the sources in cogdata's order of files, which cannot be told from the state
-        alone.
-
-    Raises
-    ------
-    StateMismatchError
-        If it is the state of one rank of several.
-    """
-    num_ranks, num_slots, old = loaded.num_ranks, loaded.num_slots, loaded.origin
-    if num_ranks is None or num_slots is None:
-        return old
-    if loaded.own is not None and loaded.own[1] > 1:
-        raise StateMismatchError(
-            f"another number of ranks or loader workers needs the states of all {num_ranks} ranks, "
-            f"got that of rank {loaded.own[0]}; save gather_states(state), or merge_states of all"
-        )
-    num_lanes = num_ranks * num_slots
-    pools = {}
-    skipped = dict(old.skipped)
-    for name in old.identities:
-        cursors = {
-            lane: entries[f"leaf {name}"]
-            for lane, entries in loaded.lanes.items()
-            if f"leaf {name}" in entries
-        }
-        skipped[name] = skipped.get(name, 0) + sum(cursor[2] for cursor in cursors.values())
-        if old.identities[name].startswith("cogdata_urlbuffer"):
-            if urls is None:
-                raise StateMismatchError(
-                    f"{name!r} has cogdata's order of files, which ties its state to {num_ranks} "
-                    f"ranks of {num_slots} loader workers; take as many, or reshard_states, which "
-                    "reads unfinished files again"
-                )
-            pools[name] = urls[name]
-            continue
-        pools[name] = old.pool(name).after({k: (v[0], v[1]) for k, v in cursors.items()}, num_lanes)
-    orphans, older = _find_orphans(loaded, num_ranks, num_slots)
-    origin = replace(
-        old,
-        pools=pools,
-        skipped=skipped,
-        orphans=orphans,
-        older=older,
-        ancestors=(*old.ancestors, old.id),
-    )
-    return replace(origin, id=digest({**origin.to_json(), "id": ""}))
-
-
-def _find_orphans(
-    loaded: LoadedState, num_ranks: int, num_slots: int
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
-    """Return the segments that lanes have begun, and the origins of these lanes."""
-    old, num_lanes = loaded.origin, num_ranks * num_slots
-    orphans: dict[str, list[dict[str, Any]]] = {}
-    paths = {*old.orphans}
-    for entries in loaded.lanes.values():
-        paths |= {key.removeprefix("yield ") for key in entries if key.startswith("yield ")}
-    for path in sorted(paths):
-        left = []
-        for lane in range(num_lanes):
-            progress = loaded.lanes.get(lane, {}).get(f"yield {path}") or {"orphans": 0}
-            own = old.orphans.get(path, [])[lane::num_lanes][progress["orphans"] :]
-            if own and "start" not in progress:
-                outputs = max(own[0]["outputs"], progress.get("outputs", 0))
-                own = [{**own[0], "outputs": outputs}, *own[1:]]
-            left += own
-            if "start" in progress:
-                rank, slot = divmod(lane, num_slots)
-                place = Lane(rank, num_ranks, slot, num_slots, worker=slot)
-                left.append({"origin": old.id, "lane": asdict(place), **progress})
-                del left[-1]["orphans"]
-        if left:
-            orphans[path] = left
-    known = {**old.older, old.id: old.to_json()}
-    return orphans, _find_older(orphans, known)
-
-
-def _find_older(
-    orphans: Mapping[str, list[dict[str, Any]]], known: Mapping[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Return the origins of segments, each with what their source streams need of it alone.
-
-    Whole origins would hold those before them, and these the ones before them.
-    """
-    paths: dict[str, set[str]] = {}
-    for path, left in orphans.items():
-        for orphan in left:
-            paths.setdefault(orphan["origin"], set()).add(path)
-    older = {}
-    for name, outer in paths.items():
-        within = {
-            path: left
-            for path, left in known[name]["orphans"].items()
-            if any(path != one and path.startswith(one) for one in outer)
-        }
-        needed = {**known[name], "orphans": within, "ancestors": []}
-        older[name] = {**needed, "older": _find_older(within, known[name]["older"])}
-    return older
-
-
 def digest(values: Any) -> str:
-    """Return a short name of JSON values."""
+    """Return a short digest of JSON values."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

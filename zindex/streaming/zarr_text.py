@@ -1,4 +1,4 @@
-"""Windows over the tokens of a Zarr corpus, as a map-style dataset."""
+"""Map-style dataset of fixed-length windows over the tokens of a Zarr corpus."""
 
 import os
 from collections.abc import Sequence
@@ -6,26 +6,25 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from zindex import schema
-from zindex.datasets.batching.batch_memory import allocate_arrays
-from zindex.datasets.batching.sample_batch import SampleBatch, resolve_positions
+from zindex.arrays import Int64Array
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
-from zindex.store.identity import fingerprint
-from zindex.streaming.processing.text_packing import Tail
+from zindex.plan.tail import Tail, TailName, count_windows, parse_tail
+from zindex.samples.batch import SampleBatch, allocate_arrays, resolve_positions
+from zindex.store.commit import fingerprint
+from zindex.streaming.sources import check_positive
 
-Int64Array = npt.NDArray[np.int64]
-#: Whether windows run across the ends of documents, or each holds tokens of one only.
+#: Whether windows cross document boundaries.
 Documents = Literal["joined", "apart"]
 
 
 class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Every window of one length over the tokens of a Zarr corpus, in the corpus' order.
+    """All windows of one length over the tokens of a Zarr corpus, in order.
 
-    It pickles as its path and settings, and reads a batch in one go.
+    It pickles as its path and settings, and reads a batch at once.
 
     Parameters
     ----------
@@ -34,16 +33,17 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     sequence_length
         Tokens per window.
     overlap
-        1: a window begins with the last label of the one before, so that every token but the first
-        is a label once. 0: windows share nothing, and their first tokens are no labels.
+        1: a window begins with the last label of the previous one, so that every token except the
+        first is a label once. 0: windows are disjoint, and their first tokens are no labels.
     documents
-        ``"joined"``: windows run across the ends of documents. ``"apart"``: each holds tokens of
-        one document, whose last window is filled up or left out; where they begin is counted at
-        first use, in 16 bytes of memory per document.
+        ``"joined"``: windows cross document boundaries. ``"apart"``: each has tokens of one
+        document, whose last window is padded or dropped. Their bounds are computed at first use, in
+        16 bytes of memory per document.
     tail
-        ``"pad"`` fills up the last window, with weight 0 in the loss; ``"drop"`` leaves it out.
+        ``"pad"`` pads the last window, with weight 0 in the loss; ``"drop_last"`` (or ``"drop"``)
+        drops it; see `zindex.plan.tail.Tail`.
     pad_id
-        Id to fill up with, in tokens and labels.
+        Id of padding, in tokens and labels.
 
     Raises
     ------
@@ -55,8 +55,8 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     Notes
     -----
     Samples have ``tokens`` and ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
-    (int64), all of shape (sequence_length,). What is left as a single token has no label, so it
-    makes no window.
+    (int64), all of shape (sequence_length,). A single remaining token has no label, so it gives no
+    window.
     """
 
     def __init__(
@@ -66,33 +66,24 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         *,
         overlap: Literal[0, 1] = 1,
         documents: Documents = "joined",
-        tail: Tail = "pad",
+        tail: Tail | TailName = Tail.PAD,
         pad_id: int = 0,
     ) -> None:
-        if (
-            isinstance(sequence_length, bool)
-            or not isinstance(sequence_length, int)
-            or sequence_length < 1
-        ):
-            raise ConfigError(
-                f"sequence_length must be a whole number from 1 on, got {sequence_length!r}"
-            )
+        check_positive(sequence_length=sequence_length)
         if overlap not in (0, 1):
             raise ConfigError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
         if documents not in get_args(Documents):
             raise ConfigError(f"documents must be 'joined' or 'apart', got {documents!r}")
-        if tail not in get_args(Tail):
-            raise ConfigError(f"tail must be 'pad' or 'drop', got {tail!r}")
         self.path = os.fspath(path)
         self.source = ZarrIndexedDataset(self.path)
         self.sequence_length = sequence_length
         self.overlap = overlap
         self.documents = documents
-        self.tail = tail
+        self.tail = parse_tail(tail, (Tail.PAD, Tail.DROP_LAST))
         self.pad_id = pad_id
 
     def __getstate__(self) -> dict[str, Any]:
-        # Windows are counted again where they are needed.
+        # Windows are recomputed after unpickling.
         return {key: value for key, value in self.__dict__.items() if key != "_windows"}
 
     @property
@@ -102,14 +93,14 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of what decides which window stands where, in any process."""
+        """The SHA-256, in hex, of the corpus and the settings that determine the windows."""
         return fingerprint(
             {
                 "content": self.source.store.fingerprint,
                 "sequence_length": self.sequence_length,
                 "overlap": self.overlap,
                 "documents": self.documents,
-                "tail": self.tail,
+                "tail": self.tail.fingerprint_name,
             }
         )
 
@@ -119,33 +110,30 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
     @cached_property
     def _windows(self) -> tuple[Int64Array, Int64Array]:
-        """Where each document starts, with the end, and how many windows come before it."""
+        """Start of each document, and the number of windows before it; both with the end."""
         if self.documents == "joined":
             bounds = np.array([0, self.num_tokens])
         else:
             store = self.source.store
             sequences = np.asarray(store[schema.SEQUENCE_OFFSET.name])
             bounds = sequences[np.asarray(store[schema.DOCUMENT_OFFSET.name])].astype(np.int64)
-        sizes = np.diff(bounds)
-        counts = np.maximum((sizes - self.sequence_length - 1) // self._step + 1, 0)
-        if self.tail == "pad":
-            counts += sizes - counts * self._step > 1
+        counts = count_windows(np.diff(bounds), self.sequence_length, self._step, self.tail)
         return bounds, np.concatenate([[0], np.cumsum(counts)])
 
     def __len__(self) -> int:
         return int(self._windows[1][-1])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """Return a window; IndexError if there is none of this number."""
+        """Return a window; IndexError if out of range."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> SampleBatch:
-        """Return the windows of a batch, read together: torch's DataLoader calls this.
+        """Return the windows of a batch, read together; called by torch's DataLoader.
 
         Raises
         ------
         IndexError
-            If there is no window of a number.
+            If a number is out of range.
         VerificationError
             If data are damaged or missing.
         """

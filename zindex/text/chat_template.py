@@ -1,7 +1,7 @@
-"""Conversations to text, by the Jinja templates that come with tokenizers.
+"""Render conversations by the Jinja templates of tokenizers.
 
 Templates run in Jinja's immutable sandbox: they read no files, include no others and reach no
-private attributes. They may still take long, so use templates of people you trust.
+private attributes. They may still take long, so use templates from trusted sources only.
 """
 
 import datetime
@@ -27,39 +27,48 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-#: Built in: the contents one after the other, with nothing between them.
+#: Built in: the concatenated contents.
 PLAIN = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}"
     "{% generation %}{{ message['content'] + '' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + '' }}{% endif %}"  # nothing but text can be added to text
+    "{% else %}{{ message['content'] + '' }}{% endif %}"  # a content other than text is an error
     "{% endfor %}"
 )
 _BUILT_IN = {"chatml": CHATML, "plain": PLAIN}
-# Code points without a meaning: those that never get one, then those of private use.
-_MARKS = [range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE)]
+# Code points without a meaning: noncharacters, then private use.
+_MARKERS = [range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE)]
+# Errors of the Python expressions in templates.
+_TEMPLATE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 
 
 class ChatTemplate:
-    """Renders conversations; pickles as its text and settings.
+    """Renders conversations. It pickles as its text and settings.
 
     Parameters
     ----------
     text
-        The Jinja template. It is given ``messages``, ``tools``, ``add_generation_prompt``, the
-        special tokens, and what ``variables`` hold; ``raise_exception`` refuses a conversation.
+        The Jinja template. Its variables are ``messages``, ``tools``, ``add_generation_prompt``,
+        the special tokens and ``variables``; ``raise_exception`` refuses a conversation.
     special_tokens
         Text of each, by a name such as ``eos_token``.
     variables
-        What else it is given.
+        Further variables.
     date
-        What ``strftime_now`` tells, as YYYY-MM-DD; None: there is no such function, so that what
-        comes out is the same on every day.
+        The date of ``strftime_now``, as YYYY-MM-DD. None: the template has no such function, so
+        that rendering is deterministic.
 
     Raises
     ------
     ConfigError
-        If the text is no template, ``date`` is none, or Jinja is not installed.
+        If the text is not a template, ``date`` is invalid, or Jinja is not installed.
     """
 
     def __init__(
@@ -74,7 +83,7 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens or {})
         self.variables = dict(variables or {})
         self.date = date
-        self._template, self._errors = _compile(text, date)
+        self._template = _compile(text, date)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("text", "special_tokens", "variables", "date")
@@ -82,20 +91,20 @@ class ChatTemplate:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._template, self._errors = _compile(self.text, self.date)
+        self._template = _compile(self.text, self.date)
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the text of a conversation, as JSON values."""
+        """Return the settings that decide the text of a conversation, as JSON values."""
         return self.__getstate__()
 
     @property
     def has_generation(self) -> bool:
-        """Whether the template itself says what the assistant generates."""
+        """Whether the template marks what the assistant generates."""
         return bool(self._template.environment.zindex_has_generation)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it puts nothing between messages, so that nothing says where one ends."""
+        """Whether it only concatenates messages, so that their ends are not marked."""
         return self.text == PLAIN
 
     def render(
@@ -110,25 +119,25 @@ class ChatTemplate:
         Parameters
         ----------
         messages
-            With ``role`` and ``content`` each, and whatever else the template knows.
+            With ``role`` and ``content`` each, and further keys that the template knows.
         tools
             Tools that the assistant may call.
         add_generation_prompt
-            Whether to end with what makes the assistant answer.
+            Whether to end with the beginning of an answer.
 
         Raises
         ------
         SourceError
             If the template refuses the conversation.
         ConfigError
-            If the template does what it may not, or needs today's date.
+            If the template violates the sandbox, or needs today's date.
         """
         return self._render(messages, tools, add_generation_prompt, {})
 
     def render_spans(
         self, messages: Sequence[Message], *, tools: Any = None
     ) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of a conversation, and where its ``{% generation %}`` blocks are in it.
+        """Return the text of a conversation, and the spans of its ``{% generation %}`` blocks.
 
         Parameters
         ----------
@@ -140,15 +149,15 @@ class ChatTemplate:
         text
             The same as ``render`` gives.
         spans
-            First character of each block, and the one behind it.
+            First character of each block, and its end.
 
         Raises
         ------
         SourceError, ConfigError
-            As ``render``; also if the template changes its blocks after it has made them.
+            As ``render``; also if the template modifies rendered blocks.
         """
         text = self._render(messages, tools, False, {})
-        unused = (mark for mark in map(chr, chain(*_MARKS)) if mark not in text)
+        unused = (mark for mark in map(chr, chain(*_MARKERS)) if mark not in text)
         start, stop = next(unused), next(unused)
         names = self._template.environment.zindex_mark_names
         marked = self._render(messages, tools, False, dict(zip(names, (start, stop), strict=True)))
@@ -173,7 +182,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         marks: Mapping[str, str],
     ) -> str:
-        """Return what the template makes of a conversation."""
+        """Return the rendered text of a conversation."""
         given = {
             "tools": tools,
             "documents": None,
@@ -183,31 +192,28 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             **marks,
         }
-        undefined, security, others = self._errors
+        import jinja2
+
         try:
             text = str(self._template.render(given))
-        except security as error:
+        except jinja2.exceptions.SecurityError as error:
             raise ConfigError(
                 f"a chat template must keep to Jinja's sandbox, this one does not: {error}; use "
                 "another template"
             ) from error
-        except undefined as error:
-            if "strftime_now" in str(error):
+        except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as error:
+            if isinstance(error, jinja2.UndefinedError) and "strftime_now" in str(error):
                 raise ConfigError(
                     "this chat template writes today's date; say which date it shall be with "
                     "date='YYYY-MM-DD' (--date), so that the same texts give the same tokens"
                 ) from error
-            raise SourceError(_explain(error, messages)) from error
-        except (*others, ArithmeticError, AttributeError, LookupError, TypeError) as error:
-            raise SourceError(_explain(error, messages)) from error
-        except (ValueError, RecursionError) as error:
             raise SourceError(_explain(error, messages)) from error
         _check_calls(text, messages)
         return text
 
 
 def _check_calls(text: str, messages: Sequence[Message]) -> None:
-    """Refuse a text that lacks the calls of tools, which nobody would then be trained to make."""
+    """Refuse a text without the calls of tools, which the model would then never learn."""
     for number, message in enumerate(messages, 1):
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
@@ -221,7 +227,7 @@ def _check_calls(text: str, messages: Sequence[Message]) -> None:
 
 
 def _explain(error: Exception, messages: Sequence[Message]) -> str:
-    """Return why a conversation is refused."""
+    """Return the error message of a refused conversation."""
     text = f"the chat template refuses this conversation: {str(error) or type(error).__name__}"
     for number, message in enumerate(messages, 1):
         content = message.get("content")
@@ -241,15 +247,15 @@ def open_template(
     variables: Mapping[str, Any] | None = None,
     date: str | None = None,
 ) -> ChatTemplate | None:
-    """Return a chat template by what a user says of it.
+    """Return a chat template by name, text or file.
 
     Parameters
     ----------
     given
-        None: the tokenizer's own, if it has one. Else ``"chatml"`` or ``"plain"``, which are built
-        in, the name of one of the tokenizer's, the text of a template, or the path of a file.
+        None: the tokenizer's default, if it has one. Else the built-in ``"chatml"`` or
+        ``"plain"``, the name of one of the tokenizer's, the text of a template, or a file's path.
     settings
-        What lies beside the tokenizer.
+        The tokenizer's settings.
     variables, date
         See `ChatTemplate`.
 
@@ -288,11 +294,10 @@ def open_template(
     )
 
 
-def _compile(text: str, date: str | None) -> tuple[Any, Any]:
-    """Return the compiled template, and the classes of its errors."""
+def _compile(text: str, date: str | None) -> Any:
+    """Return the compiled template."""
     try:
         import jinja2
-        from jinja2 import exceptions
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         from zindex.text.generation_tag import GenerationTag
@@ -304,7 +309,7 @@ def _compile(text: str, date: str | None) -> tuple[Any, Any]:
     def raise_exception(message: Any) -> None:
         raise jinja2.TemplateError(str(message))
 
-    # As transformers sets it up, so that templates give the same text.
+    # The settings of transformers, so that templates render the same text.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -315,15 +320,13 @@ def _compile(text: str, date: str | None) -> tuple[Any, Any]:
     if date is not None:
         environment.globals["strftime_now"] = _parse_date(date).strftime
     try:
-        template = environment.from_string(text)
+        return environment.from_string(text)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
         raise ConfigError(
             f"a chat template must be one of Jinja, this one is not: {error}{where}; mend it"
         ) from error
-    errors = (exceptions.UndefinedError, exceptions.SecurityError, (jinja2.TemplateError,))
-    return template, errors
 
 
 def _parse_date(date: str) -> datetime.datetime:
@@ -334,18 +337,6 @@ def _parse_date(date: str) -> datetime.datetime:
         raise ConfigError(f"date (--date) must be YYYY-MM-DD, got {date!r}") from error
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return JSON as text; Jinja's own filter writes it for web pages."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+def _to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
+    """Return JSON as text; Jinja's own filter escapes it for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)

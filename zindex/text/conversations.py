@@ -1,28 +1,42 @@
-"""What a JSON object means: a document, a dialogue, a pair of answers, or a group of them.
+"""Parse JSON records into documents, dialogues, preference pairs and groups of answers.
 
-Which fields are looked for is in `COLUMNS`; a user may say that they are called otherwise. Nothing
-here knows of tokens.
+`QUESTIONS`, `ANSWERS`, `CONTEXTS`, `LAYOUTS` and `ROLES` are the only tables of field and role
+names. `ConversationParser` reads them by zindex's rules, `read_as_megatron` by Megatron's; the
+README of this folder lists every difference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from zindex.errors import ConfigError, SourceError
 
-Row = Mapping[str, Any]
+Record = Mapping[str, Any]
 Message = dict[str, Any]
 T = TypeVar("T")
 
-#: Of each thing that an object may hold, the fields in which it is looked for, the first first.
-COLUMNS: dict[str, tuple[str, ...]] = {
+#: Fields that hold a question. Megatron takes the first one that is filled.
+QUESTIONS = ("instruction", "prompt", "query", "question")
+#: Fields that hold the answer.
+ANSWERS = ("output", "response", "completion", "answer")
+#: Fields that hold what the question is about.
+CONTEXTS = ("input", "context")
+#: Layouts by Megatron's names, in order of precedence: a record has one field of each tuple.
+LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "openai-messages": (("messages",),),
+    "sharegpt": (("conversations",),),
+    "alpaca": (QUESTIONS, ANSWERS),
+    "pretrain-text": (("text",),),
+}
+#: Fields of each part of a record; users rename them with ``columns``.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
     "text": ("text",),
     "messages": ("messages", "conversations"),
-    "prompt": ("prompt", "input", "question"),
-    "completion": ("completion", "response", "output", "answer"),
-    "instruction": ("instruction",),
-    "input": ("input", "context"),
-    "output": ("output", "response"),
+    "prompt": QUESTIONS,
+    "completion": ANSWERS,
+    "instruction": QUESTIONS,
+    "input": CONTEXTS,
+    "output": ANSWERS,
     "system": ("system",),
     "tools": ("tools",),
     "chosen": ("chosen",),
@@ -30,47 +44,61 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "responses": ("responses",),
     "rewards": ("rewards",),
 }
-# The largest float32: NaN is not below it either.
+# Two names of one part, of which users may rename either.
+_SYNONYMS = {"prompt": ("instruction", "prompt"), "completion": ("completion", "output")}
+#: Chat template roles of the speakers that data sets name.
+ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "chatgpt", "bing", "bard", "bot"), "assistant"),
+    **dict.fromkeys(("tool", "function", "observation"), "tool"),
+    "system": "system",
+}
+#: Speakers that Megatron does not know; it takes every unknown speaker for a user.
+UNKNOWN_TO_MEGATRON = ("bot",)
+# The largest float32. NaN fails the comparison too.
 _MAX_REWARD = 3.4028234663852886e38
-#: What other data sets call the roles.
-ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
+_EMPTY_SYSTEM = {"role": "system", "content": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """Messages of which some may be trained."""
+    """Messages, some of which are trained."""
 
     messages: Sequence[Message]
-    #: Messages at the beginning that are never trained.
+    #: Leading messages that are never trained.
     num_prompt: int = 0
-    #: Tools that the assistant may call, as the data has them.
+    #: Tools that the assistant may call, as the record has them.
     tools: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Several answers to one prompt, and what each of them is worth."""
+    """Several answers to one prompt with their rewards."""
 
-    #: Each is the whole dialogue: the same prompt, and another answer.
+    #: Each is a whole dialogue: the shared prompt and one answer.
     answers: Sequence[Dialogue]
-    #: One for each answer.
+    #: One per answer.
     rewards: Sequence[float]
 
 
-class RowReader:
-    """Reads what JSON objects mean.
+class ConversationParser:
+    """Parses JSON records by zindex's rules.
 
     Parameters
     ----------
     columns
-        Field in which something of `COLUMNS` is, where that is called otherwise.
+        Field names by part (see `COLUMNS`), where a record calls a part otherwise.
     roles
-        What roles of the data are called in the template, beside `ROLES`.
+        Role names by the data's names; they take precedence over `ROLES`.
 
     Raises
     ------
     ConfigError
-        If ``columns`` names something else than `COLUMNS` has.
+        If ``columns`` names a part that `COLUMNS` does not have.
+
+    Notes
+    -----
+    Law: a filled question, context or answer is kept, or the record is refused by the field's name.
     """
 
     def __init__(
@@ -86,53 +114,47 @@ class RowReader:
         self.roles = dict(roles or {})
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the meaning of an object, as JSON values."""
+        """Return the settings that decide what a record means, as JSON values."""
         return {"columns": self.columns, "roles": self.roles}
 
-    def read_text(self, row: Row) -> str | None:
-        """Return the text of a document; None if the object holds none."""
-        text: str | None = self._find(row, "text", str)
+    def read_text(self, record: Record) -> str | None:
+        """Return the text of a document; None if the record has none."""
+        text: str | None = self._find(record, "text", str)
         return text
 
-    def holds_dialogue(self, row: Row) -> bool:
-        """Return whether an object seems to hold a dialogue; many hold it as a text besides."""
-        pairs = (("messages",), ("instruction", "output"), ("prompt", "completion"))
-        return any(all(self._is_there(row, name) for name in names) for names in pairs)
+    def holds_dialogue(self, record: Record) -> bool:
+        """Return whether a record looks like a dialogue; many have it as a text too."""
+        if self._filled(record, "messages"):
+            return True
+        return bool(self._question_fields(record) and self._filled(record, "completion"))
 
-    def read_dialogue(self, row: Row) -> Dialogue:
-        """Return the dialogue that an object holds.
+    def read_dialogue(self, record: Record) -> Dialogue:
+        """Return the dialogue of a record.
 
         Raises
         ------
         SourceError
-            If it holds none, or a damaged one; the caller knows the place.
+            If it has none, or a damaged one. The caller adds which record it is.
         """
-        tools = self._read_tools(row)
-        messages = self._find(row, "messages", list)
+        tools = self._find(record, "tools", list)
+        messages = self._find(record, "messages", list)
         if messages is not None:
-            system = [] if _has_role(messages, "system") else self._read_system(row)
+            system = [] if _begins_with_system(messages) else self._read_system(record)
             return Dialogue([*system, *self._check(messages)], tools=tools)
-        instruction = self._find(row, "instruction", str)
-        if instruction is not None:
-            given = self._find(row, "input", str)
-            question = f"{instruction}\n\n{given}" if given else instruction
-            output = self._find(row, "output", str)
-            answer = self._answer(self._need(row, "output", output, "an answer"))
-            prompt = self._question(question)
-        else:
-            prompt = self._question(self._find(row, "prompt", (str, list)))
-            completion = self._find(row, "completion", (str, list, dict))
-            if not prompt or completion is None:
-                raise SourceError(
-                    "an object must have messages, or a prompt and a completion or response, or an "
-                    f"instruction and an output, or a text, this one has {_names(row)}; say what "
-                    "its fields are with columns (--column)"
-                )
-            answer = self._answer(completion)
-        prompt = self._read_system(row) + prompt
+        prompt = self._read_question(record)
+        completion = self._find(record, "completion", (str, list, dict))
+        if not prompt and completion is None:
+            raise SourceError(
+                "an object must have messages, or a prompt and a completion or response, or an "
+                f"instruction and an output, or a text, this one has {_names(record)}; say what "
+                "its fields are with columns (--column)"
+            )
+        self._need(record, "prompt", prompt or None, "a prompt")
+        answer = self._answer(self._need(record, "completion", completion, "an answer"))
+        prompt = self._read_system(record) + prompt
         return Dialogue([*prompt, *answer], len(prompt), tools)
 
-    def read_pair(self, row: Row) -> tuple[Dialogue, Dialogue]:
+    def read_pair(self, record: Record) -> tuple[Dialogue, Dialogue]:
         """Return the chosen and the rejected dialogue, which begin with the same prompt.
 
         Raises
@@ -142,10 +164,10 @@ class RowReader:
         """
         found = []
         for name in ("chosen", "rejected"):
-            value = self._find(row, name, (str, list, dict))
-            found.append(self._answer(self._need(row, name, value, f"a {name} answer")))
+            value = self._find(record, name, (str, list, dict))
+            found.append(self._answer(self._need(record, name, value, f"a {name} answer")))
         chosen, rejected = found
-        prompt = self._question(self._find(row, "prompt", (str, list)))
+        prompt = self._read_question(record)
         if not prompt:
             shortest = min(len(chosen), len(rejected)) - 1
             same = (i for i in range(shortest) if chosen[i] != rejected[i])
@@ -153,32 +175,33 @@ class RowReader:
             if number < 1:
                 raise SourceError(
                     "a pair must have a prompt, or be two lists of messages that begin with the "
-                    f"same, this object has {_names(row)}; say where the prompt is with columns "
+                    f"same, this object has {_names(record)}; say where the prompt is with columns "
                     "(--column prompt=NAME)"
                 )
             prompt, chosen, rejected = chosen[:number], chosen[number:], rejected[number:]
         elif all(len(one) > len(prompt) and one[: len(prompt)] == prompt for one in found):
             chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
-        if not _has_role(prompt, "system"):
-            prompt = self._read_system(row) + prompt
-        tools = self._read_tools(row)
+        if not _begins_with_system(prompt):
+            prompt = self._read_system(record) + prompt
+        tools = self._find(record, "tools", list)
         one, other = (Dialogue([*prompt, *x], len(prompt), tools) for x in (chosen, rejected))
         return one, other
 
-    def read_group(self, row: Row) -> Group:
-        """Return the answers to a prompt, and their rewards.
+    def read_group(self, record: Record) -> Group:
+        """Return the answers to a prompt and their rewards.
 
         Raises
         ------
         SourceError
             As ``read_dialogue``.
         """
-        prompt = self._question(self._find(row, "prompt", (str, list)))
-        prompt = self._need(row, "prompt", prompt or None, "a prompt")
-        if not _has_role(prompt, "system"):
-            prompt = self._read_system(row) + prompt
-        responses = self._need(row, "responses", self._find(row, "responses", list), "responses")
-        rewards = self._need(row, "rewards", self._find(row, "rewards", list), "rewards")
+        prompt = self._need(record, "prompt", self._read_question(record) or None, "a prompt")
+        if not _begins_with_system(prompt):
+            prompt = self._read_system(record) + prompt
+        responses, rewards = (
+            self._need(record, name, self._find(record, name, list), name)
+            for name in ("responses", "rewards")
+        )
         if not responses or len(responses) != len(rewards):
             raise SourceError(
                 "a group must have one reward for each response, and at least one, this one has "
@@ -189,59 +212,87 @@ class RowReader:
                 raise SourceError(
                     f"a reward must be a finite number that fits float32, got {reward!r}"
                 )
-        tools = self._read_tools(row)
+        tools = self._find(record, "tools", list)
         answers = [Dialogue([*prompt, *self._answer(one)], len(prompt), tools) for one in responses]
         return Group(answers, [float(reward) for reward in rewards])
 
-    def _find(self, row: Row, name: str, kinds: Any) -> Any:
-        """Return the value of a field that is there; an empty text beside text is no value."""
-        own = self.columns.get(name)
-        for field in COLUMNS[name] if own is None else (own,):
-            value = row.get(field)
-            # A null comes as an empty text, which only a text may be.
-            if value is None or (value == "" and (kinds is not str or name != "text")):
-                continue
-            if not isinstance(value, kinds):
-                raise SourceError(
-                    f"field {field!r} must hold {_nouns(kinds)} as {name}, it holds "
-                    f"{type(value).__name__}; say what the fields are with columns (--column)"
-                )
-            return value
-        return None
+    def _fields(self, name: str) -> tuple[str, ...]:
+        """Return the fields of a part: the user's own, or those of `COLUMNS`."""
+        renamed = [self.columns[n] for n in _SYNONYMS.get(name, (name,)) if n in self.columns]
+        return tuple(renamed) or COLUMNS[name]
 
-    def _is_there(self, row: Row, name: str) -> bool:
-        """Return whether one of the fields in which something is looked for has a value."""
-        fields = [self.columns[name]] if name in self.columns else COLUMNS[name]
-        return any(row.get(field) not in (None, "") for field in fields)
+    def _filled(self, record: Record, name: str) -> list[str]:
+        """Return the fields of a part that a record fills."""
+        return [field for field in self._fields(name) if record.get(field) not in (None, "")]
 
-    def _need(self, row: Row, name: str, value: T | None, noun: str) -> T:
-        """Return a value that must be there."""
-        if value is None:
-            fields = [self.columns[name]] if name in self.columns else COLUMNS[name]
-            sought = " or ".join(map(repr, fields))
+    def _find(self, record: Record, name: str, kinds: Any) -> Any:
+        """Return the value of a part; None if no field of it is filled."""
+        filled = self._filled(record, name)
+        if name == "text":  # an empty document is one
+            filled = [field for field in self._fields(name) if record.get(field) is not None]
+        return self._take(record, name, filled, kinds)
+
+    def _take(self, record: Record, name: str, filled: Sequence[str], kinds: Any) -> Any:
+        """Return the value of the only field of a part that is filled; None if none is."""
+        if not filled:
+            return None
+        if len(filled) > 1 and self._fields(name) in (QUESTIONS, ANSWERS, CONTEXTS):
             raise SourceError(
-                f"an object must have {noun} in {sought}, and no empty text, this one has "
-                f"{_names(row)}; say where it is with columns (--column {name}=NAME)"
+                f"an object must have one field for its {name}, this one has "
+                f"{' and '.join(map(repr, filled))}; say which one counts with columns "
+                f"(--column {name}=NAME)"
+            )
+        value = record[filled[0]]
+        if not isinstance(value, kinds):
+            raise SourceError(
+                f"field {filled[0]!r} must hold {_nouns(kinds)} as {name}, it holds "
+                f"{type(value).__name__}; say what the fields are with columns (--column)"
             )
         return value
 
-    def _read_system(self, row: Row) -> list[Message]:
-        """Return the message of the system, if there is one beside the dialogue."""
-        text = self._find(row, "system", str)
+    def _need(self, record: Record, name: str, value: T | None, noun: str) -> T:
+        """Return a value that must be there."""
+        if value is None:
+            raise SourceError(
+                f"an object must have {noun} in {' or '.join(map(repr, self._fields(name)))}, and "
+                f"no empty text, this one has {_names(record)}; say where it is with columns "
+                f"(--column {name}=NAME)"
+            )
+        return value
+
+    def _question_fields(self, record: Record) -> list[str]:
+        """Return the filled fields of the question; ``input`` is one where there is no other."""
+        filled = self._filled(record, "prompt")
+        is_renamed = not self.columns.keys().isdisjoint(("prompt", "instruction", "input"))
+        if filled or is_renamed or record.get("input") in (None, ""):
+            return filled
+        return ["input"]
+
+    def _read_question(self, record: Record) -> list[Message]:
+        """Return the prompt and its context as messages; none if the record has neither."""
+        asked = self._question_fields(record)
+        prompt = self._take(record, "prompt", asked, (str, list))
+        contexts = [field for field in self._filled(record, "input") if field not in asked]
+        context = self._take(record, "input", contexts, str)
+        if context is not None:
+            if not isinstance(prompt, str):
+                raise SourceError(
+                    f"{contexts[0]!r} must follow a prompt that is a text, this object has "
+                    f"{_names(record)}; write it into the messages, or say where the prompt is "
+                    "with columns (--column prompt=NAME)"
+                )
+            prompt = f"{prompt}\n\n{context}"
+        if isinstance(prompt, str):
+            return [{"role": "user", "content": prompt}]
+        return self._check(prompt or [])
+
+    def _read_system(self, record: Record) -> list[Message]:
+        """Return the system message of the field ``system``, if it is filled."""
+        text = self._find(record, "system", str)
         return [] if text is None else [{"role": "system", "content": text}]
 
-    def _read_tools(self, row: Row) -> Any:
-        """Return the tools of a dialogue; None: there are none."""
-        return self._find(row, "tools", list)
-
-    def _question(self, value: Any) -> list[Message]:
-        """Return a prompt as messages."""
-        if isinstance(value, str):
-            return [{"role": "user", "content": value}]
-        return self._check(value or [])
-
     def _answer(self, value: Any) -> list[Message]:
-        """Return an answer as messages, one at least."""
+        """Return an answer as messages, at least one."""
         if isinstance(value, str):
             return [{"role": "assistant", "content": value}]
         messages = self._check([value] if isinstance(value, dict) else value)
@@ -250,7 +301,7 @@ class RowReader:
         return messages
 
     def _check(self, messages: Any) -> list[Message]:
-        """Return messages as templates know them: with role and content."""
+        """Return messages in the form that templates expect: with role and content."""
         if not isinstance(messages, list):
             raise SourceError(
                 f"an answer must be a text, a message or a list of them, got "
@@ -259,21 +310,137 @@ class RowReader:
         return [self._check_message(message) for message in messages]
 
     def _check_message(self, message: Any) -> Message:
-        """Return one message as templates know it."""
-        if isinstance(message, dict):
-            rest = dict(message)
-            role = rest.pop("role", None) or rest.pop("from", None)
-            content = rest.pop("content", rest.pop("value", None))
-            if isinstance(role, str) and (content is not None or "tool_calls" in rest):
-                role = self.roles.get(role, ROLES.get(role, role))
-                # Many templates would write a null out, and it would be trained.
-                return {"role": role, "content": _join_parts(content or ""), **rest}
-        found = sorted(message) if isinstance(message, dict) else type(message).__name__
-        raise SourceError(f"a message must be an object with role and content, got {found}")
+        """Return one message with role and content."""
+        if not isinstance(message, dict):
+            raise SourceError(
+                f"a message must be an object with role and content, got {type(message).__name__}"
+            )
+        rest = dict(message)
+        role, speaker = rest.pop("role", None), rest.pop("from", None)
+        content = rest.pop("content", rest.pop("value", None))
+        name = role or speaker
+        if not isinstance(name, str) or (content is None and "tool_calls" not in rest):
+            raise SourceError(
+                f"a message must be an object with role and content, got {sorted(message)}"
+            )
+        found = ROLES.get(name.lower(), name)
+        # A ``role`` is a template's already, and some templates call tools otherwise.
+        known = name if role and found == "tool" else found
+        # Many templates would write a null out, and it would be trained.
+        return {"role": self.roles.get(name, known), "content": _join_parts(content or ""), **rest}
+
+
+def find_layout(fields: Iterable[str]) -> str:
+    """Return Megatron's name of the layout of a record.
+
+    Parameters
+    ----------
+    fields
+        Names of its fields.
+
+    Raises
+    ------
+    SourceError
+        If no layout has them.
+    """
+    names = set(fields)
+    for layout, parts in LAYOUTS.items():
+        if all(names.intersection(part) for part in parts):
+            return layout
+    raise SourceError(
+        f"records must have the fields of a known layout: zindex cannot infer schema from "
+        f"{sorted(names)}; name them messages, conversations, text, or "
+        f"{' or '.join(QUESTIONS)} with {' or '.join(ANSWERS)}"
+    )
+
+
+def read_as_megatron(record: Record, layout: str) -> list[Message] | str:
+    """Return the messages or the text of a record as Megatron-LM's varlen datasets read it.
+
+    Parameters
+    ----------
+    record
+        The record.
+    layout
+        Its layout, see `find_layout`.
+
+    Raises
+    ------
+    SourceError
+        If a content is not text, or a list of messages is none.
+
+    Notes
+    -----
+    Messages always begin with a system message, which may be empty. Source: Megatron-LM,
+    ``megatron.training.datasets.varlen_dataset``.
+    """
+    if layout == "pretrain-text":
+        return _text_of(record.get("text"), "text")
+    if layout == "alpaca":
+        question, context, answer = (
+            _first_text(record, fields) for fields in (QUESTIONS, CONTEXTS, ANSWERS)
+        )
+        asked = f"{question}\n\n{context}" if context else question
+        messages = [("user", asked), ("assistant", answer)]
+    elif layout == "sharegpt":
+        messages = [
+            (_megatron_role(turn), _text_of(turn.get("value"), f"value from {turn.get('from')!r}"))
+            for turn in _list_of_objects(record, "conversations")
+        ]
+    else:
+        given = _list_of_objects(record, "messages")
+        if not given:
+            return []
+        messages = [
+            (
+                turn.get("role") or "user",
+                _text_of(turn.get("content"), f"content of role {turn.get('role')!r}"),
+            )
+            for turn in given
+        ]
+    found: list[Message] = [{"role": role, "content": content} for role, content in messages]
+    return found if found and found[0]["role"] == "system" else [dict(_EMPTY_SYSTEM), *found]
+
+
+def _megatron_role(turn: Record) -> str:
+    """Return the role of a ShareGPT turn; an unknown speaker is a user."""
+    speaker = str(turn.get("from") or "").lower()
+    return "user" if speaker in UNKNOWN_TO_MEGATRON else ROLES.get(speaker, "user")
+
+
+def _list_of_objects(record: Record, name: str) -> list[Record]:
+    """Return a field of objects; one that is null or missing has none."""
+    values = record.get(name)
+    if values is None:
+        return []
+    if isinstance(values, list) and all(isinstance(value, Mapping) for value in values):
+        return values
+    raise SourceError(
+        f"{name} of a record must be a list of objects, got {str(values)[:60]!r}; mend the record"
+    )
+
+
+def _first_text(record: Record, names: Iterable[str]) -> str:
+    """Return the first field that is filled, or an empty text."""
+    filled = (name for name in names if record.get(name) not in (None, ""))
+    name = next(filled, None)
+    return "" if name is None else _text_of(record[name], name)
+
+
+def _text_of(value: Any, what: str) -> str:
+    """Return a text; null is an empty one."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise SourceError(
+        f"{what} of a record must be a string, got {type(value).__name__}; images and other parts "
+        "cannot be tokenized: leave them out of the record"
+    )
 
 
 def _join_parts(content: Any) -> Any:
-    """Return the content of a message: a list of parts as the text that they are together."""
+    """Return the content of a message, with a list of text parts joined."""
     if not isinstance(content, list):
         return content
     kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
@@ -285,16 +452,16 @@ def _join_parts(content: Any) -> Any:
     )
 
 
-def _has_role(messages: Sequence[Any], role: str) -> bool:
-    """Return whether the first message is of a role."""
+def _begins_with_system(messages: Sequence[Any]) -> bool:
+    """Return whether the first message is the system's."""
     first = messages[0] if messages else None
-    return isinstance(first, dict) and role in (first.get("role"), first.get("from"))
+    return isinstance(first, dict) and "system" in (first.get("role"), first.get("from"))
 
 
-def _names(row: Row) -> str:
-    """Return what an object has, for messages."""
-    names = sorted(name for name in row if not name.startswith("__"))[:8]
-    empty = {name: " (empty or null)" for name in names if row[name] in (None, "")}
+def _names(record: Record) -> str:
+    """Return the fields of a record, for messages."""
+    names = sorted(name for name in record if not name.startswith("__"))[:8]
+    empty = {name: " (empty or null)" for name in names if record[name] in (None, "")}
     return f"[{', '.join(repr(name) + empty.get(name, '') for name in names)}]"
 
 

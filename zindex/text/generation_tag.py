@@ -1,4 +1,4 @@
-"""The tag ``{% generation %}`` of chat templates: what stands in it the assistant generates."""
+"""The Jinja tag ``{% generation %}``, which marks what the assistant generates."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
-# Variables whose values are written where a block begins and ends; nothing if they are not set.
+# Variables that are rendered at the beginning and the end of a block; unset ones are empty.
 _START, _STOP = "zindex_generation_start", "zindex_generation_stop"
 
 
 class GenerationTag(Extension):
-    """Writes a mark before and behind a block, where a template is given marks."""
+    """Renders markers around a block if the template has them as variables."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -25,9 +25,9 @@ class GenerationTag(Extension):
         environment.zindex_has_generation = True
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        before, behind = (
+        start, stop = (
             nodes.Output([nodes.Name(name, "load", lineno=line)], lineno=line)
             for name in (_START, _STOP)
         )
-        # What is set in a block is not seen behind it.
-        return [before, nodes.Scope(body, lineno=line), behind]
+        # Variables that a block sets are local to it.
+        return [start, nodes.Scope(body, lineno=line), stop]

@@ -1,7 +1,7 @@
-"""Which text of a dialogue is trained: pieces of text, cut where that begins and ends.
+"""Split the text of a dialogue into parts that are trained and parts that are not.
 
-Pieces are tokenised one by one. So no token is trained in part, and a prompt has the tokens that
-it has when a model is asked to answer it.
+Parts are tokenised one by one, so that no token is trained in part, and a prompt has the same
+tokens as in inference.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +20,8 @@ _ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Text that is tokenised by itself."""
+class MaskedText:
+    """A part of a text that is tokenised separately."""
 
     text: str
     #: Whether its tokens are targets of the loss.
@@ -29,19 +29,19 @@ class Piece:
 
 
 class DialogueCutter:
-    """Cuts dialogues into what is trained and what is not.
+    """Splits dialogues into trained and untrained parts.
 
     Parameters
     ----------
     template
-        Makes the text.
+        Renders the text.
     trained_roles
         Roles whose messages are trained.
     turns
-        ``"last"``: of these messages only the last of a dialogue.
+        ``"last"`` trains only the last of these messages.
     ends
-        Texts of special tokens: white space behind one that ends a message is not trained, for
-        what generates text stops there.
+        Texts of special tokens. White space after one that ends a message is not trained, because
+        generation stops there.
 
     Raises
     ------
@@ -50,10 +50,10 @@ class DialogueCutter:
 
     Notes
     -----
-    A message that says so itself, by a false ``train`` or a ``weight`` of 0, is not trained. Where
-    a template has ``{% generation %}`` blocks, they are what the assistant is trained on. Else it
-    is what a message adds to the text that asks for it: the text of all messages before it, with
-    the beginning of an answer.
+    A message with a false ``train`` or a ``weight`` of 0 is not trained. If the template has
+    ``{% generation %}`` blocks, the assistant is trained on these. Otherwise a message is trained
+    on what it adds to its prompt: the text of all messages before it and the beginning of an
+    answer.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DialogueCutter:
         self.ends = tuple(sorted(ends))
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides what is trained beside the template, as JSON values."""
+        """Return the settings that decide what is trained, as JSON values."""
         return {"train_on": list(self.trained_roles), "turns": self.turns}
 
     def text(self, dialogue: Dialogue) -> str:
@@ -84,17 +84,17 @@ class DialogueCutter:
         return self.template.render(dialogue.messages, tools=dialogue.tools)
 
     def prompt(self, dialogue: Dialogue) -> str:
-        """Return the text that asks for an answer to the prompt of a dialogue."""
+        """Return the text of the prompt of a dialogue, up to the beginning of the answer."""
         messages = dialogue.messages[: dialogue.num_prompt]
         return self.template.render(messages, tools=dialogue.tools, add_generation_prompt=True)
 
-    def cut(self, dialogue: Dialogue) -> list[Piece]:
-        """Return the text of a dialogue in pieces; together they are what ``text`` gives.
+    def cut(self, dialogue: Dialogue) -> list[MaskedText]:
+        """Return the text of a dialogue in parts, which join to ``text``.
 
         Raises
         ------
         SourceError
-            If nothing of it is trained, or its text does not say where a message begins.
+            If nothing of it is trained, or the beginning of a message cannot be found in its text.
         """
         trained = self._find_trained(dialogue)
         if not trained:
@@ -106,31 +106,31 @@ class DialogueCutter:
             text, spans = self._find_blocks(dialogue, trained)
         else:
             text, spans = self._find_added(dialogue, trained)
-        return _cut(text, spans)
+        return _split(text, spans)
 
-    def cut_answer(self, dialogue: Dialogue) -> tuple[str, list[Piece]]:
-        """Return the prompt's text, and the pieces of what comes after it, to its last word.
+    def cut_answer(self, dialogue: Dialogue) -> tuple[str, list[MaskedText]]:
+        """Return the prompt's text, and the parts of the answer up to its last word.
 
         Raises
         ------
         SourceError
             As ``cut``; also if the text of the dialogue does not begin with that of its prompt.
         """
-        prompt, pieces = self.prompt(dialogue), self.cut(dialogue)
-        rest: list[Piece] = []
+        prompt, parts = self.prompt(dialogue), self.cut(dialogue)
+        rest: list[MaskedText] = []
         left = len(prompt)
-        if not "".join(piece.text for piece in pieces).startswith(prompt):
+        if not "".join(part.text for part in parts).startswith(prompt):
             raise SourceError(self._no_prefix("its prompt"))
-        for piece in pieces:
-            if left < len(piece.text):
-                rest.append(Piece(piece.text[left:], piece.trained))
-            left = max(0, left - len(piece.text))
+        for part in parts:
+            if left < len(part.text):
+                rest.append(MaskedText(part.text[left:], part.trained))
+            left = max(0, left - len(part.text))
         if rest and not rest[-1].trained and not rest[-1].text.strip():
             rest.pop()
         return prompt, rest
 
     def trains_end(self, dialogue: Dialogue) -> bool:
-        """Return whether the last message is trained, be it empty, and so the end behind it."""
+        """Return whether the last message, and so the end after it, is trained; it may be empty."""
         return len(dialogue.messages) - 1 in self._find_trained(dialogue)
 
     def _find_trained(self, dialogue: Dialogue) -> list[int]:
@@ -145,7 +145,7 @@ class DialogueCutter:
         return trained[-1:] if self.turns == "last" else trained
 
     def _find_blocks(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
-        """Return the text of a dialogue, and where the template says that answers are."""
+        """Return the text of a dialogue, and the spans of the template's generation blocks."""
         text, spans = self.template.render_spans(dialogue.messages, tools=dialogue.tools)
         answers = [i for i, item in enumerate(dialogue.messages) if item["role"] == _ASSISTANT]
         if len(answers) != len(spans) and answers != trained:
@@ -159,7 +159,7 @@ class DialogueCutter:
         return text, spans
 
     def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
-        """Return the text of a dialogue, and what each trained message adds to it."""
+        """Return the text of a dialogue, and the span that each trained message adds to it."""
         messages, tools = dialogue.messages, dialogue.tools
         text = self.template.render(messages, tools=tools)
         spans = []
@@ -183,10 +183,10 @@ class DialogueCutter:
         return text, spans
 
     def _find_stop(self, until: str, text: str) -> int:
-        """Return where the last message of a text ends in the whole text; -1: nowhere.
+        """Return the end of the last message of ``until`` in the whole text; -1 if not found.
 
-        It ends at an end token, if one is there. Behind that some templates write tokens that end
-        the whole text, which are not there where more messages follow.
+        A message ends at its end token, if it has one. After that some templates write tokens that
+        end the whole text, which are missing where more messages follow.
         """
         while not text.startswith(until):
             shorter = until.rstrip()
@@ -198,7 +198,7 @@ class DialogueCutter:
         return len(stripped) if stripped.endswith(self.ends) else len(until)
 
     def _no_prefix(self, what: str) -> str:
-        """Return why a text cannot be cut."""
+        """Return the error message of a text that cannot be split."""
         other = ", or train on the last message alone with turns='last' (--turns last)"
         text = (
             f"the text of a dialogue must begin with that of {what}, with this chat template it "
@@ -208,20 +208,21 @@ class DialogueCutter:
 
 
 def _wants_training(message: Mapping[str, Any]) -> bool:
-    """Return whether a message does not say that it is not trained."""
+    """Return whether a message does not opt out of training."""
     return message.get("train") is not False and message.get("weight") != 0
 
 
-def _cut(text: str, spans: Sequence[Span]) -> list[Piece]:
-    """Return a text in pieces, of which those at the spans are trained."""
+def _split(text: str, spans: Sequence[Span]) -> list[MaskedText]:
+    """Split a text at spans, which are trained."""
     edges = [0, *(edge for span in spans for edge in span), len(text)]
-    pieces = []
+    parts = []
     for number, (start, stop) in enumerate(pairwise(edges)):
         if start > stop:
             raise SourceError(
-                f"what is trained must come one after the other, got characters up to {start} "
-                f"before those from {stop} on; the chat template writes messages in another order"
+                f"what is trained must be in the order of the messages, got characters up to "
+                f"{start} before those from {stop} on; the chat template writes messages in "
+                "another order"
             )
         if start < stop:
-            pieces.append(Piece(text[start:stop], number % 2 == 1))
-    return pieces
+            parts.append(MaskedText(text[start:stop], number % 2 == 1))
+    return parts

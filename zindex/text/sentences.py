@@ -1,4 +1,4 @@
-"""Texts cut into sentences, by the rules of their language."""
+"""Split texts into sentences by the rules of their language."""
 
 from importlib.metadata import version
 from typing import Any
@@ -9,13 +9,13 @@ _LIBRARY = "sentencex"
 
 
 class SentenceSplitter:
-    """Cuts texts into sentences.
+    """Splits texts into sentences.
 
     Parameters
     ----------
     language
-        Its ISO 639-1 code, such as ``"en"``. One that is not known is cut by the rules of the
-        nearest that is, in the end of English.
+        ISO 639-1 code, such as ``"en"``. An unknown language has the rules of the nearest known
+        one, in the last resort English.
 
     Raises
     ------
@@ -24,10 +24,10 @@ class SentenceSplitter:
 
     Notes
     -----
-    The library is sentencex of the Wikimedia Foundation: rules for about 300 languages in compiled
-    code, without models to download. It cuts before white space, and at line ends between
-    paragraphs; sentences come without the white space around them, and none is empty.
-    Megatron's own tool takes the Punkt models of nltk, whose cuts differ in places.
+    The library is sentencex of the Wikimedia Foundation: compiled rules for about 300 languages,
+    without downloads. It splits at white space, and at line ends between paragraphs; sentences are
+    stripped, and none is empty. Megatron's own tool uses nltk's Punkt models, which split
+    differently in places.
     """
 
     def __init__(self, language: str = "en") -> None:
@@ -41,16 +41,10 @@ class SentenceSplitter:
         SentenceSplitter.__init__(self, **state)
 
     def identity(self) -> dict[str, str]:
-        """Return what decides the cuts, as JSON values."""
+        """Return what decides the sentences, as JSON values."""
         return {"language": self.language, "library": f"{_LIBRARY} {version(_LIBRARY)}"}
 
     def split(self, text: str) -> list[str]:
-        """Return the sentences of a text.
-
-        Parameters
-        ----------
-        text
-            The text.
-        """
+        """Return the sentences of a text."""
         found = (sentence.strip() for sentence in self._segment(self.language, text))
         return [sentence for sentence in found if sentence]

@@ -1,4 +1,4 @@
-"""What texts of a user must not hold: what is no Unicode, and, if asked for, special tokens."""
+"""Refuse texts with invalid Unicode and, optionally, with special tokens."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ from zindex.errors import ConfigError, SourceError
 
 
 def check_unicode(text: str) -> None:
-    """Refuse a text that tokenizers cannot take.
+    """Refuse a text that tokenizers cannot encode.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def check_unicode(text: str) -> None:
 
 
 class SpecialTexts:
-    """Finds the texts of special tokens in what users wrote.
+    """Finds the texts of special tokens in users' texts.
 
     Parameters
     ----------
@@ -37,20 +37,20 @@ class SpecialTexts:
     Raises
     ------
     ConfigError
-        If there are none, for then nobody knows what to look for.
+        If there are none.
     """
 
     def __init__(self, texts: Collection[str]) -> None:
         known = sorted(filter(None, texts), key=len, reverse=True)
         if not known:
             raise ConfigError(
-                "special_in_text='refuse' (--special-in-text refuse) needs a tokenizer that tells "
-                "its special tokens, this one tells none; give its tokenizer.json, or take 'parse'"
+                "special_in_text='refuse' (--special-in-text refuse) needs a tokenizer that lists "
+                "its special tokens, this one lists none; give its tokenizer.json, or take 'parse'"
             )
         self._pattern = re.compile("|".join(map(re.escape, known)))
 
     def check(self, value: Any) -> None:
-        """Refuse JSON values with a text in which a special token is written.
+        """Refuse JSON values with a special token in a text.
 
         Raises
         ------

@@ -1,44 +1,46 @@
-"""Text to token ids, by a tokenizer of any kind; none is downloaded and no code of one is run."""
+"""Encode text by a tokenizer of any kind, without downloads and without remote code."""
 
 import hashlib
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.text.tokenizer_settings import (
     TokenizerSettings,
     read_tokenizer_settings,
     settings_of_object,
 )
-from zindex.text.tokenizers.hugging_face import find_tokenizer_file, load_tokenizer_file
-from zindex.text.tokenizers.opening import find_library, open_text_tokenizer
+from zindex.text.tokenizers.base import find_token
+from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
+from zindex.text.tokenizers.rust_tokenizers import find_tokenizer_file, load_tokenizer_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
-
-Int64Array = npt.NDArray[np.int64]
 
 #: A path, something with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
 
-# The tokenizers library asks for ids of 32 bits.
+# The tokenizers library has ids of 32 bits.
 _MAX_ID = 1 << 32
-# Attributes under which tokenizers keep the id of the end of a document.
+# Attributes of tokenizers with the id of the end of a document.
 _END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
+# A character of private use, which no tokenizer has learned to merge with the text after it.
+_LEAD = "\ue000"
 
 
 class TextEncoder:
-    """Makes token ids of texts; pickles a tokenizer of a file by its path.
+    """Encodes texts as token ids; a tokenizer of a file is pickled by its path.
 
     Parameters
     ----------
     tokenizer
-        The path of a ``tokenizer.json`` of the `tokenizers` library, of a file of another kind
-        that `zindex.text.tokenizers.opening` knows, or of a folder that holds one; an object with
+        The path of a ``tokenizer.json``, of another file that
+        `zindex.text.tokenizers.open_tokenizer` knows, or of the folder of one; an object with
         ``encode_batch`` or ``encode``; or a function from a text to its ids.
 
     Raises
@@ -73,7 +75,7 @@ class TextEncoder:
             self.tokenizer = load_tokenizer_file(self.path)
 
     def identity(self) -> str:
-        """Return the SHA-256 of a tokenizer's file, or what is known of another one."""
+        """Return the SHA-256 of a tokenizer's file, or the name of an object's class."""
         if self.path is not None:
             return hashlib.sha256(self.path.read_bytes()).hexdigest()
         if isinstance(self.tokenizer, TextTokenizer):
@@ -91,17 +93,17 @@ class TextEncoder:
         texts
             The texts.
         special_tokens
-            Whether the tokenizer puts its own tokens around a text, if it does so at all; those
-            that are written in the text are found in any case.
+            Whether the tokenizer may put its own tokens around a text. Tokens that are written in
+            the text are found in either case.
 
         Raises
         ------
         ConfigError
-            If the tokenizer gives other things than whole numbers.
+            If the tokenizer returns anything but whole numbers.
         """
         tokenizer = self.tokenizer
         plain = {} if special_tokens else {"add_special_tokens": False}
-        if hasattr(tokenizer, "encode_batch_fast"):  # the same ids, without their places
+        if hasattr(tokenizer, "encode_batch_fast"):  # the same ids without offsets
             found: Any = tokenizer.encode_batch_fast(texts, **plain)
         elif hasattr(tokenizer, "encode_batch"):
             found = tokenizer.encode_batch(texts, **plain)
@@ -112,15 +114,58 @@ class TextEncoder:
             found = [encode(text, **plain) for text in texts]
         return [self._take_ids(ids) for ids in found]
 
+    def encode_parts(self, texts: Sequence[str], within: Sequence[bool]) -> list[Int64Array]:
+        """Return the ids of parts of texts, with no special tokens but those written in them.
+
+        Parameters
+        ----------
+        texts
+            The parts.
+        within
+            Whether a part follows other text.
+
+        Notes
+        -----
+        Some tokenizers put a blank before each text, and so before each part. If the decoded ids
+        show that, parts within a text are encoded after another character, whose ids are removed
+        again.
+        """
+        lead = self._lead
+        if lead is None:
+            return self.encode(texts, special_tokens=False)
+        marked = [_LEAD * inside + text for text, inside in zip(texts, within, strict=True)]
+        found = self.encode(marked, special_tokens=False)
+        # A lead that was merged with the text after it cannot be removed.
+        merged = [
+            number
+            for number, inside in enumerate(within)
+            if inside and not np.array_equal(found[number][: len(lead)], lead)
+        ]
+        plain = self.encode([texts[number] for number in merged], special_tokens=False)
+        ids = [x[len(lead) :] if inside else x for x, inside in zip(found, within, strict=True)]
+        for number, alone in zip(merged, plain, strict=True):
+            ids[number] = alone
+        return ids
+
+    @cached_property
+    def _lead(self) -> Int64Array | None:
+        """Ids of the lead if the tokenizer puts a blank before texts, else None."""
+        decode: Any = getattr(self.tokenizer, "decode", None)
+        if decode is None:
+            return None
+        lead, word, both = self.encode([_LEAD, "a", f"{_LEAD}a"], special_tokens=False)
+        joined = np.concatenate((lead, word))
+        return None if decode(joined.tolist()) == decode(both.tolist()) else lead
+
     def special_texts(self) -> list[str]:
-        """Return the texts of all special tokens, as far as the tokenizer tells them."""
+        """Return the texts of all special tokens that the tokenizer lists."""
         if hasattr(self.tokenizer, "get_added_tokens_decoder"):
             added = self.tokenizer.get_added_tokens_decoder().values()
             return sorted({token.content for token in added if token.special})
         return sorted(map(str, getattr(self.tokenizer, "all_special_tokens", ())))
 
     def vocab_size(self) -> int | None:
-        """Return how many ids there are, with those of added tokens; None: it is not known."""
+        """Return the number of ids with those of added tokens; None if unknown."""
         for name in ("get_vocab_size", "__len__"):
             if hasattr(self.tokenizer, name):
                 return int(getattr(self.tokenizer, name)())
@@ -138,19 +183,19 @@ class TextEncoder:
         return array.astype(np.int64, copy=False)
 
     def settings(self) -> TokenizerSettings:
-        """Return what the tokenizer says of itself: its special tokens and chat templates.
+        """Return the tokenizer's special tokens and chat templates.
 
         Raises
         ------
         ConfigError
-            If a file beside it is damaged.
+            If a file in its folder is damaged.
         """
         if self.path is not None:
             return read_tokenizer_settings(self.path)
         return settings_of_object(self.tokenizer)
 
     def find_end(self, token: bool | int | str, what: str) -> int | None:
-        """Return the id behind documents: as `find_id`, but True is first the ``eos_token``.
+        """Return the end id of documents: as `find_id`, but True prefers the ``eos_token``.
 
         Raises
         ------
@@ -169,7 +214,7 @@ class TextEncoder:
         token
             Its id, its text, True for the tokenizer's own end of a document, or False for none.
         what
-            The argument that asks for it, for the message.
+            Name of the user's argument, for the message.
 
         Raises
         ------
@@ -182,8 +227,8 @@ class TextEncoder:
             return self._check_id(token, what)
         found = None
         if token is True:
-            ids = (getattr(self.tokenizer, name, None) for name in _END_NAMES)
-            found = next((number for number in ids if isinstance(number, int)), None)
+            ids = (find_token(self.tokenizer, name) for name in _END_NAMES)
+            found = next((number for number in ids if number is not None), None)
         else:
             for name in ("token_to_id", "convert_tokens_to_ids"):
                 if found is None and hasattr(self.tokenizer, name):
@@ -199,7 +244,7 @@ class TextEncoder:
         return int(found)
 
     def _check_id(self, number: Any, what: str) -> int:
-        """Return an id that a user gave, if there can be such a one."""
+        """Return an id that a user gave, if it is valid."""
         size = self.vocab_size()
         is_whole = isinstance(number, int | np.integer)
         if not is_whole or number < 0 or (size is not None and not self._has_id(number, size)):
@@ -211,16 +256,16 @@ class TextEncoder:
         return int(number)
 
     def _has_id(self, number: int, size: int) -> bool:
-        """Return whether a tokenizer has an id; with gaps below, some are beyond the size."""
+        """Return whether a tokenizer has an id; with gaps, some ids exceed the size."""
         if number < size or number >= _MAX_ID or not hasattr(self.tokenizer, "id_to_token"):
             return number < size
         return self.tokenizer.id_to_token(int(number)) is not None
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function has an argument of a name."""
+    """Return whether a function has a parameter of a name."""
     try:
         found = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some written in C do not tell
+    except (TypeError, ValueError):  # some functions in C have no signature
         return False
     return name in found or any(item.kind is item.VAR_KEYWORD for item in found.values())

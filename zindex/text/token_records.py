@@ -1,4 +1,4 @@
-"""Records of token ids from files of texts: documents, dialogues, pairs and groups of answers."""
+"""Tokenize files of documents, dialogues, preference pairs and answer groups into records."""
 
 import multiprocessing
 import os
@@ -8,50 +8,47 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
-from zindex.sources.sample_files import SampleFiles
-from zindex.sources.wrapped_files import WrappedFiles
+from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
-from zindex.text.conversations import Dialogue, RowReader
-from zindex.text.loss_masks import DialogueCutter, Piece
-from zindex.text.piece_encoder import PieceEncoder
+from zindex.text.conversations import ConversationParser, Dialogue
+from zindex.text.loss_masks import DialogueCutter, MaskedText
 from zindex.text.text_checks import SpecialTexts, check_unicode
 from zindex.text.text_encoder import TextEncoder
 
 Sample = dict[str, Any]
-Array = npt.NDArray[Any]
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Keep = Literal["start", "end"]
 PositionIds = Literal["doc_reset", "none"]
 SpecialInText = Literal["parse", "refuse"]
 
-# Characters that are tokenised together; how many does not change what comes out.
+# Characters per call of the tokenizer; the records do not depend on it.
 _BATCH_LENGTH = 1 << 18
 _MAX_BATCH = 1024
 _TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-#: In place of the id of a token that there shall be, but that the tokenizer does not name.
+#: Placeholder of a required id that the tokenizer does not name.
 UNKNOWN_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """How records of tokens are made of texts, beside tokenizer and template."""
+    """Settings of records besides tokenizer and template."""
 
     train_type: TrainType
-    #: Tokens that a sequence has at most, a prompt and each response of a group too; None: any.
+    #: Maximal tokens of a sequence, and of a prompt and each response of a group; None: unlimited.
     max_length: int | None = None
     #: Which end of a longer one is kept.
     keep: Keep = "start"
-    #: Positions of the tokens of a dialogue, from 0 in each; or none are stored.
+    #: Store the positions of a dialogue's tokens, from 0 in each; or none.
     position_ids: PositionIds = "doc_reset"
     token_dtype: str = "int32"
-    #: Id that goes before and behind each document, and behind what a plain template makes.
+    #: Ids before and after each document, and after the text of a plain template.
     begin_id: int | None = None
     end_id: int | None = None
-    #: Whether special tokens that are written in a text become such tokens, or are damage.
+    #: Whether special tokens that are written in a text become such tokens, or are refused.
     special_in_text: SpecialInText = "parse"
 
     def __post_init__(self) -> None:
@@ -78,7 +75,7 @@ class TokenSettings:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """Fields of a record, in their order, and the dtype of each."""
+        """Fields of a record in order, with their dtypes."""
         ids = self.token_dtype
         if self.train_type == "seq":
             return {"sequence": ids}
@@ -99,68 +96,68 @@ class TokenSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """One sequence before its text is tokens."""
+class _Sequence:
+    """One sequence before it is tokenized."""
 
-    pieces: Sequence[Piece]
-    #: Ids before and behind it.
+    parts: Sequence[MaskedText]
+    #: Ids before and after it.
     begin_id: int | None = None
     end_id: int | None = None
-    #: Whether it goes on from another text.
+    #: Whether it continues another text.
     is_answer: bool = False
-    #: Whether the id behind it is trained.
+    #: Whether the id after it is trained.
     trains_end: bool = True
-    #: Whether the end of a longer one is kept whatever the settings say, for answers follow it.
+    #: Whether the end of a longer one is kept in any case, because answers follow it.
     keeps_end: bool = False
 
     @property
     def keys(self) -> Iterator[tuple[str, bool]]:
-        """Of each piece the text, and whether there is text before it."""
-        for number, piece in enumerate(self.pieces):
-            yield piece.text, self.is_answer or number > 0
+        """The text of each part, and whether it follows other text."""
+        for number, part in enumerate(self.parts):
+            yield part.text, self.is_answer or number > 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A record before its texts are tokens."""
+    """A record before its texts are tokenized."""
 
     sample: Sample
-    runs: Sequence[_Run]
+    sequences: Sequence[_Sequence]
     rewards: Sequence[float] = ()
 
 
 class TokenRecords(WrappedFiles):
-    """Files of texts or of JSON objects as records of token ids.
+    """Files of texts or JSON objects as records of token ids.
 
     Parameters
     ----------
     files, files_fingerprint
-        See `WrappedFiles`; their samples are JSON objects.
+        See `WrappedFiles`; the samples are JSON objects.
     settings
-        What records are made.
+        The kind of records.
     encoder
         The tokenizer.
     template
-        Makes dialogues text; None: there must be none.
-    reader
-        What the objects mean; by default `RowReader` with no names of one's own.
+        Renders dialogues; None refuses them.
+    parser
+        Parses the objects; None: a `ConversationParser` with the usual names.
     cutter_settings
         ``trained_roles`` and ``turns`` of `DialogueCutter`.
     skip_damaged
-        Whether objects that make no record are left out and counted; else they are an error.
+        Whether damaged objects are skipped and counted; else they are an error.
 
     Raises
     ------
     ConfigError
-        If a setting is out of range, or special tokens are to be refused that nobody knows.
+        If a setting is out of range, or special tokens are to be refused but the tokenizer lists
+        none.
 
     Notes
     -----
-    A mask says of each token of its sequence whether it is a target of the loss; a dataset that
-    predicts the next token therefore takes it from the second token on. Masks are always there,
-    also where all tokens are trained. An object that holds a dialogue and a text is a dialogue,
-    unless documents are asked for, or ``columns`` name the text. Law: records do not depend on how
-    files are cut.
+    A mask marks the tokens that are targets of the loss; a dataset that predicts the next token
+    therefore reads it from the second token on. All records have masks, also if all tokens are
+    trained. An object with a dialogue and a text is a dialogue, unless documents are wanted, or
+    ``columns`` name the text. Law: records do not depend on how files are partitioned.
     """
 
     def __init__(
@@ -171,7 +168,7 @@ class TokenRecords(WrappedFiles):
         settings: TokenSettings,
         encoder: TextEncoder,
         template: ChatTemplate | None = None,
-        reader: RowReader | None = None,
+        parser: ConversationParser | None = None,
         cutter_settings: Mapping[str, Any] | None = None,
         skip_damaged: bool = False,
     ) -> None:
@@ -179,25 +176,24 @@ class TokenRecords(WrappedFiles):
         self.settings = settings
         self.encoder = encoder
         self.template = template
-        self.reader = RowReader() if reader is None else reader
+        self.parser = ConversationParser() if parser is None else parser
         self.skip_damaged = skip_damaged
         self.cutter = (
             None
             if template is None
             else DialogueCutter(template, ends=encoder.special_texts(), **(cutter_settings or {}))
         )
-        #: Records with an answer of which no token is trained; of documents none are counted.
+        #: Records with an answer that has no trained token; documents do not count.
         self.num_untrained = 0
         self._special = (
             SpecialTexts(encoder.special_texts()) if settings.special_in_text == "refuse" else None
         )
-        self._pieces = PieceEncoder(encoder)
         self._tokenizer = encoder.identity()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if multiprocessing.parent_process() is not None:
-            # One of many processes leaves the other cores to its neighbours.
+            # One of many worker processes must not use all cores.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         if self.encoder.identity() != self._tokenizer:
             raise FingerprintMismatchError(
@@ -206,7 +202,7 @@ class TokenRecords(WrappedFiles):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the records beside the files, as JSON values."""
+        """Return what decides the records besides the files, as JSON values."""
         settings = self.settings
         return {
             "train_type": settings.train_type,
@@ -219,81 +215,82 @@ class TokenRecords(WrappedFiles):
             "begin_id": settings.begin_id,
             "end_id": settings.end_id,
             "special_in_text": settings.special_in_text,
-            **self.reader.identity(),
+            **self.parser.identity(),
             **({} if self.cutter is None else self.cutter.identity()),
         }
 
     @property
     def counts(self) -> dict[str, int]:
-        """Records so far in this process that are counted, by the attribute of the store."""
+        """Counts of this process's records so far, by attribute of the store."""
         return {} if self.settings.train_type == "seq" else {"num_untrained": self.num_untrained}
 
     def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the records that JSON objects make, in their order."""
+        """Yield the records of JSON objects, in order."""
         batch: list[_Draft] = []
         length = 0
         for sample in samples:
             try:
                 draft = self._draft(sample)
-                for piece in chain.from_iterable(run.pieces for run in draft.runs):
-                    check_unicode(piece.text)
+                texts = [text for sequence in draft.sequences for text, _ in sequence.keys]
+                for text in texts:
+                    check_unicode(text)
             except SourceError as error:
                 if not self.skip_damaged:
-                    raise _at(sample, error) from error
+                    raise _locate(sample, error) from error
                 self.num_refused += 1
                 continue
             batch.append(draft)
-            length += sum(len(piece.text) for run in draft.runs for piece in run.pieces)
+            length += sum(map(len, texts))
             if length >= _BATCH_LENGTH or len(batch) >= _MAX_BATCH:
                 yield from self._encode(batch)
                 batch, length = [], 0
         yield from self._encode(batch)
 
     def _draft(self, sample: Sample) -> _Draft:
-        """Return what a JSON object holds."""
+        """Return the sequences of a JSON object."""
         kind = self.settings.train_type
         if kind == "dpo":
-            runs = []
-            for dialogue in self._check(self.reader.read_pair(sample)):
+            sequences = []
+            for dialogue in self._check(self.parser.read_pair(sample)):
                 prompt, answer = self._need_cutter().cut_answer(dialogue)
-                runs.append(self._run([Piece(prompt, False), *answer], dialogue))
-            return _Draft(sample, runs)
+                sequences.append(self._sequence([MaskedText(prompt, False), *answer], dialogue))
+            return _Draft(sample, sequences)
         if kind == "grpo":
-            group = self.reader.read_group(sample)
+            group = self.parser.read_group(sample)
             dialogues = self._check(group.answers)
             answers = [self._need_cutter().cut_answer(dialogue) for dialogue in dialogues]
-            asked = _Run([Piece(answers[0][0], False)], self._ends()[0], keeps_end=True)
+            asked = _Sequence([MaskedText(answers[0][0], False)], self._ends()[0], keeps_end=True)
             answered = [
-                replace(self._run(pieces, dialogue), begin_id=None, is_answer=True)
-                for (_, pieces), dialogue in zip(answers, dialogues, strict=True)
+                replace(self._sequence(parts, dialogue), begin_id=None, is_answer=True)
+                for (_, parts), dialogue in zip(answers, dialogues, strict=True)
             ]
             return _Draft(sample, [asked, *answered], group.rewards)
         text = None
-        if kind == "seq" or "text" in self.reader.columns or not self.reader.holds_dialogue(sample):
-            text = self.reader.read_text(sample)
+        if kind == "seq" or "text" in self.parser.columns or not self.parser.holds_dialogue(sample):
+            text = self.parser.read_text(sample)
         if text is not None:
             if self._special is not None:
                 self._special.check(text)
-            return _Draft(sample, [_Run([Piece(text, True)], *self._document_ends())])
-        [dialogue] = self._check([self.reader.read_dialogue(sample)])
+            return _Draft(sample, [_Sequence([MaskedText(text, True)], *self._document_ends())])
+        [dialogue] = self._check([self.parser.read_dialogue(sample)])
         cutter = self._need_cutter()
-        pieces = [Piece(cutter.text(dialogue), True)] if kind == "seq" else cutter.cut(dialogue)
-        return _Draft(sample, [self._run(pieces, dialogue)])
+        parts = [MaskedText(cutter.text(dialogue), True)] if kind == "seq" else cutter.cut(dialogue)
+        return _Draft(sample, [self._sequence(parts, dialogue)])
 
     def _check(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
-        """Return dialogues in which no special token is written, where that is refused."""
+        """Return dialogues; refuse those with special tokens in their texts if that is set."""
         if self._special is not None:
             for dialogue in dialogues:
                 self._special.check([*dialogue.messages, dialogue.tools])
         return dialogues
 
-    def _run(self, pieces: Sequence[Piece], dialogue: Dialogue) -> _Run:
+    def _sequence(self, parts: Sequence[MaskedText], dialogue: Dialogue) -> _Sequence:
         """Return a dialogue as a sequence."""
         trains_end = self._need_cutter().trains_end(dialogue)
-        return _Run(pieces, *self._ends(), trains_end=trains_end)
+        return _Sequence(parts, *self._ends(), trains_end=trains_end)
 
     def _need_cutter(self) -> DialogueCutter:
-        """Return what cuts dialogues; an error if there is no chat template."""
+        """Return the cutter of dialogues; an error if there is no chat template."""
         if self.cutter is None:
             raise ConfigError(
                 "dialogues and answers need a chat template, and the tokenizer has none; name one "
@@ -303,7 +300,7 @@ class TokenRecords(WrappedFiles):
         return self.cutter
 
     def _ends(self) -> tuple[int | None, int | None]:
-        """Return the ids around dialogues: none where the template says where they end."""
+        """Return the ids around dialogues: none if the template marks their ends."""
         if self.template is None or not self.template.is_plain:
             return None, None
         return self._document_ends()
@@ -319,18 +316,19 @@ class TokenRecords(WrappedFiles):
         return self.settings.begin_id, self.settings.end_id
 
     def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
-        """Yield the records of some drafts; equal pieces are tokenised once."""
-        keys = dict.fromkeys(chain.from_iterable(run.keys for one in batch for run in one.runs))
-        found = self._pieces.encode([key[0] for key in keys], [key[1] for key in keys])
+        """Yield the records of drafts; equal parts are tokenized once."""
+        sequences = chain.from_iterable(draft.sequences for draft in batch)
+        keys = dict.fromkeys(chain.from_iterable(sequence.keys for sequence in sequences))
+        found = self.encoder.encode_parts([key[0] for key in keys], [key[1] for key in keys])
         ids = dict(zip(keys, map(self._fit, found), strict=True))
         for draft in batch:
-            runs = [self._join(run, ids) for run in draft.runs]
-            answers = runs[1:] if self.settings.train_type == "grpo" else runs
+            pairs = [self._join(sequence, ids) for sequence in draft.sequences]
+            answers = pairs[1:] if self.settings.train_type == "grpo" else pairs
             self.num_untrained += not all(mask.any() for _, mask in answers)
             record = {name: draft.sample[name] for name in ("__key__", "__url__")}
-            yield record | self._make(runs, draft.rewards)
+            yield record | self._make(pairs, draft.rewards)
 
-    def _fit(self, ids: npt.NDArray[np.int64]) -> Array:
+    def _fit(self, ids: Int64Array) -> AnyArray:
         """Return ids in the dtype in which they are stored."""
         limits = np.iinfo(self.settings.token_dtype)
         if len(ids) and not (limits.min <= ids.min() and ids.max() <= limits.max):
@@ -341,29 +339,34 @@ class TokenRecords(WrappedFiles):
             )
         return ids.astype(self.settings.token_dtype)
 
-    def _join(self, run: _Run, ids: Mapping[tuple[str, bool], Array]) -> tuple[Array, Array]:
+    def _join(
+        self, sequence: _Sequence, ids: Mapping[tuple[str, bool], AnyArray]
+    ) -> tuple[AnyArray, BoolArray]:
         """Return the ids and the mask of a sequence."""
-        parts, marks = [], []
-        for key, piece in zip(run.keys, run.pieces, strict=True):
-            parts.append(ids[key])
-            marks.append(np.full(len(ids[key]), piece.trained))
-        if run.begin_id is not None:
-            parts.insert(0, self._fit(np.array([run.begin_id])))
-            marks.insert(0, np.array([False]))
-        if run.end_id is not None:
-            parts.append(self._fit(np.array([run.end_id])))
-            marks.append(np.array([run.trains_end]))
+        found = [self._fit(np.empty(0, np.int64))]
+        flags = [False]
+        if sequence.begin_id is not None:
+            found.append(self._fit(np.array([sequence.begin_id])))
+            flags.append(False)
+        for key, part in zip(sequence.keys, sequence.parts, strict=True):
+            found.append(ids[key])
+            flags.append(part.trained)
+        if sequence.end_id is not None:
+            found.append(self._fit(np.array([sequence.end_id])))
+            flags.append(sequence.trains_end)
+        mask = np.repeat(flags, [len(part) for part in found])
         length = self.settings.max_length
-        # The beginning of an answer is what follows from its prompt.
-        start = run.is_answer or (self.settings.keep == "start" and not run.keeps_end)
-        cut = slice(None) if length is None else slice(length) if start else slice(-length, None)
-        none = np.empty(0, self.settings.token_dtype)
-        return np.concatenate([none, *parts])[cut], np.concatenate([none[:0] > 0, *marks])[cut]
+        # An answer continues its prompt, so its beginning is kept.
+        keeps_start = self.settings.keep == "start" and not sequence.keeps_end
+        kept = slice(length) if sequence.is_answer or keeps_start else slice(-(length or 0), None)
+        return np.concatenate(found)[kept], mask[kept]
 
-    def _make(self, runs: Sequence[tuple[Array, Array]], rewards: Sequence[float]) -> Sample:
+    def _make(
+        self, pairs: Sequence[tuple[AnyArray, BoolArray]], rewards: Sequence[float]
+    ) -> Sample:
         """Return the fields of a record."""
         kind = self.settings.train_type
-        sequence, mask = runs[0]
+        sequence, mask = pairs[0]
         if kind == "seq":
             return {"sequence": sequence}
         if kind == "sft":
@@ -372,26 +375,27 @@ class TokenRecords(WrappedFiles):
                 record["position_ids"] = np.arange(len(sequence), dtype=np.int32)
             return record
         if kind == "dpo":
-            rejected, rejected_mask = runs[1]
+            rejected, rejected_mask = pairs[1]
             return {
                 "chosen": sequence,
                 "rejected": rejected,
                 "chosen_mask": mask,
                 "rejected_mask": rejected_mask,
             }
-        lengths = np.array([len(ids) for ids, _ in runs[1:]], np.int64)
+        responses, masks = zip(*pairs[1:], strict=True)
+        lengths = np.array([*map(len, responses)], np.int64)
         return {
             "prompts": sequence,
-            "responses": np.concatenate([ids for ids, _ in runs[1:]]),
+            "responses": np.concatenate(responses),
             f"responses{LENGTH_SUFFIX}": lengths,
-            "masks": np.concatenate([mask for _, mask in runs[1:]]),
+            "masks": np.concatenate(masks),
             f"masks{LENGTH_SUFFIX}": lengths,
             "rewards": np.array(rewards, np.float32),
         }
 
 
-def _at(sample: Sample, error: SourceError) -> SourceError:
-    """Return an error that says in which object it is."""
+def _locate(sample: Sample, error: SourceError) -> SourceError:
+    """Return an error that names its object."""
     return SourceError(
         f"{error}, in record {sample.get('__key__')!r} of {sample.get('__url__')}; mend it, or "
         "leave out such records with on_damage='skip' (--on-damage skip)"

@@ -1,34 +1,36 @@
-"""What lies beside a tokenizer's file: the names of its special tokens, and its chat templates."""
+"""Read special tokens and chat templates from the settings in a tokenizer's folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, StoreError
-from zindex.store.identity import parse_json
+from zindex.store.commit import parse_json
 
 _CONFIG, _TOKENS_MAP, _TEMPLATE = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
 )
-#: What a chat template is called that has no other name.
+#: Name of an unnamed chat template.
 DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What a tokenizer says of itself beside its vocabulary."""
+    """Settings of a tokenizer besides its vocabulary."""
 
-    #: Text of each special token that has a name, such as ``eos_token``.
+    #: Text of each named special token, such as ``eos_token``.
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    #: Chat templates by name; that without one is called ``default``.
+    #: Chat templates by name; an unnamed one is called ``default``.
     chat_templates: Mapping[str, str] = field(default_factory=dict)
+    #: Special tokens without names.
+    additional_tokens: Sequence[str] = ()
 
 
 def read_tokenizer_settings(file: Path) -> TokenizerSettings:
-    """Return what lies beside a tokenizer's file; nothing where nothing is there.
+    """Return the settings in the folder of a tokenizer's file; empty ones if it has none.
 
     Parameters
     ----------
@@ -38,39 +40,27 @@ def read_tokenizer_settings(file: Path) -> TokenizerSettings:
     Raises
     ------
     ConfigError
-        If a file beside it is damaged.
+        If a file of settings is damaged.
     """
     config = _read_object(file.parent / _CONFIG)
-    given = _read_object(file.parent / _TOKENS_MAP) | config
+    tokens_map = _read_object(file.parent / _TOKENS_MAP)
     tokens = {
         name: text
-        for name, value in given.items()
+        for name, value in (tokens_map | config).items()
         if name.endswith("_token") and (text := _token_text(value)) is not None
     }
+    lists = (found.get("additional_special_tokens") for found in (config, tokens_map))
+    listed = next((found for found in lists if isinstance(found, list)), [])
+    additional = tuple(text for value in listed if (text := _token_text(value)) is not None)
     templates = _read_templates(config.get("chat_template"), file.parent / _CONFIG)
     path = file.parent / _TEMPLATE
-    if path.is_file():  # newer tokenizers have it beside their settings, and it counts
+    if path.is_file():  # newer tokenizers have a file of its own, which takes precedence
         templates[DEFAULT] = path.read_text("utf-8")
-    return TokenizerSettings(tokens, templates)
-
-
-def read_additional_tokens(file: Path) -> list[str]:
-    """Return the special tokens without names that are listed beside a tokenizer's file.
-
-    Raises
-    ------
-    ConfigError
-        If a file beside it is damaged.
-    """
-    for name in (_CONFIG, _TOKENS_MAP):
-        found = _read_object(file.parent / name).get("additional_special_tokens")
-        if isinstance(found, list):
-            return [text for value in found if (text := _token_text(value)) is not None]
-    return []
+    return TokenizerSettings(tokens, templates, additional)
 
 
 def settings_of_object(tokenizer: Any) -> TokenizerSettings:
-    """Return what a tokenizer object says: its ``chat_template`` and its special tokens."""
+    """Return the settings of a tokenizer object: its ``chat_template`` and special tokens."""
     tokens: dict[str, str] = {}
     found = getattr(tokenizer, "special_tokens_map", None)
     if isinstance(found, Mapping):
@@ -83,27 +73,27 @@ def settings_of_object(tokenizer: Any) -> TokenizerSettings:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; an empty one if it is not there."""
+    """Return the JSON object of a file; an empty one if there is no file."""
     if not path.is_file():
         return {}
     try:
         return parse_json(path.read_bytes(), str(path))
     except StoreError as error:
         raise ConfigError(
-            f"{path} must hold a JSON object, as it lies beside a tokenizer: {error}; save the "
+            f"{path} must hold a JSON object with settings of a tokenizer: {error}; save the "
             "tokenizer again"
         ) from error
 
 
 def _token_text(value: Any) -> str | None:
-    """Return the text of a token as it is written in settings; None: it is none."""
+    """Return the text of a token in settings; None if it is no token."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def _read_templates(value: Any, path: Path) -> dict[str, str]:
-    """Return chat templates as settings hold them: one text, or a list of named ones."""
+    """Return the chat templates of settings: one text, or a list of named ones."""
     if value is None:
         return {}
     if isinstance(value, str):

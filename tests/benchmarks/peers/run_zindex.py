@@ -50,7 +50,7 @@ def permute_keyed(work: Work) -> tuple[Figures, Any]:
 
 def permute_uniform(work: Work) -> tuple[Figures, Any]:
     """Make an order that is exactly uniform over all orders, in parts."""
-    from zindex.building.uniform_shuffle import UniformShuffle, permute_all
+    from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
 
     _warm_uniform()
     return measure(lambda: permute_all(UniformShuffle(work.num_samples, SEED, "train")))
@@ -78,7 +78,7 @@ def blend(order: str, shuffle: str = "keyed") -> Contender:
     """Return a contender that fills the two arrays of a blend in memory."""
 
     def run(work: Work) -> tuple[Figures, Any]:
-        from zindex.building.blend_arrays import compute_blend_arrays
+        from zindex.indexing.blend_arrays import compute_blend_arrays
         from zindex.plan.blend_plan import BlendPlan
 
         def compute() -> Any:
@@ -97,7 +97,7 @@ def read_blend(length: int) -> Contender:
     """Return a contender that computes places of a keyed blend, so many neighbours in a call."""
 
     def run(work: Work) -> tuple[Figures, Any]:
-        from zindex.building.blend_arrays import compute_scalable
+        from zindex.indexing.blend_arrays import compute_scalable
         from zindex.plan.blend_plan import BlendPlan
 
         settings: Any = {"order": "scalable", "seed": SEED, "split": "train"}
@@ -153,7 +153,7 @@ def _access_each(work: Work, length: int) -> tuple[Figures, Any]:
 
 def _warm_uniform() -> None:
     """Compile what shuffles in several parts: the small run before a large one has but one."""
-    from zindex.building.uniform_shuffle import UniformShuffle, permute_all
+    from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
 
     permute_all(UniformShuffle(1000, SEED, "train", min_part_length=100))
 

@@ -59,14 +59,14 @@ def test_a_job_of_two_nodes_refuses_strangers(
 
 def check_strangers(watched: Watched, run: Run, address: str) -> None:
     """Fail unless all that the cluster listens at is for its own processes only."""
-    (meeting,) = (run.folder / "cluster").iterdir()
-    assert {path.stat().st_mode & 0o077 for path in (meeting, meeting / "cluster.key")} == {0}
+    (rendezvous,) = (run.folder / "cluster").iterdir()
+    assert {path.stat().st_mode & 0o077 for path in (rendezvous, rendezvous / "cluster.key")} == {0}
     listeners = watched.listeners("zindex.cluster")
     assert {listener.host for listener in listeners} == {address}
     assert len(listeners) == 3, listeners  # of the scheduler and two workers
     for listener in listeners:
-        check_tls(listener, meeting / "cluster.crt")
-    found = json.loads((meeting / "cluster.json").read_text())["address"]
+        check_tls(listener, rendezvous / "cluster.crt")
+    found = json.loads((rendezvous / "cluster.json").read_text())["address"]
     host, port = found.removeprefix("tls://").rsplit(":", 1)
     command = [sys.executable, "-m", "tests.cluster.systems.intruder", host, port]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)

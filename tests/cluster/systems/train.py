@@ -45,7 +45,7 @@ def wait_for(path: Path) -> None:
 
 def stand_still_after(num_tasks: int, midway: Path) -> None:
     """Let the build stand still, for ever, before a task."""
-    from zindex.building.executor import DaskExecutor
+    from zindex.execution.executor import DaskExecutor
 
     run = DaskExecutor.run
     left = iter(range(num_tasks))

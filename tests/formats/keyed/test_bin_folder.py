@@ -33,7 +33,7 @@ def test_shards_in_natural_order_of_their_paths(tmp_path: Path) -> None:
     assert [shard.name for shard in shards] == [f"domain/shard_{n}" for n in (9, 10, 100)]
     array = shards[1].arrays["sequence"]
     assert (array.path, array.key) == (str(tmp_path / "domain/shard_10/sequence.bin"), "sequence")
-    assert (array.extent_start.tolist(), array.extent_length.tolist()) == ([0], [1])
+    assert (array.span_start.tolist(), array.value_offset.tolist()) == ([0], [0, 1])
     assert (array.item_offset, array.num_records, array.names) == (None, None, None)
 
 

@@ -14,7 +14,7 @@ import pytest
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.keyed import h5_file
 from zindex.formats.keyed.h5_file import read_h5_shards, write_h5_file
-from zindex.formats.keyed.shards import KeyedArray
+from zindex.formats.keyed.keyed_array import KeyedArray
 
 
 def values_of(array: KeyedArray) -> list[list[int]]:
@@ -23,7 +23,7 @@ def values_of(array: KeyedArray) -> list[list[int]]:
     found = []
     assert array.names is not None
     with h5py.File(array.path) as file:
-        places = zip(array.names, array.extent_start, array.extent_length, strict=True)
+        places = zip(array.names, array.span_start, np.diff(array.value_offset), strict=True)
         for name, start, length in places:
             stored = file[name]
             if start >= 0:
@@ -49,7 +49,7 @@ def test_twelve_datasets_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     sequence = shard.arrays["sequence"]
     assert sequence.names == tuple(f"sequence/data_{i}" for i in range(12))
     assert values_of(sequence) == [r.tolist() for r in records]
-    assert (sequence.extent_start >= 0).all()
+    assert (sequence.span_start >= 0).all()
     assert sequence.item_offset is not None
     assert np.diff(sequence.item_offset).tolist() == list(range(12))
     assert (sequence.dtype, shard.arrays["loss_mask"].dtype) == ("int32", "bool")
@@ -83,7 +83,7 @@ def test_only_plain_datasets_have_a_place(tmp_path: Path) -> None:
         h5py.h5d.create(group.id, b"data_6", h5py.h5t.STD_I32LE, space, compact)
         group["data_7"] = group["data_0"]
     array = read_h5_shards(tmp_path)[0].arrays["k"]
-    starts = array.extent_start.tolist()
+    starts = array.span_start.tolist()
     assert [start >= 0 for start in starts] == [True, *[False] * 4, True, False, True]
     assert starts[0] == starts[7]
     assert values_of(array)[3] == list(range(300))
@@ -179,7 +179,7 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
         except SourceError:
             continue
         for array in shard.arrays.values():
-            ends = array.extent_start + array.extent_length * np.dtype(array.dtype).itemsize
+            ends = array.span_start + np.diff(array.value_offset) * np.dtype(array.dtype).itemsize
             assert ends.max(initial=0) <= len(content)
 
 

@@ -333,7 +333,7 @@ def _hidden(): pass
         get("opened_by_test.sets.shared", ("opened_by_test.sets",))
 
 
-def test_an_error_of_an_opened_module_comes_as_it_is(
+def test_an_error_of_an_opened_module_is_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "import no_such_module_at_all", "broken_by_test.py")
@@ -466,7 +466,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         instantiate_from_yaml(tmp_path / "a.yaml")
 
 
-def test_an_error_of_a_target_comes_as_it_is_with_its_place(tmp_path: Path) -> None:
+def test_an_error_of_a_target_is_unchanged_with_its_place(tmp_path: Path) -> None:
     text = "- 1\n- {target: Strict, params: {path: a, seed: -1}}"
     with pytest.raises(ValueError, match=r"^seed -1") as caught:
         load(tmp_path, text)

@@ -25,7 +25,7 @@ _QUIET = ("open", "builtins.id", "os.listdir", "os.scandir", "object.__getattr__
 
 
 class Watch:
-    """What the interpreter does between two points, as its audit events tell."""
+    """Audit events of the interpreter between two points."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] | None = None
@@ -44,7 +44,7 @@ WATCH = Watch()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder of files, beside which lies a secret; both must stay as they are."""
+    """Return a folder of files next to a secret; both must remain unchanged."""
     (tmp_path / "secret.yaml").write_text("password: x")
     (tmp_path / "beside").mkdir()
     (tmp_path / "beside/secret.yaml").write_text("password: x")
@@ -167,7 +167,7 @@ PIECES += ['"\\UFFFFFFFF"', '"\\uD800"', "\u202e", "\ufeff", "a", "a: ", "x: 1\n
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.binary(max_size=3))
-def test_whatever_a_file_holds(pieces: list[str], noise: bytes) -> None:
+def test_random_files_raise_config_errors_only(pieces: list[str], noise: bytes) -> None:
     """It is a value, or an error of one class that names the file."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a.yaml"

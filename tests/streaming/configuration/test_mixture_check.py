@@ -86,7 +86,7 @@ def load(folder: Path, text: str, **settings: Any) -> Any:
         ("percent: 1, name: b, length_divider: 5", "(did you mean 'length_divisor'?)"),
     ],
 )
-def test_what_a_dataset_lacks_has_its_place(tmp_path: Path, child: str, message: str) -> None:
+def test_missing_attributes_have_their_place(tmp_path: Path, child: str, message: str) -> None:
     text = f"{HEAD}{FIRST}  - {{target: Data, params: null, {child}}}"
     with pytest.raises(ConfigError, match=re.escape(message)):
         load(tmp_path, text)

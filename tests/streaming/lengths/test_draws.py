@@ -1,5 +1,6 @@
-"""Samples drawn and epochs of sources, against hand-made sums and real streams."""
+"""Samples and epochs that a run draws of each source, and the printed table of lengths."""
 
+import io
 from collections import Counter
 from itertools import islice
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.streaming.tiny_sources import Items, Parts
-from zindex.building.executor import SerialExecutor
 from zindex.errors import ConfigError
-from zindex.streaming import MergedDataset, count_lengths, epochs_of
-from zindex.streaming.lengths.draws import SourceDraws, fill
+from zindex.execution.executor import SerialExecutor
+from zindex.streaming import MergedDataset, count_lengths, epochs_of, print_dataset_length_stats
+from zindex.streaming.lengths.draws import SourceDraws, distribute
 from zindex.streaming.lengths.statistics import Lengths
 
 
@@ -40,7 +41,7 @@ def test_nested_percents_multiply() -> None:
     assert [part.num_epochs for part in found.values()] == pytest.approx([16, 15, 0.5])
 
 
-def test_they_are_what_the_stream_draws() -> None:
+def test_draws_are_those_of_the_stream() -> None:
     inner = merge([items("b", 10, 3), items("c", 100, 1)], 0.2)
     mix = merge([items("a", 50, 0.8), inner])
     counts = Counter(sample["__datasetname__"] for sample in islice(mix, 1000))
@@ -54,7 +55,7 @@ def test_tokens_are_turned_into_samples() -> None:
     assert {name: part.num_tokens for name, part in found.items()} == {"a": 10_000, "b": 6000}
 
 
-def test_what_is_not_cyclic_gives_one_epoch() -> None:
+def test_a_dataset_that_is_not_cyclic_gives_one_epoch() -> None:
     mix = merge([items("a", 30, 0.5), items("b", 1000, 0.5)], cyclic=False)
     assert [part.num_samples for part in drawn(mix, num_samples=100).values()] == [30, 70]
     assert [part.num_samples for part in drawn(mix, num_samples=9999).values()] == [30, 1000]
@@ -104,7 +105,53 @@ def test_tokens_need_tokens() -> None:
 
 
 def test_filling_keeps_to_the_limits() -> None:
-    assert fill(100, [1, 1, 2], [10, 20, 1000]) == [10, 20, 70]
-    assert fill(100, [1, 1], [10, 20]) == [10, 20]
-    assert fill(90, [1, 2], [float("inf")] * 2) == [30, 60]
-    assert fill(10, [1, 1], [0, 100]) == [0, 10]
+    assert distribute(100, [1, 1, 2], [10, 20, 1000]) == [10, 20, 70]
+    assert distribute(100, [1, 1], [10, 20]) == [10, 20]
+    assert distribute(90, [1, 2], [float("inf")] * 2) == [30, 60]
+    assert distribute(10, [1, 1], [0, 100]) == [0, 10]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(info: Any, terminal: bool = False) -> list[str]:
+    file = Terminal() if terminal else io.StringIO()
+    print_dataset_length_stats(info, file)
+    return file.getvalue().splitlines()
+
+
+def test_nested_lists_as_check_length_gives_them() -> None:
+    inner = MergedDataset([Items("b", 40, 1), Parts("c", [1, 2], 3)])
+    inner.percent = 0.5
+    packed = Items("packed", 1, 1.5)
+    packed.length, packed.length_multiplier, packed.length_divisor = 6000, 2, 5  # type: ignore[attr-defined]
+    mix = MergedDataset([packed, inner])
+    assert printed(mix.check_length(2000)) == [
+        "dataset  samples  required  percent",
+        "packed     2,400     1,500    75.0%",
+        "  b           40       125     6.2%",
+        "  c            ?       375    18.8%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("length", "color"),
+    [(24, "\033[31m"), (25, ""), (200, ""), (201, "\033[32m"), (None, "")],
+)
+def test_colors_say_too_few_and_plenty(length: int | None, color: str) -> None:
+    line = printed([("a", length, 100)], terminal=True)[1]
+    assert line.startswith(f"{color}a ")
+    assert line.endswith("\033[0m") == bool(color)
+
+
+def test_files_get_no_colors(capsys: pytest.CaptureFixture[str]) -> None:
+    print_dataset_length_stats([("a", 1, 100)])
+    assert capsys.readouterr().out == (
+        "dataset  samples  required  percent\na              1       100   100.0%\n"
+    )
+
+
+def test_nothing_required() -> None:
+    assert printed([("a", 1, 0)])[1].endswith("0.0%")

@@ -1,4 +1,4 @@
-"""Histograms of lengths, against the lengths themselves."""
+"""Histograms of lengths, and packing, compared with the kernel of a build."""
 
 import json
 
@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds, number_bins
+from zindex.kernels.packing import SPLIT, count_samples
+from zindex.streaming.lengths.length_histogram import (
+    LengthHistogram,
+    bin_bounds,
+    count_sequences,
+    number_bins,
+)
 
 any_lengths = st.lists(
     st.one_of(st.integers(0, 70), st.integers(0, 5000), st.integers(0, (1 << 52) - 1)), max_size=40
@@ -63,7 +69,7 @@ def test_longer_samples_are_counted() -> None:
     assert [histogram.longer_samples(limit) for limit in (4, 5, 64, 128, 4096)] == [6, 5, 2, 2, 0]
 
 
-def test_drawn_lengths_stand_for_all() -> None:
+def test_drawn_lengths_represent_all() -> None:
     lengths = np.repeat([3, 10, 1000], [60, 30, 10])
     drawn = LengthHistogram.of(lengths).draw(10)
     assert drawn.tolist() == [3] * 6 + [10] * 3 + [1000]
@@ -80,3 +86,22 @@ def test_nothing_has_no_lengths() -> None:
 @pytest.mark.parametrize(("length", "number"), [(0, 0), (63, 63), (64, 64), (128, 96), (255, 127)])
 def test_numbers_of_bins(length: int, number: int) -> None:
     assert number_bins(np.array([length])).tolist() == [number]
+
+
+@given(
+    st.lists(st.integers(1, 200), max_size=300),
+    st.integers(1, 90),
+    st.integers(1, 12),
+)
+def test_as_many_sequences_as_a_build_packs(
+    lengths: list[int], sequence_length: int, max_samples: int
+) -> None:
+    documents = np.array(lengths, np.int64)
+    expected, _, _ = count_samples(documents, sequence_length, 0, max_samples, SPLIT)
+    assert count_sequences(documents, sequence_length, max_samples) == expected
+
+
+def test_lengths_of_one_kind_are_packed_together() -> None:
+    lengths = np.repeat(np.arange(1, 400), 100)
+    expected, _, _ = count_samples(lengths, 512, 0, 7, SPLIT)
+    assert count_sequences(lengths, 512, 7) == expected

@@ -52,7 +52,7 @@ def test_tokens_go_before_texts() -> None:
     assert measure({"text": None, "caption": "abc"}, "a") == (3, "characters")
 
 
-def test_what_has_no_length_is_a_sample() -> None:
+def test_a_sample_without_length_counts_as_a_sample() -> None:
     assert measure({"id": 1}, "a") == (0, "samples")
     assert measure((np.zeros((2, 2)), 1), "a") == (0, "samples")
     assert measure([], "a") == (0, "tokens")

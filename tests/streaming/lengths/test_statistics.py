@@ -1,8 +1,9 @@
-"""Counted lengths of sources: exact, alike wherever they are counted, estimates marked as such."""
+"""Lengths of all sources are counted exactly, wherever they are counted."""
 
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 import torch
 
 from tests.streaming.tiny_sources import Items, Parts, write_jsonl
-from zindex.building.executor import SerialExecutor, embedded_client
 from zindex.errors import ConfigError, SourceError
+from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextLength, count_lengths
-from zindex.streaming.lengths.statistics import Lengths
+from zindex.streaming.lengths.statistics import Lengths, choose_processes
 
 
 def texts(name: str, lengths: list[int]) -> Items:
@@ -132,7 +133,7 @@ def test_lengths_are_found(sample: Any, length: int, unit: str) -> None:
     assert (source.num_tokens, source.unit) == (length, unit)
 
 
-def test_length_of_goes_first() -> None:
+def test_length_of_takes_precedence() -> None:
     found = count(texts("a", [3, 8]), length_of=lambda sample: len(sample["text"]) // 2)["a"]
     assert (found.num_tokens, found.unit) == (5, "tokens")
 
@@ -162,7 +163,7 @@ def test_samples_without_length_are_counted_themselves(sample: Any) -> None:
     assert Lengths.from_json(lengths.to_json()) == lengths
 
 
-def test_what_has_no_text_is_counted_in_samples_beside_tokens() -> None:
+def test_samples_without_text_count_as_samples_among_tokens() -> None:
     (images,) = count(Items("a", 3), length_of=TextLength(count_words))
     assert (images.unit, images.num_samples, images.num_tokens) == ("samples", 3, 0)
 
@@ -180,7 +181,7 @@ def test_some_parts_give_an_estimate() -> None:
     parts = Parts("a", [10] * 40, tokens_per_sample=9)
     found = count(parts, num_samples=75)["a"]
     assert found.is_estimate
-    # Four parts first, and then as many as their samples tell are needed.
+    # Four parts first, then as many as their samples suggest.
     assert (found.num_parts_read, found.histogram.num_samples) == (8, 80)
     assert (found.fraction_read, found.num_samples) == (0.2, 400)
     assert count(parts, num_samples=75) == count(parts, num_samples=75)
@@ -224,7 +225,7 @@ def test_bytes_and_damage_of_files(tmp_path: Path) -> None:
     found = count(dataset)["a"]
     assert (found.num_samples, found.num_skipped) == (100, 1)
     assert found.nbytes == found.nbytes_read == Path(path).stat().st_size
-    assert count(dataset) == Lengths((found,))  # counted anew, not added up
+    assert count(dataset) == Lengths((found,))  # counted again, not added up
     some = count(dataset, num_samples=20)["a"]
     assert some.nbytes is not None
     assert some.nbytes_read is not None
@@ -241,7 +242,7 @@ class Locked(Items):
         self.lock = threading.Lock()
 
 
-def test_what_does_not_pickle_is_counted_here() -> None:
+def test_a_dataset_that_does_not_pickle_is_counted_in_this_process() -> None:
     assert count(Locked())["locked"].num_tokens == 1
     with (
         embedded_client(1) as client,
@@ -274,3 +275,22 @@ def test_numbers_are_checked() -> None:
         count(make_mix(), num_samples=0)
     with pytest.raises(ConfigError, match="must have a length"):
         count(object())
+
+
+def test_small_files_are_counted_in_one_process(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x" * 90}] * 100)
+    nbytes = Path(path).stat().st_size
+    dataset: Any = JsonlIterableDataset(path, part_nbytes=999)
+    assert choose_processes(dataset, most_nbytes=nbytes, num_cores=4) == 1
+    assert choose_processes(dataset, most_nbytes=nbytes - 1, num_cores=4) == 4
+
+
+def test_other_sources_count_by_their_items() -> None:
+    choose = partial(choose_processes, num_cores=4)
+    assert choose(MergedDataset([Parts("a", [5] * 3), Items("b", 9)])) == 1
+    assert choose(Parts("a", [5] * 9)) == 4
+    items = Items("b", 1025)
+    assert choose(items) == 4
+    assert choose(items, num_samples=100) == 1
+    files = MergedDataset([Parts("a", [5] * 4)], shuffle_streaming_subsets="cogdata_urlbuffer")
+    assert choose(files) == 1

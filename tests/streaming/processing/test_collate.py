@@ -118,6 +118,6 @@ def test_refused_settings(settings: Any, message: str) -> None:
         ([{"a": torch.zeros(2)}, {"a": torch.zeros(2, 1)}], "got (2,) torch.float32, (2, 1)"),
     ],
 )
-def test_what_cannot_be_filled_up(batch: Any, message: str) -> None:
+def test_fields_that_cannot_be_padded(batch: Any, message: str) -> None:
     with pytest.raises(PlanError, match=re.escape(message)):
         PadCollate(["a"])(batch)

@@ -1,4 +1,4 @@
-"""Texts become sequences of one length; nothing of them is lost, whatever the batches."""
+"""Texts become sequences of one length without loss, for any batches."""
 
 import pickle
 import re
@@ -139,7 +139,7 @@ def test_damaged_samples(sample: dict[str, Any], message: str) -> None:
         ({"sequence_length": True}, "sequence_length must be a whole number from 1 on, got True"),
         ({"batch_size": 1.5}, "batch_size must be a whole number from 1 on, got 1.5"),
         ({"overlap": 2}, "overlap must be 0 or 1 tokens, got 2"),
-        ({"tail": "keep"}, "tail must be 'pad' or 'drop', got 'keep'"),
+        ({"tail": "keep"}, "tail must be one of pad, drop_last, got 'keep'"),
         ({"append_eod": True}, "append_eod needs an end of documents, which function does not"),
         ({"append_eod": "</s>"}, "append_eod needs the token '</s>', which function does not"),
         ({"tokenizer": 5}, "a tokenizer must be the path of a tokenizer.json, an object with"),

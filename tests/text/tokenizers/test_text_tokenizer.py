@@ -7,21 +7,16 @@ import pytest
 from tests.text.tokenizers.vocabularies import save_pieces
 from zindex.errors import ConfigError
 from zindex.text.tokenizers.null_tokenizer import ByteLevelTokenizer, NullTokenizer
+from zindex.text.tokenizers.rust_tokenizers import WordPieceTokenizer
 from zindex.text.tokenizers.text_tokenizer import need
-from zindex.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
 def test_tokens_and_ids(tmp_path: Path) -> None:
     tokenizer = WordPieceTokenizer(save_pieces(tmp_path))
     assert tokenizer.tokens_to_ids(["un", "never seen"]) == [5, 1]
     assert tokenizer.tokens_to_ids("un") == [5]
-    assert tokenizer.ids_to_tokens([5, 6]) == ["un", "##able"]
-    assert tokenizer.ids_to_tokens(5) == ["un"]
+    assert tokenizer.id_to_token(99) is None
     assert repr(tokenizer).startswith("WordPieceTokenizer(/")
-    with pytest.raises(
-        ConfigError, match=r"an id must be one of the 15 of WordPiece.*, got 99; it"
-    ):
-        tokenizer.ids_to_tokens([99])
     with pytest.raises(ConfigError, match=r"one of the 11 of NullTokenizer\(11\), got 'x'; look"):
         NullTokenizer(10).tokens_to_ids("x")
 

@@ -1,51 +1,52 @@
-"""Folders of raw arrays: ``<key>.bin`` for every key, and ``meta.json`` that says what they are.
+"""Read and write folders of raw arrays: ``<key>.bin`` for every key, described by ``meta.json``.
 
-``meta.json`` is an object ``{"<key>": {"shape": [n], "dtype": "int64"}}``. Beside these a key may
-have ``"offsets"``, where its records begin among the values, and, if a record is a group of items,
-``"group_offsets"``, where records begin among the items; then ``"offsets"`` are those of the items.
-Values are little-endian.
+``meta.json`` is an object ``{"<key>": {"shape": [n], "dtype": "int64"}}``. A key may also have
+``"offsets"``, the offsets of its records among the values. If a record is a group of items, these
+are the offsets of the items, and ``"group_offsets"`` those of the records among the items. Values
+are little-endian.
 """
 
 import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Int64Array
 from zindex.errors import SourceError, StoreNotFoundError, StoreUnreadableError
-from zindex.formats.file_access import partial_path
 from zindex.formats.keyed.declarations import check_key, parse_dtype, parse_offsets
+from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
 from zindex.formats.keyed.natural_order import list_below
-from zindex.formats.keyed.shards import Int64Array, KeyedArray, KeyedShard
+from zindex.io.local import replacing
 
-#: The file that makes a folder a shard.
+#: The file that describes a shard.
 META = "meta.json"
 _MAX_VALUES = 2**62
 
 
 def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
-    """Return what the folders with a ``meta.json`` below a path hold, in natural order of paths.
+    """Read all folders with a ``meta.json`` below a path, in natural order of paths.
 
-    A key without offsets has those of the keys of its folder that have as many values, if these
-    agree: the mask of a sequence is cut like the sequence. Where they do not, ``<key>_mask`` has
-    those of ``<key>``.
+    A key without offsets takes those of the keys of its folder with as many values, if these agree:
+    a mask has the records of its sequence. If they disagree, ``<key>_mask`` takes those of
+    ``<key>``.
 
     Parameters
     ----------
     path
-        A folder; it may be a shard itself, with the name ``.``.
+        A folder, which may itself be a shard with the name ``.``.
 
     Raises
     ------
     StoreNotFoundError
         If there is no such folder, or none below it with a ``meta.json``.
     SourceError
-        If a ``meta.json`` is not what it must be, or a file has another size than it says.
+        If a ``meta.json`` is not valid, or a file has another size than it says.
     StoreUnreadableError
         If the system refuses a folder or a ``meta.json``.
     """
@@ -64,7 +65,7 @@ def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
 
 
 def _read_shard(root: str, name: str) -> KeyedShard:
-    """Return one folder."""
+    """Read one folder."""
     folder = root if name == "." else os.path.join(root, name)
     meta = _read_meta(os.path.join(folder, META))
     arrays = {key: _read_array(folder, key, entry) for key, entry in meta.items()}
@@ -98,7 +99,7 @@ def _read_meta(path: str) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; ValueError if a name is in it twice, for either may be meant."""
+    """Return an object; ValueError if a name is repeated, because either may be meant."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name is in it twice")
@@ -106,7 +107,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_array(folder: str, key: str, entry: object) -> KeyedArray:
-    """Return one key of a folder, checked against its file."""
+    """Read one key of a folder, checked against its file."""
     meta = os.path.join(folder, META)
     check_key(key, where=meta)
     where = f"{meta}, key {key!r},"
@@ -137,8 +138,8 @@ def _read_array(folder: str, key: str, entry: object) -> KeyedArray:
         key,
         path,
         dtype,
-        extent_start=np.zeros(1, np.int64),
-        extent_length=np.array(shape, np.int64),
+        span_start=np.zeros(1, np.int64),
+        value_offset=np.array([0, *shape], np.int64),
         item_offset=item_offset,
         group_offset=group_offset,
     )
@@ -166,7 +167,7 @@ def _check_size(path: str, *, length: int, dtype: str) -> None:
 
 
 def _regular_size(path: str) -> int:
-    """Return the bytes of a file; SourceError if it is not there, or no regular one."""
+    """Return the size of a file; SourceError if it is missing or not a regular file."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -180,12 +181,12 @@ def _regular_size(path: str) -> int:
 
 
 def _share_offsets(arrays: dict[str, KeyedArray]) -> dict[str, KeyedArray]:
-    """Return the keys of a shard, those without offsets with those of others that are as long."""
+    """Fill in missing offsets from keys of the same length."""
     return {key: _with_offsets(array, arrays) for key, array in arrays.items()}
 
 
 def _with_offsets(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedArray:
-    """Return a key with its own offsets, or with those on which all keys of its length agree."""
+    """Return a key with its own offsets, or those on which all keys of its length agree."""
     if array.item_offset is not None:
         return array
     donors = [
@@ -201,7 +202,7 @@ def _with_offsets(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedA
 
 
 def _with_items_of_groups(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedArray:
-    """Return a key with one value for each item of a group, such as rewards, cut at the groups."""
+    """Return a key with one value per item of a group, such as rewards, cut at the groups."""
     found = [
         other.group_offset
         for other in arrays.values()
@@ -213,7 +214,7 @@ def _with_items_of_groups(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -
 
 
 def _same_offsets(one: KeyedArray, other: KeyedArray) -> bool:
-    """Return whether two keys have items and records at the same places."""
+    """Return whether two keys have the same items and records."""
     return _equal(one.item_offset, other.item_offset) and _equal(
         one.group_offset, other.group_offset
     )
@@ -236,74 +237,68 @@ def write_bin_folder(
 ) -> None:
     """Write a folder of raw arrays, ``meta.json`` last.
 
-    A shard that is there is replaced: it is none while its files are exchanged.
+    An existing shard is replaced; it is not readable while its files are exchanged.
 
     Parameters
     ----------
     folder
-        Made where it is missing.
+        The folder, made if it is missing.
     values
-        Of each key flat arrays, which are written one after the other and may be made as they go.
+        For each key flat arrays, which are concatenated and may be lazy.
     dtypes
         Numpy dtype name of each key; the arrays must have it, in any byte order.
     item_offset, group_offset
-        See `KeyedArray`; of keys that are not in them it is not written where items begin.
+        See `KeyedArray`; missing for keys whose offsets are not written.
 
     Raises
     ------
     SourceError
-        If a key, a dtype or offsets are not what they must be.
+        If a key, a dtype or offsets are not valid.
     """
     target = os.fspath(folder)
     os.makedirs(target, exist_ok=True)
     meta: dict[str, dict[str, Any]] = {}
-    partial: dict[str, str] = {}
-    try:
-        for key, pieces in values.items():
+    meta_path = os.path.join(target, META)
+    with ExitStack() as stack:
+        # Renamed in the opposite order, meta.json last.
+        meta_partial = stack.enter_context(replacing(meta_path))
+        for key, blocks in values.items():
             check_key(key, where=target)
             path = os.path.join(target, f"{key}.bin")
-            partial[path] = partial_path(path)
-            meta[key] = _write_values(partial[path], pieces, parse_dtype(dtypes[key], where=path))
+            partial = stack.enter_context(replacing(path))
+            meta[key] = _write_values(partial, blocks, parse_dtype(dtypes[key], where=path))
             meta[key] |= _write_offsets(
                 meta[key]["shape"][0],
                 None if item_offset is None else item_offset.get(key),
                 None if group_offset is None else group_offset.get(key),
                 where=path,
             )
-        path = os.path.join(target, META)
-        partial[path] = partial_path(path)
-        with open(partial[path], "w", encoding="utf-8") as file:
+        with open(meta_partial, "w", encoding="utf-8") as file:
             json.dump(meta, file)
         with suppress(FileNotFoundError):
-            os.remove(path)
-        for path in list(partial):
-            os.replace(partial.pop(path), path)
-    finally:
-        for path in partial.values():
-            with suppress(FileNotFoundError):
-                os.remove(path)
+            os.remove(meta_path)
 
 
-def _write_values(path: str, pieces: Iterable[npt.NDArray[Any]], dtype: str) -> dict[str, Any]:
-    """Write the values of a key and return what ``meta.json`` says of them."""
+def _write_values(path: str, blocks: Iterable[npt.NDArray[Any]], dtype: str) -> dict[str, Any]:
+    """Write the values of a key and return their entry of ``meta.json``."""
     length = 0
     stored = np.dtype(dtype).newbyteorder("<")
     with open(path, "wb") as file:
-        for piece in pieces:
-            if piece.ndim != 1 or piece.dtype.name != dtype:
+        for block in blocks:
+            if block.ndim != 1 or block.dtype.name != dtype:
                 raise SourceError(
-                    f"values must be flat arrays of {dtype}, got shape {piece.shape} of "
-                    f"{piece.dtype.name} for {path}; convert them"
+                    f"values must be flat arrays of {dtype}, got shape {block.shape} of "
+                    f"{block.dtype.name} for {path}; convert them"
                 )
-            file.write(np.ascontiguousarray(piece, stored).view(np.uint8).data)
-            length += len(piece)
+            file.write(np.ascontiguousarray(block, stored).view(np.uint8).data)
+            length += len(block)
     return {"shape": [length], "dtype": dtype}
 
 
 def _write_offsets(
     length: int, item_offset: Int64Array | None, group_offset: Int64Array | None, *, where: str
 ) -> dict[str, list[int]]:
-    """Return what ``meta.json`` says of items and records of a key."""
+    """Return the offsets of a key for ``meta.json``."""
     if item_offset is None:
         return {}
     offsets = item_offset.tolist()

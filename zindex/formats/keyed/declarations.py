@@ -1,11 +1,11 @@
-"""What keyed files declare of themselves, checked: names of keys, dtypes, and where items begin."""
+"""Validate the declarations of keyed files: keys, dtypes and offsets."""
 
 from typing import Any
 
 import numpy as np
 
+from zindex.arrays import Int64Array
 from zindex.errors import SourceError
-from zindex.formats.keyed.shards import Int64Array
 
 #: Names of numpy's dtypes that keyed files may hold.
 DTYPES = frozenset(
@@ -15,14 +15,14 @@ DTYPES = frozenset(
         *(f"float{width}" for width in (16, 32, 64)),
     }
 )
-# A key with ``.bin`` behind it must be a file name, which may have 255 bytes on most systems.
+# ``<key>.bin`` must be a file name, which may have 255 bytes on most systems.
 _MAX_KEY_NBYTES = 200
 
 
 def check_key(key: str, *, where: str) -> None:
-    """Raise SourceError if a key cannot be the name of a file: it might lead elsewhere."""
+    """Raise SourceError if a key cannot be a file name: it might lead out of the folder."""
     is_name = key not in {"", ".", ".."} and not any(sign in key for sign in "/\\\0")
-    # What is no text in UTF-8 has "?" in the place of each such sign, all the same for its length.
+    # Characters that are not UTF-8 are replaced by "?", which keeps the length.
     is_text = key.encode("utf-8", "replace").decode() == key
     if not is_name or not is_text or len(key.encode("utf-8", "replace")) > _MAX_KEY_NBYTES:
         shown = key if len(key) <= _MAX_KEY_NBYTES else f"{key[:40]}..."
@@ -33,12 +33,12 @@ def check_key(key: str, *, where: str) -> None:
 
 
 def parse_dtype(name: object, *, where: str) -> str:
-    """Return numpy's name of a dtype that is named with or without ``torch.``.
+    """Return numpy's name of a dtype given with or without ``torch.``.
 
     Raises
     ------
     SourceError
-        If it is none of `DTYPES`.
+        If it is not one of `DTYPES`.
     """
     plain = name.removeprefix("torch.") if isinstance(name, str) else ""
     if plain in DTYPES:
@@ -55,14 +55,14 @@ def parse_dtype(name: object, *, where: str) -> str:
 
 
 def parse_offsets(offsets: object, *, stop: int, where: str) -> Int64Array:
-    """Return where items begin, and where the last one ends, of a list of whole numbers.
+    """Parse a list of offsets.
 
     Parameters
     ----------
     offsets
-        What stands in the file.
+        The value in the file.
     stop
-        What the last one must be: the number of values, or of items.
+        Required last offset: the number of values, or of items.
     where
         File and key, for messages.
 
@@ -74,7 +74,7 @@ def parse_offsets(offsets: object, *, stop: int, where: str) -> Int64Array:
     Raises
     ------
     SourceError
-        If it is no such list.
+        If it is not a list of ascending integers from 0 to ``stop``.
     """
     if not isinstance(offsets, list) or set(map(type, offsets)) - {int}:
         raise SourceError(
@@ -94,7 +94,7 @@ def parse_offsets(offsets: object, *, stop: int, where: str) -> Int64Array:
 
 
 def _find_fault(offset: Int64Array, stop: int) -> str:
-    """Return what is wrong with offsets, or nothing."""
+    """Return the fault of offsets, or an empty text."""
     if len(offset) == 0:
         return "none"
     descents = np.flatnonzero(np.diff(offset) < 0)
@@ -107,7 +107,7 @@ def _find_fault(offset: Int64Array, stop: int) -> str:
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as text that fits into a message."""
+    """Return a value as short text for a message."""
     if isinstance(value, list):
         for item in value:
             if type(item) is not int:

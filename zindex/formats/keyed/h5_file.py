@@ -1,34 +1,39 @@
-"""HDF5 files of keys: a group for every key, and in it the datasets ``data_0``, ``data_1``, ...
+"""Read and write HDF5 files with a group per key and the datasets ``data_0``, ``data_1``, ...
 
-Each dataset is a record. Where a record is a group of items, such as the responses to a prompt, it
-is itself a group ``data_<i>`` of such datasets.
+Each dataset is a record. If a record is a group of items, such as the responses to a prompt, it is
+a group ``data_<i>`` of such datasets.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError, ZindexError
-from zindex.formats.file_access import partial_path
+from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.keyed.declarations import check_key, parse_dtype
+from zindex.formats.keyed.keyed_array import (
+    KeyedArray,
+    KeyedShard,
+    import_h5py,
+    open_h5,
+    sum_lengths,
+)
 from zindex.formats.keyed.natural_order import list_below, natural_key
-from zindex.formats.keyed.shards import KeyedArray, KeyedShard, sum_lengths
+from zindex.io.local import replacing
 
 #: Endings of the files' names.
 SUFFIXES = (".h5", ".hdf5")
-#: The dtype of a key without datasets, which has no values that could tell.
+#: The dtype of a key without datasets.
 EMPTY_DTYPE = "int64"
 
 
 def read_h5_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
-    """Return what the HDF5 files below a path hold, in natural order of their paths.
+    """Read the HDF5 files at or below a path, in natural order of their paths.
 
-    Datasets are in natural order too: ``data_2`` comes before ``data_10``.
+    Datasets are in natural order, too: ``data_2`` before ``data_10``.
 
     Parameters
     ----------
@@ -40,7 +45,7 @@ def read_h5_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
     StoreNotFoundError
         If there is no such file or folder, or none below it that ends in ``.h5`` or ``.hdf5``.
     SourceError
-        If a file is not what it must be.
+        If a file is not valid.
     ConfigError
         If h5py is not installed.
     """
@@ -58,45 +63,9 @@ def read_h5_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
     return [_read_shard(os.path.join(root, name), name) for name in names]
 
 
-@contextmanager
-def open_h5(path: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading.
-
-    Raises
-    ------
-    SourceError
-        If its content is damaged, there or while it is read in the block.
-    ConfigError
-        If h5py is not installed.
-    """
-    h5py = _import_h5py()
-    try:
-        with h5py.File(path, "r", locking="best-effort") as file:
-            yield file
-    except ZindexError:
-        raise
-    # h5py raises all of these over damaged files.
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(
-            f"{path} must be a sound HDF5 file, but it cannot be read: {str(error)[:200]}; restore "
-            "the file"
-        ) from error
-
-
-def _import_h5py() -> Any:
-    """Return the module; its import waits until there is a file to read or write."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ConfigError(
-            "HDF5 files need the package h5py, which is not installed; install zindex[keyed]"
-        ) from error
-    return h5py
-
-
 def _read_shard(path: str, name: str) -> KeyedShard:
-    """Return one file."""
-    h5py = _import_h5py()
+    """Read one file."""
+    h5py = import_h5py()
     with open_h5(path) as file:
         size = os.path.getsize(path)
         arrays = {}
@@ -117,11 +86,8 @@ def _read_shard(path: str, name: str) -> KeyedShard:
 
 
 def _open_child(group: Any, name: str, *, where: str) -> Any:
-    """Return the identifier of what is in a group under a name.
-
-    SourceError if it is a link, for a file from elsewhere must not lead to other files.
-    """
-    h5py = _import_h5py()
+    """Open a child of a group; SourceError if it is a link, which could lead to other files."""
+    h5py = import_h5py()
     encoded = name.encode("utf-8", "surrogateescape")
     if group.id.links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
         raise SourceError(f"{where} must be in the file itself, it is a link; copy it there")
@@ -130,7 +96,7 @@ def _open_child(group: Any, name: str, *, where: str) -> Any:
 
 @dataclass(slots=True)
 class _KeyReader:
-    """Goes through the datasets of one key and notes where they are."""
+    """Collects the positions of the datasets of one key."""
 
     path: str
     key: str
@@ -142,8 +108,8 @@ class _KeyReader:
     names: list[str] = field(default_factory=list)
 
     def read(self, group: Any) -> KeyedArray:
-        """Return the key whose group this is."""
-        h5py = _import_h5py()
+        """Read the group of the key."""
+        h5py = import_h5py()
         items_of_record = []
         is_nested: bool | None = None
         for name in sorted(group, key=natural_key):
@@ -159,19 +125,20 @@ class _KeyReader:
                 items_of_record.append(self._read_items(h5py.Group(child), name))
             else:
                 self._read_dataset(child, name)
+        offsets = sum_lengths(self.length)
         return KeyedArray(
             self.key,
             self.path,
             self.dtype or EMPTY_DTYPE,
-            extent_start=np.array(self.start, np.int64),
-            extent_length=np.array(self.length, np.int64),
-            item_offset=sum_lengths(self.length),
+            span_start=np.array(self.start, np.int64),
+            value_offset=offsets,
+            item_offset=offsets,
             group_offset=sum_lengths(items_of_record) if is_nested else None,
             names=tuple(self.names),
         )
 
     def _read_items(self, group: Any, record: str) -> int:
-        """Note the datasets of one record and return how many they are."""
+        """Add the datasets of one record, and return their number."""
         names = sorted(group, key=natural_key)
         for name in names:
             place = f"{record}/{name}"
@@ -179,10 +146,10 @@ class _KeyReader:
         return len(names)
 
     def _read_dataset(self, dataset: Any, name: str) -> None:
-        """Note one dataset."""
-        h5py = _import_h5py()
+        """Add one dataset."""
+        h5py = import_h5py()
         place = self._place(name)
-        # Each of these asks the library again, and a file may have a million datasets.
+        # Each attribute is a call of the library, and a file may have a million datasets.
         shape = dataset.shape if isinstance(dataset, h5py.h5d.DatasetID) else None
         if shape is None or len(shape) != 1:
             raise SourceError(
@@ -205,7 +172,7 @@ class _KeyReader:
         length = int(shape[0])
         nbytes = length * stored.itemsize
         is_plain = layout == h5py.h5d.CONTIGUOUS and stored.isnative
-        # What was never written has no place, though HDF5 may give one.
+        # HDF5 may report an offset for data that was never written.
         is_written = is_plain and dataset.get_storage_size() == nbytes
         start = dataset.get_offset() if is_written else None
         if length == 0:
@@ -235,43 +202,37 @@ def write_h5_file(
     Parameters
     ----------
     path
-        The file; its folder is made where it is missing.
+        The file; its folder is made if it is missing.
     values
-        Of each key its records, which may be made as they go: flat arrays, or sequences of flat
-        arrays where a record is a group of items.
+        For each key its records, which may be lazy: flat arrays, or sequences of flat arrays if a
+        record is a group of items.
 
     Raises
     ------
     SourceError
-        If a key, a dtype or a shape is not what it must be.
+        If a key, a dtype or a shape is not valid.
     ConfigError
         If h5py is not installed.
     """
-    h5py = _import_h5py()
+    h5py = import_h5py()
     target = os.fspath(path)
     os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-    partial = partial_path(target)
-    try:
-        with h5py.File(partial, "w", locking="best-effort") as file:
-            for key, records in values.items():
-                check_key(key, where=target)
-                group = file.create_group(key)
-                shapes, dtypes = set[bool](), set[str]()
-                for i, record in enumerate(records):
-                    where = f"{target}, /{key}/data_{i}"
-                    items = [record] if isinstance(record, np.ndarray) else record
-                    shapes.add(items is record)
-                    dtypes.update(item.dtype.name for item in items)
-                    if len(shapes) > 1 or len(dtypes) > 1:
-                        raise SourceError(
-                            "the records of a key must have one dtype, and all be flat or all be "
-                            f"groups, {where} is not like those before; convert it"
-                        )
-                    _write_record(group, f"data_{i}", record, where=where)
-        os.replace(partial, target)
-    finally:
-        with suppress(FileNotFoundError):
-            os.remove(partial)
+    with replacing(target) as partial, h5py.File(partial, "w", locking="best-effort") as file:
+        for key, records in values.items():
+            check_key(key, where=target)
+            group = file.create_group(key)
+            shapes, dtypes = set[bool](), set[str]()
+            for i, record in enumerate(records):
+                where = f"{target}, /{key}/data_{i}"
+                items = [record] if isinstance(record, np.ndarray) else record
+                shapes.add(items is record)
+                dtypes.update(item.dtype.name for item in items)
+                if len(shapes) > 1 or len(dtypes) > 1:
+                    raise SourceError(
+                        "the records of a key must have one dtype, and all be flat or all be "
+                        f"groups, {where} is not like those before; convert it"
+                    )
+                _write_record(group, f"data_{i}", record, where=where)
 
 
 def _write_record(

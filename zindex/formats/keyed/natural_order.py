@@ -1,4 +1,4 @@
-"""One order of files and datasets on every machine: numbers in names count as numbers."""
+"""Natural order of files and datasets: numbers in names compare by value."""
 
 import os
 import re
@@ -12,9 +12,9 @@ NaturalKey = tuple[tuple[tuple[str | tuple[int, str], ...], ...], str]
 
 
 def natural_key(name: str) -> NaturalKey:
-    """Return what a name is sorted by: its parts between ``/``, with numbers by their value.
+    """Return the sort key of a name: its components, with numbers by value.
 
-    No two names have the same key: equal numbers with other zeros in front go by their text.
+    No two names have the same key: numbers that differ in leading zeros compare as text.
 
     Examples
     --------
@@ -27,9 +27,9 @@ def natural_key(name: str) -> NaturalKey:
 
 
 def _part_key(part: str) -> tuple[str | tuple[int, str], ...]:
-    """Return texts and numbers in turn, so that like is always compared with like."""
+    """Return text and numbers alternately, so that values of one type are compared."""
     pieces = _NUMBERS.split(part)
-    # Python refuses to read numbers of thousands of digits, which names in HDF5 may have.
+    # Python refuses to parse numbers of thousands of digits, which HDF5 names may have.
     numbers = [piece.lstrip("0") for piece in pieces[1::2]]
     key: list[str | tuple[int, str]] = list(pieces)
     key[1::2] = [(len(digits), digits) for digits in numbers]
@@ -37,9 +37,9 @@ def _part_key(part: str) -> tuple[str | tuple[int, str], ...]:
 
 
 def list_below(folder: str) -> list[str]:
-    """Return all files below a folder, relative to it and with ``/``, in natural order.
+    """Return all files below a folder as relative paths with ``/``, in natural order.
 
-    Links are followed, but none to a folder that encloses it. Folders of Zarr stores are left out.
+    Links are followed, except to an enclosing folder. Folders of Zarr stores are skipped.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def list_below(folder: str) -> list[str]:
 
 
 def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files below a folder; ``above`` are the real paths of the folders around it."""
+    """Yield the files below a folder; ``above`` are the real paths of the enclosing folders."""
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -64,7 +64,7 @@ def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[s
             error.errno,
             error.strerror,
         ) from error
-    # A store of many shards is no place to look for other files.
+    # A store may have many shards and has no other files.
     if above and any(entry.name == "zarr.json" for entry in entries):
         return
     for entry in entries:

@@ -1,70 +1,255 @@
-"""What every format of keyed files comes down to: shards, and where the values of each key lie.
+"""Shards of keyed files: detect their format, read them, and check that they fit together."""
 
-A shard is a file or a folder that holds all keys. Of each key it has values in one or several
-extents, and it may know where records begin among them. Nothing here opens a file.
-"""
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
+from urllib.parse import unquote, urlsplit
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.formats.keyed.bin_folder import META, read_bin_shards
+from zindex.formats.keyed.h5_file import SUFFIXES, read_h5_shards
+from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
+from zindex.formats.keyed.natural_order import list_below
 
-import numpy as np
-import numpy.typing as npt
+FileFormat = Literal["bin", "h5"]
+KeyedFormat = Literal["bin", "h5", "jsonl"]
 
-Int64Array = npt.NDArray[np.int64]
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedArray:
-    """The values of one key in one shard: a flat array, in one piece or in several."""
-
-    key: str
-    #: The file that holds them.
-    path: str
-    #: Numpy dtype name of the values, as they lie in the file.
-    dtype: str
-    #: Shape (extents,), int64: first byte of each extent in the file; -1 where HDF5 has it in
-    #: chunks, so that only its own library can read it.
-    extent_start: Int64Array
-    #: Shape (extents,), int64: values of each extent.
-    extent_length: Int64Array
-    #: Shape (items + 1,), int64, from 0 to the number of values: where items begin; None: unknown.
-    item_offset: Int64Array | None = None
-    #: Shape (records + 1,), int64, from 0 to the number of items: where records begin, if a record
-    #: is a group of items, such as the responses to a prompt; None: every item is a record.
-    group_offset: Int64Array | None = None
-    #: Names of the extents inside the file; None where a file is one raw extent.
-    names: tuple[str, ...] | None = None
-
-    @property
-    def length(self) -> int:
-        """Values of all extents."""
-        return int(self.extent_length.sum())
-
-    @property
-    def num_records(self) -> int | None:
-        """Records; None where it is not known where they begin."""
-        if self.group_offset is not None:
-            return len(self.group_offset) - 1
-        return None if self.item_offset is None else len(self.item_offset) - 1
+_ENDING = {**dict.fromkeys(SUFFIXES, "h5"), ".jsonl": "jsonl"}
+_NUMBERED = re.compile("(.*_)([0-9]{1,18})")
+_LOOSELY = "give strict=False (--loose) to cut all keys to the shortest instead"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedShard:
-    """One file or folder: all keys of a run of records."""
+def detect_format(path: object) -> str:
+    """Detect the format of the files at a path: ``"h5"``, ``"bin"``, ``"zarr"`` or ``"jsonl"``.
 
-    #: Below the folder that was given, with ``/``; for messages, and for the order of shards.
-    name: str
-    arrays: dict[str, KeyedArray]
+    A folder is ``"zarr"`` if it has a ``zarr.json`` itself, or is an unfinished store, ``"h5"``
+    with any ``.h5`` or ``.hdf5`` file below it, ``"bin"`` with ``.bin`` files and a ``meta.json``
+    below it, and ``"jsonl"`` if it has none of these but a ``.jsonl`` file. An object store is
+    ``"zarr"``, because the other formats are read from file systems only.
 
+    Parameters
+    ----------
+    path
+        A file, a folder, or the place of a store in an object store.
 
-def sum_lengths(lengths: Sequence[int]) -> Int64Array:
-    """Return where things of these lengths begin, and where the last one ends.
-
-    Examples
-    --------
-    >>> sum_lengths([2, 0, 3])
-    array([0, 2, 2, 5])
+    Raises
+    ------
+    StoreNotFoundError
+        If there is nothing, or no such file.
+    ConfigError
+        If a file has another ending, or a folder has two formats.
     """
-    offset = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offset[1:])
-    return offset
+    # A place in an object store is a URL, or an object of a higher layer.
+    place = os.fspath(path) if isinstance(path, str | os.PathLike) else "://"
+    scheme, separator, _ = place.partition("://")
+    if separator and scheme != "file":
+        return "zarr"
+    place = unquote(urlsplit(place).path) if separator else os.path.expanduser(place)
+    if os.path.isfile(place):
+        name = _ENDING.get(os.path.splitext(place)[1])
+        if name is None:
+            raise ConfigError(
+                f"Unsupported file format: a file must end in {', '.join(_ENDING)}, got {place!r}; "
+                "give such a file, or the folder of a store"
+            )
+        return name
+    found = _formats_below(place) if os.path.isdir(place) else []
+    if not found:
+        raise StoreNotFoundError(
+            f"No supported data files found: {place!r} must be a folder with zarr.json, "
+            f"{' or '.join(SUFFIXES)} files, or .bin files and {META}; check the path"
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"a folder must have files of one format, {place!r} has {' and '.join(found)}; give "
+            f"storage_type={found[0]!r} (--kind {found[0]}) or another of them"
+        )
+    return found[0]
+
+
+def _formats_below(folder: str) -> list[str]:
+    """Return the formats of the files in a folder, best first; JSON lines only alone."""
+    names = list_below(folder)
+    endings = {os.path.splitext(name)[1] for name in names}
+    found = ["zarr"] if "zarr.json" in names else []
+    if endings & set(SUFFIXES):
+        found.append("h5")
+    if ".bin" in endings and any(os.path.basename(name) == META for name in names):
+        found.append("bin")
+    if not found and any(name.startswith("_zindex/") for name in names):
+        return ["zarr"]  # unfinished: opening it raises an error that says so
+    return found or (["jsonl"] if ".jsonl" in endings else [])
+
+
+def read_shards(path: str | os.PathLike[str], kind: FileFormat, strict: bool) -> list[KeyedShard]:
+    """Read the shards below a path and check them; errors as of the reader and `check_shards`."""
+    return check_shards(read_h5_shards(path) if kind == "h5" else read_bin_shards(path), strict)
+
+
+def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[KeyedShard]:
+    """Check that shards fit together, and return them with one dtype per key.
+
+    A key without values takes its dtype from the other shards. If the records of a shard's keys do
+    not match, the shard is returned without records: only its values can be read.
+
+    Parameters
+    ----------
+    shards
+        From `read_bin_shards` or `read_h5_shards`.
+    strict
+        Whether all shards must have the same keys, and the keys of a shard the same number of
+        values or else of records, numbered without a gap if they are numbered from 0. If not,
+        faults are only logged: each key has the values of the shards that have it, so that values
+        after a gap no longer match those of other keys.
+
+    Raises
+    ------
+    SourceError
+        If they do not fit together; the message names the shard, the key and the numbers.
+    """
+    if not shards:
+        return []
+    faults = [fault for fault in (_find_fault(shard, shards[0]) for shard in shards) if fault]
+    if faults and strict:
+        raise SourceError(f"{faults[0]}; restore the shard, or {_LOOSELY}")
+    for fault in faults[:1]:
+        logger.warning(
+            "keys do not match in %s of %s shards: %s; they are cut to the shortest, and values "
+            "after that place may belong to other records",
+            f"{len(faults):,}",
+            f"{len(shards):,}",
+            fault,
+        )
+    gaps = [gap for gap in map(_find_gap, shards) if gap]
+    if gaps and strict:
+        raise SourceError(
+            f"{gaps[0]}; restore the shard, or give strict=False (--loose) to take what is there"
+        )
+    for gap in gaps[:1]:
+        logger.warning("records are missing in %s of %s shards: %s", len(gaps), len(shards), gap)
+    dtypes = _find_dtypes(shards)
+    return [_fit(shard, dtypes, has_faults=bool(faults)) for shard in shards]
+
+
+def _find_fault(shard: KeyedShard, first: KeyedShard) -> str:
+    """Return the fault of the keys of a shard, or an empty text."""
+    if shard.arrays.keys() != first.arrays.keys():
+        missing = sorted(first.arrays.keys() - shard.arrays.keys())
+        surplus = sorted(shard.arrays.keys() - first.arrays.keys())
+        parts = [f"lacks {', '.join(map(repr, missing))}"] if missing else []
+        parts += [f"has {', '.join(map(repr, surplus))}"] if surplus else []
+        return (
+            f"all shards must have the same keys, but shard {shard.name!r} "
+            f"{' and '.join(parts)} unlike shard {first.name!r}"
+        )
+    arrays = list(shard.arrays.values())
+    if _is_same([array.num_records for array in arrays]) and arrays[0].num_records is not None:
+        return _find_other_record(shard.name, arrays)
+    if _is_same([array.length for array in arrays]):
+        return ""
+    return (
+        "all keys of a shard must have the same number of values, or of records, but shard "
+        f"{shard.name!r} has {_count(arrays)}"
+    )
+
+
+def _is_same(counts: Sequence[int | None]) -> bool:
+    """Return whether all counts are equal."""
+    return len(set(counts)) == 1
+
+
+def _count(arrays: Sequence[KeyedArray]) -> str:
+    """Return values and records of the keys for a message."""
+    return ", ".join(
+        f"{array.key!r} with {array.length:,} values"
+        + ("" if array.num_records is None else f" in {array.num_records:,} records")
+        for array in arrays
+    )
+
+
+def _find_other_record(shard: str, arrays: Sequence[KeyedArray]) -> str:
+    """Return the first record whose name differs between two keys, or an empty text."""
+    named = [(array.key, _record_names(array)) for array in arrays if array.names is not None]
+    for (first_key, first_names), (key, names) in pairwise(named):
+        for i, (one, other) in enumerate(zip(first_names, names, strict=True)):
+            if one and other and one != other:
+                return (
+                    f"all keys of a shard must have the same records, but record {i:,} of shard "
+                    f"{shard!r} is {one!r} in {first_key!r} and {other!r} in {key!r}"
+                )
+    return ""
+
+
+def _find_gap(shard: KeyedShard) -> str:
+    """Return the first gap in the numbers of a key's records, or an empty text."""
+    for array in shard.arrays.values():
+        names = [] if array.names is None else _record_names(array)
+        first, last = (_NUMBERED.fullmatch(names[i]) if names else None for i in (0, -1))
+        # In natural order, so the first and the last number nearly always decide.
+        if first is None or last is None or int(first[2]) or int(last[2]) < len(names):
+            continue
+        found = [_NUMBERED.fullmatch(name) for name in names]
+        if any(match is None or match[1] != first[1] for match in found):
+            continue
+        numbers = [int(match[2]) for match in found if match]
+        if len(set(numbers)) < len(numbers):
+            continue
+        missing = next(i for i, number in enumerate(numbers) if i != number)
+        return (
+            f"the records of a key must be numbered without a gap, but {array.key!r} of shard "
+            f"{shard.name!r} has {names[missing - 1]!r} and {names[missing]!r} next to each other"
+        )
+    return ""
+
+
+def _record_names(array: KeyedArray) -> list[str]:
+    """Return the names of the records of a key; groups without items have an empty name."""
+    names = array.names or ()
+    if array.group_offset is None:
+        return [name.split("/")[1] for name in names]
+    return [
+        names[start].split("/")[1] if start < stop else ""
+        for start, stop in pairwise(array.group_offset.tolist())
+    ]
+
+
+def _find_dtypes(shards: Sequence[KeyedShard]) -> dict[str, str]:
+    """Return the dtype of each key; SourceError if it has two."""
+    found: dict[str, tuple[str, str]] = {}
+    for shard in shards:
+        for key, array in shard.arrays.items():
+            if array.length == 0:
+                continue
+            dtype, elsewhere = found.setdefault(key, (array.dtype, shard.name))
+            if array.dtype != dtype:
+                raise SourceError(
+                    f"a key must have one dtype in all shards, but {key!r} has {array.dtype} in "
+                    f"shard {shard.name!r} and {dtype} in shard {elsewhere!r}; convert one of them"
+                )
+    return {key: dtype for key, (dtype, _) in found.items()}
+
+
+def _fit(shard: KeyedShard, dtypes: Mapping[str, str], *, has_faults: bool) -> KeyedShard:
+    """Return a shard with these dtypes, and without records if they do not match."""
+    counts = [array.num_records for array in shard.arrays.values()]
+    is_matched = not has_faults and _is_same(counts)
+    if not is_matched and not has_faults and any(count is not None for count in counts):
+        logger.warning(
+            "the keys of shard %r are cut into records at other places (%s), so that only its "
+            "values can be read, not its records",
+            shard.name,
+            _count(list(shard.arrays.values())),
+        )
+    arrays = {}
+    for key, array in shard.arrays.items():
+        fitted = replace(array, dtype=dtypes.get(key, array.dtype))
+        if not is_matched:
+            fitted = replace(fitted, item_offset=None, group_offset=None)
+        arrays[key] = fitted
+    return KeyedShard(shard.name, arrays)

@@ -1,1 +1,1 @@
-"""Objects that YAML files describe, made of a closed list of names."""
+"""Instantiate datasets from YAML files, with a closed list of target names."""

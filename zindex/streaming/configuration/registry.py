@@ -1,4 +1,4 @@
-"""What a ``target`` of a YAML file may name: a closed list, and what the program opens itself."""
+"""Resolve ``target`` names of YAML files: a closed list, and objects that the program adds."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from zindex.streaming.configuration.yaml_tree import Place
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
 
 _PACKAGE = "zindex.streaming"
-#: Names of `zindex.streaming` that a file may use, bare or behind the package.
+#: Names of `zindex.streaming` that a file may use, with or without the package.
 OFFERED = (
     "ImageJsonlDataset",
     "ImageJsonlProcessFnBuilder",
@@ -34,7 +34,7 @@ OFFERED = (
     "open_keyed_dataset",
     "open_run_split",
 )
-# As files written for cogdata name them: by the package, or by the module of each.
+# Modules of cogdata that define the names; files may use its package or these modules.
 _UPSTREAM = {
     "ImageJsonlDataset": "image_jsonl_dataset",
     "ImageJsonlProcessFnBuilder": "processfns",
@@ -59,18 +59,17 @@ _lock = Lock()
 
 
 def register(name: str) -> Callable[[MadeT], MadeT]:
-    """Return a decorator that lets YAML files name a class or a function, in this process.
+    """Return a decorator that lets YAML files of this process name a class or a function.
 
     Parameters
     ----------
     name
-        What a ``target`` says: names of letters, digits and underscores, joined by dots.
+        Target name: letters, digits and underscores, joined by dots.
 
     Raises
     ------
     ConfigError
-        If the name has another form, is zindex's own or upstream's, or names something else
-        already.
+        If the name has another form, belongs to zindex or cogdata, or names another object already.
 
     Examples
     --------
@@ -87,7 +86,7 @@ def register(name: str) -> Callable[[MadeT], MadeT]:
     def add(target: MadeT) -> MadeT:
         with _lock:
             known = _registered.setdefault(name, target)
-        # A module that is run again defines the same things anew.
+        # Reloading a module defines the same objects again.
         if known is not target and _identify(known) != _identify(target):
             raise ConfigError(
                 f"a name must be registered once, {name!r} names {known!r} already and should now "
@@ -100,7 +99,7 @@ def register(name: str) -> Callable[[MadeT], MadeT]:
 
 
 def check_name(name: Any) -> None:
-    """Refuse what is no name of a target."""
+    """Check the form of a target name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"a target must be named by public names joined by dots, got {name!r}; use letters, "
@@ -114,28 +113,28 @@ def _identify(target: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a file names, found but not imported."""
+    """A resolved target, not imported yet."""
 
     name: str
     place: Place
-    #: Returns the object.
+    #: Imports and returns the object.
     load: Callable[[], Any]
 
 
 class Targets:
-    """The names that one call lets its files use.
+    """The target names that one call allows.
 
     Parameters
     ----------
     targets
-        Further objects by name; they go before all others.
+        Further objects by name, which take precedence.
     allow_imports
-        Modules and packages of which files may name the public objects.
+        Modules and packages whose public objects files may name.
 
     Raises
     ------
     ConfigError
-        If a name or a module is not named as such.
+        If a name or a module has another form.
     """
 
     def __init__(self, targets: Mapping[str, Any], allow_imports: Iterable[str]) -> None:
@@ -150,12 +149,12 @@ class Targets:
             check_name(name)
 
     def find(self, name: str, place: Place) -> Target:
-        """Return what a name stands for; nothing is imported here.
+        """Resolve a name without importing.
 
         Raises
         ------
         ConfigError
-            If it stands for nothing.
+            If the name is unknown.
         """
         if name in self.given:
             given = self.given[name]
@@ -176,7 +175,7 @@ class Targets:
         return any(module == prefix or module.startswith(f"{prefix}.") for prefix in self.allowed)
 
     def _import(self, module: str, attribute: str, place: Place) -> Any:
-        """Return a public object of a module that may be imported."""
+        """Return a public object of an allowed module."""
         try:
             names = vars(import_module(module))
         except ModuleNotFoundError as error:
@@ -192,7 +191,7 @@ class Targets:
                 f"{suggest(attribute, [name for name in names if name[0] != '_'])}; check the name"
             )
         value = names[attribute]
-        # What a module merely imported, such as os.system, was not opened by naming the module.
+        # Allowing a module does not allow its own imports, such as os.system.
         home = getattr(value, "__module__", None)
         listed = attribute in names.get("__all__", ())
         if isinstance(value, ModuleType) or not (listed or self._allows(str(home))):
@@ -204,7 +203,7 @@ class Targets:
         return value
 
     def _describe_refusal(self, name: str) -> str:
-        """Return why a name stands for nothing, and what to do."""
+        """Return the error message for an unknown name."""
         if not _NAME.fullmatch(name):
             return (
                 f"a target must be public names joined by dots, got {name!r}; use letters, digits "
@@ -223,6 +222,6 @@ class Targets:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known names that are like a name, or nothing."""
+    """Return a hint at similar known names, or an empty text."""
     close = get_close_matches(name, sorted(known), 3, 0.7)
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""

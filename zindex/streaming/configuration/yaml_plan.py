@@ -1,4 +1,4 @@
-"""What YAML files ask for, read whole and checked before anything is imported or made."""
+"""Plan the objects of YAML files: read and check all files before any import or call."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from zindex.streaming.configuration.yaml_tree import (
     read_tree,
 )
 
-# Of all files together: levels of nesting, files that are included, bytes of text put together.
+# Limits of all files together: nesting, included files, bytes of inserted text.
 _MAX_DEPTH, _MAX_INCLUDES, _MAX_TEXT = 100, 1000, 1 << 20
 
 _MAX_VARIABLE_DEPTH = 40
@@ -32,14 +32,14 @@ _ENTRY = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that the files or the variables hold."""
+    """A value of the files or of a variable."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An object that the program gives, handed on as it is."""
+    """An object that the program passes, unchanged."""
 
     value: Any
 
@@ -53,14 +53,14 @@ class ListPlan:
 
 @dataclass(frozen=True, slots=True)
 class MapPlan:
-    """A mapping that stays one."""
+    """A plain mapping."""
 
     items: "dict[Any, Plan]"
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a target names, itself."""
+    """The object of a target itself."""
 
     target: Target
 
@@ -75,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An object that a target makes, of keyword arguments, and the attributes it is given."""
+    """A call of a target with keyword arguments, and attributes for its result."""
 
     target: Target
     params: dict[str, Entry]
@@ -86,24 +86,24 @@ Plan = Constant | Given | ListPlan | MapPlan | Named | Call
 
 
 class Planner:
-    """Reads files and checks what they say.
+    """Read files and check their content.
 
     Parameters
     ----------
     variables
-        Values of ``${variables:name}``: null, truth values, numbers, texts, paths, and lists and
+        Values of ``${variables:name}``: null, booleans, numbers, texts, paths, and lists and
         mappings of them.
     dynamic_objs
         Objects of ``${dynamic_objs:name}``.
     targets
-        What a target may name.
+        Allowed targets.
     include_folders
         Folders of files that may be included, besides that of the first file.
 
     Raises
     ------
     ConfigError
-        If a variable is no such value.
+        If a variable has another type.
     """
 
     def __init__(
@@ -129,15 +129,15 @@ class Planner:
         self.num_includes = self.num_nodes = self.num_text = self.level = 0
 
     def plan_file(self, path: str | os.PathLike[str]) -> Plan:
-        """Return what the first file asks for, with all that it includes."""
+        """Return the plan of the first file, with all its includes."""
         given = Path(path)
-        # The file may be a link; what lies beside the link is what it means.
+        # The file may be a link; its includes are relative to the link.
         folder = Path(os.path.realpath(given.parent))
         self.folders.insert(0, folder)
         return self._plan_file(given, folder / given.name)
 
     def _plan_file(self, shown: Path, file: Path) -> Plan:
-        """Return what a file asks for; messages show its path as it was given."""
+        """Return the plan of a file; messages show its path as given."""
         if file not in self.trees:
             self.trees[file] = read_tree(shown)
         self.chain.append(file)
@@ -146,7 +146,7 @@ class Planner:
         return plan
 
     def _plan(self, tree: Tree) -> Plan:
-        """Return what a value asks for."""
+        """Return the plan of a value."""
         self.num_nodes += 1
         self.level += 1
         if self.num_nodes > MAX_NODES:
@@ -173,7 +173,7 @@ class Planner:
         return plan
 
     def _plan_scalar(self, tree: Scalar) -> Constant | Given:
-        """Return a scalar, with what its references stand for."""
+        """Return a scalar with its references resolved."""
         text = tree.value
         if not isinstance(text, str) or "${" not in text:
             return Constant(text)
@@ -184,7 +184,7 @@ class Planner:
         return Constant(self._insert(text, tree.place))
 
     def _insert(self, text: str, place: Place) -> str:
-        """Return a text with the values of the variables in it."""
+        """Return a text with its variables inserted."""
         parts, end = [], 0
         for found in _REFERENCE.finditer(text):
             if found[1] == "dynamic_objs":
@@ -228,7 +228,7 @@ class Planner:
         return known[name]
 
     def _plan_target(self, tree: MapTree) -> Call | Named:
-        """Return what a target asks for."""
+        """Return the plan of a mapping with a target."""
         target = self._find_target(tree)
         others = {key: item for key, item in tree.items.items() if key not in _WORDS}
         if "params" not in tree.items:
@@ -245,7 +245,7 @@ class Planner:
         )
 
     def _find_target(self, tree: MapTree) -> Target:
-        """Return what a mapping names as its target."""
+        """Return the target of a mapping."""
         item = tree.items["target"]
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
             raise item.place.error("a target must be a name, got a value of another kind")
@@ -257,7 +257,7 @@ class Planner:
         return self.targets.find(item.value, item.place)
 
     def _plan_params(self, params: Tree) -> dict[str, Entry]:
-        """Return the keyword arguments that ``params`` gives."""
+        """Return the keyword arguments of ``params``."""
         if isinstance(params, Scalar) and params.value is None:
             return {}
         if not isinstance(params, MapTree):
@@ -268,7 +268,7 @@ class Planner:
         return self._plan_entries(params.items, params)
 
     def _plan_entries(self, items: Mapping[Any, Tree], tree: MapTree) -> dict[str, Entry]:
-        """Return the entries of a mapping whose keys name arguments or attributes."""
+        """Return the entries of a mapping of arguments or attributes."""
         for key in items:
             if not isinstance(key, str) or not _ENTRY.fullmatch(key):
                 raise tree.places[key].error(
@@ -278,7 +278,7 @@ class Planner:
         return {key: Entry(tree.places[key], self._plan(item)) for key, item in items.items()}
 
     def _plan_include(self, tree: MapTree) -> Plan:
-        """Return what an included file asks for, with what stands beside it put over it."""
+        """Return the plan of an included file, with overrides."""
         item = tree.items["include"]
         if "target" in tree.items:
             raise tree.places["target"].error(
@@ -300,7 +300,7 @@ class Planner:
         return replace(plan, params=plan.params | params, attributes=plan.attributes | attributes)
 
     def _find_include(self, item: Tree) -> tuple[Path, Path]:
-        """Return the file that is included, as it is shown and as it is known."""
+        """Return the included file, as shown in messages and resolved."""
         plan = self._plan_scalar(item) if isinstance(item, Scalar) else None
         text = plan.value if isinstance(plan, Constant) else None
         if not isinstance(text, str | PurePath) or not str(text):
@@ -336,7 +336,7 @@ class Planner:
 
 
 def _check_plain(tree: MapTree) -> None:
-    """Refuse a mapping that looks like an object but has no target."""
+    """Refuse a mapping with params but without a target."""
     if "params" in tree.items:
         others = [str(key) for key in tree.items if key != "params"]
         near = suggest("target", others) or suggest("include", others)
@@ -347,7 +347,7 @@ def _check_plain(tree: MapTree) -> None:
 
 
 def _check_variable(value: Any, name: str, level: int) -> None:
-    """Refuse a variable that is not plain data."""
+    """Check that a variable is plain data."""
     if level > _MAX_VARIABLE_DEPTH:
         raise ConfigError(
             f"a variable must be nested {_MAX_VARIABLE_DEPTH} deep at most, {name} is deeper or "

@@ -1,7 +1,7 @@
-"""A YAML file as a tree of plain values, each with its place; bombs and other tags are refused.
+"""Parse a YAML file into a tree of plain values with their places, within bounds.
 
-Nothing but null, truth values, numbers, text, lists and mappings comes out. Aliases are followed,
-so the tree of a small file may be large: its size and its depth are bounded as they are counted.
+Values are null, booleans, numbers, texts, lists and mappings; other tags are refused. Aliases can
+expand a small file to a large tree, so size and depth are bounded while they are counted.
 """
 
 import re
@@ -15,7 +15,7 @@ import yaml
 from zindex.errors import ConfigError
 from zindex.formats.yaml_file import BoundedLoader, read_content
 
-#: What one file may hold at most: bytes, values once its aliases are followed, levels of nesting.
+#: Limits of one file: bytes, values with aliases expanded, levels of nesting.
 MAX_NBYTES, MAX_NODES, MAX_DEPTH = 1 << 20, 100_000, 40
 _MAX_ALIASES = 1000
 _MAX_NUMBER_LENGTH = 40
@@ -33,7 +33,7 @@ _FLOAT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands."""
+    """A position in a file."""
 
     file: Path
     #: Counted from 1.
@@ -44,13 +44,13 @@ class Place:
         return f"{self.file}, line {self.line}, column {self.column}"
 
     def error(self, message: str) -> ConfigError:
-        """Return the error of what stands here."""
+        """Return an error at this position."""
         return ConfigError(f"{self}: {message}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scalar:
-    """Null, a truth value, a number or a text."""
+    """Null, a boolean, a number or a text."""
 
     value: bool | int | float | str | None
     place: Place
@@ -64,7 +64,7 @@ class ListTree:
 
     items: "tuple[Tree, ...]"
     place: Place
-    #: Values in it, itself among them, and levels of nesting.
+    #: Number of values, including itself, and levels of nesting.
     size: int
     depth: int
 
@@ -74,7 +74,7 @@ class MapTree:
     """A mapping."""
 
     items: "dict[Any, Tree]"
-    #: Of each key.
+    #: Position of each key.
     places: dict[Any, Place]
     place: Place
     size: int
@@ -85,13 +85,13 @@ Tree = Scalar | ListTree | MapTree
 
 
 def read_tree(file: Path) -> Tree:
-    """Return what a YAML file holds.
+    """Parse a YAML file.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read or is too large, or holds other than one document of plain
-        values within the bounds; the message names file, line and column.
+        If the file cannot be read or is too large, or is not one document of plain values within
+        the bounds; the message has file, line and column.
     """
     content = read_content(file, "datasets need their YAML file", MAX_NBYTES)
     try:
@@ -108,7 +108,7 @@ def read_tree(file: Path) -> Tree:
         place = Place(file, 1, 1) if mark is None else loader.place_of(mark)
         problem = " ".join(part for part in (error.context, error.problem) if part)
         raise place.error(f"must be YAML: {problem}") from error
-    # Numbers in %YAML and escapes such as \UFFFFFFFF come out as ValueError and OverflowError.
+    # Numbers in %YAML and escapes such as \UFFFFFFFF raise ValueError and OverflowError.
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -118,7 +118,7 @@ def read_tree(file: Path) -> Tree:
 
 
 class _Loader(BoundedLoader):
-    """Nodes with their marks, within bounds, and the tree that they stand for."""
+    """Loader of bounded nodes, and their conversion to a tree."""
 
     max_aliases = _MAX_ALIASES
 
@@ -126,19 +126,19 @@ class _Loader(BoundedLoader):
         self.file = file
         self.level = self.num_nodes = self.num_merged = 0
         self.trees: dict[int, Tree] = {}
-        self.begun: set[int] = set()
+        self.visiting: set[int] = set()
         super().__init__(content)
 
     def place_of(self, mark: Any) -> Place:
-        """Return the place of a mark."""
+        """Return the position of a mark."""
         return Place(self.file, mark.line + 1, mark.column + 1)
 
     def here(self) -> Place:
-        """Return the place that was read up to."""
+        """Return the current position."""
         return Place(self.file, self.line + 1, self.column + 1)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Check tag, depth and number before a node is made."""
+        """Check tag, depth and number of nodes before composing a node."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         place = self.place_of(event.start_mark)
         tag = getattr(event, "tag", None)
@@ -155,14 +155,14 @@ class _Loader(BoundedLoader):
         return node
 
     def convert(self, node: yaml.Node) -> Tree:
-        """Return the tree of a node; an alias stands for the same tree."""
+        """Return the tree of a node; aliases share a tree."""
         found = self.trees.get(id(node))
         if found is not None:
             return found
         place = self.place_of(node.start_mark)
-        if id(node) in self.begun:
+        if id(node) in self.visiting:
             raise place.error("a value must not hold itself; remove the alias inside of it")
-        self.begun.add(id(node))
+        self.visiting.add(id(node))
         if isinstance(node, yaml.MappingNode):
             tree: Tree = self._convert_mapping(node, place)
         elif isinstance(node, yaml.SequenceNode):
@@ -176,7 +176,7 @@ class _Loader(BoundedLoader):
         return tree
 
     def _convert_mapping(self, node: yaml.MappingNode, place: Place) -> MapTree:
-        """Return the tree of a mapping, with what it merges."""
+        """Return the tree of a mapping, with merged mappings."""
         if node.tag != f"{_CORE}map":
             raise place.error(f"a mapping must not be tagged as {node.tag!r}; leave the tag out")
         items: dict[Any, Tree] = {}
@@ -196,7 +196,7 @@ class _Loader(BoundedLoader):
         for tree in merged:
             for key in tree.items.keys() - items.keys():
                 items[key], places[key] = tree.items[key], tree.places[key]
-        # In the order of the file, those that are merged behind it in their own.
+        # Keys in the order of the file, then merged keys in theirs.
         order = dict.fromkeys([*places, *(key for tree in merged for key in tree.items)])
         ordered = {key: items[key] for key in order}
         return MapTree(ordered, places, place, *_measure(ordered.values(), place))
@@ -213,7 +213,7 @@ class _Loader(BoundedLoader):
         return key
 
     def _find_merged(self, node: yaml.Node, where: Place) -> list[MapTree]:
-        """Return the mappings that ``<<`` names, the first one wins."""
+        """Return the mappings of ``<<``; the first one takes precedence."""
         tree = self.convert(node)
         trees = tree.items if isinstance(tree, ListTree) else (tree,)
         merged = [tree for tree in trees if isinstance(tree, MapTree)]
@@ -223,7 +223,7 @@ class _Loader(BoundedLoader):
 
 
 def check_characters(text: str, what: str, where: Place) -> None:
-    """Refuse invisible characters, which make two texts look alike or read otherwise."""
+    """Refuse invisible characters, which make different texts look the same."""
     for character in text:
         if unicodedata.category(character) in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}:
             raise where.error(
@@ -233,7 +233,7 @@ def check_characters(text: str, what: str, where: Place) -> None:
 
 
 def _measure(items: Any, place: Place) -> tuple[int, int]:
-    """Return size and depth of what holds these trees."""
+    """Return size and depth of a collection of trees."""
     size, depth = 1, 1
     for item in items:
         size += item.size
@@ -243,7 +243,7 @@ def _measure(items: Any, place: Place) -> tuple[int, int]:
 
 
 def _check_bounds(size: int, depth: int, place: Place) -> None:
-    """Refuse trees that are too large or too deep."""
+    """Check the bounds of size and depth."""
     if size > MAX_NODES:
         raise place.error(
             f"a file may stand for at most {MAX_NODES:,} values, with its aliases followed; "
@@ -269,7 +269,7 @@ def _make_scalar(node: yaml.Node, place: Place) -> bool | int | float | str | No
 
 
 def _make_number(text: str, kind: str, place: Place) -> int | float:
-    """Return a number of a bounded number of digits."""
+    """Parse a number of bounded length."""
     if len(text) > _MAX_NUMBER_LENGTH:
         raise place.error(
             f"a number must have at most {_MAX_NUMBER_LENGTH} characters, got {_shorten(text)}; "
@@ -299,14 +299,14 @@ def _make_number(text: str, kind: str, place: Place) -> int | float:
 
 
 def _shorten(text: str) -> str:
-    """Return a text for a message."""
+    """Return a text, shortened, for a message."""
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
 def _make_resolvers() -> dict[Any, list[tuple[str, Any]]]:
-    """Return how plain scalars are told apart.
+    """Return the resolvers of plain scalars.
 
-    As YAML 1.1 has it, but 1e-5 is a number, and 12:30, 2024-01-01 and = are texts.
+    They follow YAML 1.1, except that 1e-5 is a number, and 12:30, 2024-01-01 and = are texts.
     """
     kept = {f"{_CORE}{kind}" for kind in ("null", "bool", "merge")}
     resolvers = {

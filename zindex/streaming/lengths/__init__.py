@@ -1,1 +1,1 @@
-"""How long the samples of streamed sources are, and what that advises."""
+"""Count the lengths of streamed samples, and advise on weights and sequence lengths."""

@@ -1,4 +1,4 @@
-"""What to do about the sources of a run: weights, parts, and the length of sequences."""
+"""Advise on the weights and parts of the sources of a run, and on its sequence length."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,21 +7,26 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
-from zindex.streaming.leaves import Leaf
-from zindex.streaming.lengths.best_fit import count_sequences
-from zindex.streaming.lengths.draws import SourceDraws, check_lengths, epochs_of, fill, find_shares
-from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_leaves
+from zindex.streaming.lengths.draws import (
+    SourceDraws,
+    check_lengths,
+    distribute,
+    epochs_of,
+    find_shares,
+)
+from zindex.streaming.lengths.length_histogram import count_sequences
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
+from zindex.streaming.sources import StreamSource
 
-Int64Array = npt.NDArray[np.int64]
-
-#: Epochs after which more of the same teaches a model little.
+#: Epochs after which further repetition adds little.
 MAX_EPOCHS = 4.0
-# Samples that are packed to tell how well a sequence length packs.
+# Samples that are packed to measure a sequence length.
 _NUM_PACKED = 1 << 15
-# Samples of which a packed sequence may be made.
+# Most samples of a packed sequence.
 _MAX_DOCUMENTS = 1 << 10
-# A sequence length is short enough to be advised if it cuts off no more than this share.
+# An advised sequence length truncates at most this share of the tokens.
 _MAX_TRUNCATED = 0.01
 _MAX_CANDIDATES = 8
 _MAX_SEQUENCE_LENGTH = 1 << 20
@@ -41,10 +46,10 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One sentence, and the numbers that it is made of."""
+    """One sentence of advice, and its numbers."""
 
     kind: Kind
-    #: The source that it is about; None for the whole run.
+    #: The source concerned; None for the whole run.
     source: str | None
     text: str
     numbers: Mapping[str, float]
@@ -52,35 +57,34 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class SequenceLength:
-    """What one sequence length does to the samples of a run."""
+    """Padding and truncation of the samples of a run at one sequence length."""
 
     sequence_length: int
-    #: A sample a sequence, long ones cut off: share of all places that is padding, and share of
-    #: the tokens that is cut off.
+    #: With one sample per sequence, long ones truncated: share of places that is padding, and share
+    #: of tokens that is truncated.
     padding: float
     truncated: float
-    #: Several samples a sequence, the rest of long ones in others: share of all places that is
-    #: padding, and share of the samples that are split. Nothing is cut off.
+    #: With packing, long samples split: share of places that is padding, and share of samples that
+    #: is split. Nothing is truncated.
     packed_padding: float
     split: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunAdvice:
-    """What a run draws of its sources, and what to do about it.
+    """The draws of a run, and advice on its sources.
 
-    Shares are parts of all samples; that of a merged dataset within another is the sum of those in
-    it.
+    Shares are fractions of all samples; the share of a nested dataset is the sum of its sources.
     """
 
-    #: Empty if neither samples nor tokens of the run were given.
+    #: Empty without the size of the run.
     draws: tuple[SourceDraws, ...]
-    #: In the order of the sources: parts of all samples such that all come equally often.
+    #: Source -> share by which all sources have equally many epochs.
     proportional: dict[str, float]
-    #: The nearest parts to those that were given such that nothing repeats too often, or None
-    #: without a run, and where that cannot be.
+    #: Source -> share closest to the given one by which no source repeats too often; None without
+    #: the size of the run, or if impossible.
     limited: dict[str, float] | None
-    #: Empty where lengths are not all in one unit.
+    #: Empty if lengths have several units.
     sequence_lengths: tuple[SequenceLength, ...]
     advice: tuple[Advice, ...]
 
@@ -88,22 +92,8 @@ class RunAdvice:
         return iter(self.advice)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return asdict(self) | {
-            name: [asdict(row) for row in getattr(self, name)]
-            for name in ("draws", "sequence_lengths", "advice")
-        }
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "RunAdvice":
-        """Return what `to_json` wrote."""
-        return cls(
-            draws=tuple(SourceDraws(**row) for row in fields["draws"]),
-            proportional=dict(fields["proportional"]),
-            limited=None if fields["limited"] is None else dict(fields["limited"]),
-            sequence_lengths=tuple(SequenceLength(**row) for row in fields["sequence_lengths"]),
-            advice=tuple(Advice(**row) for row in fields["advice"]),
-        )
+        """Return the advice as JSON values."""
+        return asdict(self)
 
 
 def advise(
@@ -117,23 +107,22 @@ def advise(
     sequence_lengths: Sequence[int] | None = None,
     max_epochs: float = MAX_EPOCHS,
 ) -> RunAdvice:
-    """Return advice on weights, parts and sequence lengths, a sentence with numbers each.
+    """Return advice on weights, parts and sequence lengths, as sentences with numbers.
 
     Parameters
     ----------
     lengths
-        What `count_lengths` told of the dataset.
+        The result of `count_lengths` for the dataset.
     dataset
         The `MergedDataset`, or one source.
     num_samples, num_tokens
-        What the run draws, one of them as for `epochs_of`; without both there is no advice on
-        repeats.
+        Size of the run, one of both as for `epochs_of`; without it there is no advice on repeats.
     num_ranks, num_workers
         Data-parallel ranks, and loader workers of each.
     sequence_lengths
         Candidates, in the unit of the lengths; powers of two if None.
     max_epochs
-        Epochs of one source that are not too many.
+        Most epochs of one source.
 
     Raises
     ------
@@ -160,7 +149,7 @@ def advise(
         *_advise_draws(lengths, draws, max_epochs),
         *on_weights,
         *_advise_length(rows, lengths),
-        *_advise_lanes(list_leaves(dataset), num_ranks, num_workers),
+        *_advise_readers(list_sources(dataset), num_ranks, num_workers),
         *_note_sources(lengths),
         *_advise_units(lengths),
     ]
@@ -170,7 +159,7 @@ def advise(
 def _advise_draws(
     lengths: Lengths, draws: Sequence[SourceDraws], max_epochs: float
 ) -> Iterator[Advice]:
-    """Say what repeats too often, and what is never finished."""
+    """Report sources that repeat too often or are never finished."""
     for source, drawn in zip(lengths, draws, strict=bool(draws)):
         numbers = {"num_samples": drawn.num_samples, "num_epochs": drawn.num_epochs}
         if drawn.num_epochs > max_epochs:
@@ -199,7 +188,7 @@ def _proportional(lengths: Lengths) -> dict[str, float]:
 def _advise_weights(
     lengths: Lengths, draws: Sequence[SourceDraws], shares: dict[str, float], max_epochs: float
 ) -> tuple[dict[str, float] | None, list[Advice]]:
-    """Return the shares by which nothing repeats too often, and sentences on them."""
+    """Return the shares by which no source repeats too often, and advice on them."""
     proportional = _proportional(lengths)
     num_available = sum(source.num_samples for source in lengths)
     total = sum(drawn.num_samples for drawn in draws)
@@ -218,7 +207,7 @@ def _advise_weights(
         advice.append(Advice("weights", None, text, numbers))
     else:
         given = [shares[source.name] for source in lengths]
-        parts = fill(total, given, at_most)
+        parts = distribute(total, given, at_most)
         limited = {source.name: part / total for source, part in zip(lengths, parts, strict=True)}
         if any(drawn.num_epochs > max_epochs for drawn in draws):
             text = (
@@ -236,7 +225,7 @@ def _advise_weights(
 
 
 def _list_shares(shares: dict[str, float], shown: int = 8) -> str:
-    """Return shares as a text; of many the largest."""
+    """Return the largest shares as text."""
     largest = sorted(shares, key=lambda name: -shares[name])[:shown]
     listed = ", ".join(f"{name} {shares[name]:.3g}" for name in shares if name in largest)
     more = len(shares) - len(largest)
@@ -246,7 +235,7 @@ def _list_shares(shares: dict[str, float], shown: int = 8) -> str:
 def _choose_lengths(
     lengths: Lengths, shares: dict[str, float], candidates: Sequence[int]
 ) -> tuple[SequenceLength, ...]:
-    """Return what candidates do to the samples of the mix."""
+    """Return the effects of candidate sequence lengths on the mixture."""
     sources = [source for source in lengths if source.histogram.num_tokens]
     if not sources or len({source.unit for source in sources}) > 1:
         return ()
@@ -275,7 +264,7 @@ def _choose_lengths(
 
 
 def _draw_mixture(sources: Sequence[SourceLengths], weights: npt.NDArray[Any]) -> Int64Array:
-    """Return lengths that stand for those of the mix."""
+    """Return representative lengths of the mixture."""
     counts = np.ceil(weights * _NUM_PACKED).astype(int).tolist()
     drawn = [source.histogram.draw(count) for source, count in zip(sources, counts, strict=True)]
     lengths = np.concatenate(drawn)
@@ -291,7 +280,7 @@ def _candidates(mixed: Int64Array) -> list[int]:
 
 
 def _advise_length(rows: Sequence[SequenceLength], lengths: Lengths) -> Iterator[Advice]:
-    """Choose the shortest sequence length that cuts off little."""
+    """Advise the shortest sequence length that truncates little."""
     if not rows:
         return
     fitting = [row for row in rows if row.truncated <= _MAX_TRUNCATED]
@@ -306,31 +295,32 @@ def _advise_length(rows: Sequence[SequenceLength], lengths: Lengths) -> Iterator
     yield Advice("sequence_length", None, text, asdict(row))
 
 
-def _advise_lanes(leaves: Sequence[Leaf], num_ranks: int, num_workers: int) -> Iterator[Advice]:
-    """Say where there are fewer parts than readers."""
-    lanes = num_ranks * num_workers
-    for leaf in leaves:
-        if leaf.num_items >= lanes:
+def _advise_readers(
+    sources: Sequence[StreamSource], num_ranks: int, num_workers: int
+) -> Iterator[Advice]:
+    """Warn of sources with fewer parts than readers."""
+    num_readers = num_ranks * num_workers
+    for source in sources:
+        if source.num_items >= num_readers:
             continue
-        what = "file" if leaf.order == "cogdata_urlbuffer" else "part"
-        what = what if leaf.is_parted else "item"
-        effect = (
-            f"{-(-lanes // max(1, leaf.num_items))} of its epochs are read at the same time"
-            if leaf.cyclic
-            else f"{lanes - leaf.num_items:,} of them read nothing of it"
-        )
-        remedy = "make its part_nbytes smaller, or its files more" if leaf.is_parted else "add more"
+        if source.cyclic:
+            num_epochs = -(-num_readers // max(1, source.num_items))
+            effect = f"{num_epochs} of its epochs are read at the same time"
+        else:
+            effect = f"{num_readers - source.num_items:,} of them read nothing of it"
+        remedy = "make its part_nbytes smaller, or its files more"
         text = (
-            f"{leaf.name!r} has {_count(leaf.num_items, what)} for {lanes:,} readers "
-            f"({_count(num_ranks, 'rank')} of {_count(num_workers, 'loader worker')}), so "
-            f"{effect}: {remedy}."
+            f"{source.name!r} has {_count(source.num_items, source.kind[:-1])} for "
+            f"{num_readers:,} readers ({_count(num_ranks, 'rank')} of "
+            f"{_count(num_workers, 'loader worker')}), so {effect}: "
+            f"{remedy if source.is_partitioned else 'add more'}."
         )
-        numbers = {"num_parts": leaf.num_items, "num_lanes": lanes}
-        yield Advice("lanes", leaf.name, text, numbers)
+        numbers = {"num_parts": source.num_items, "num_lanes": num_readers}
+        yield Advice("lanes", source.name, text, numbers)
 
 
 def _note_sources(lengths: Lengths) -> Iterator[Advice]:
-    """Say what is estimated, damaged or empty."""
+    """Report estimated, damaged and empty sources."""
     for source in lengths:
         if source.is_estimate:
             text = (
@@ -351,7 +341,7 @@ def _note_sources(lengths: Lengths) -> Iterator[Advice]:
 
 
 def _advise_units(lengths: Lengths) -> Iterator[Advice]:
-    """Say which lengths are no tokens, and how to get these."""
+    """Report lengths that are not in tokens."""
     for source in lengths:
         numbers = {"num_samples": source.num_samples}
         if source.unit == "samples":
@@ -371,7 +361,7 @@ def _advise_units(lengths: Lengths) -> Iterator[Advice]:
 
 
 def _list_names(sources: Sequence[SourceLengths], shown: int = 8) -> str:
-    """Return the names of sources as a text; of many the first."""
+    """Return the names of the first sources as text."""
     names = ", ".join(repr(source.name) for source in sources[:shown])
     more = len(sources) - shown
     return f"{names} and {more:,} more" if more > 0 else names

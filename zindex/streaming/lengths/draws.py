@@ -1,37 +1,34 @@
-"""How many samples of each source a run draws, and how many epochs of it these are."""
+"""Compute the samples and epochs that a run draws of each source."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from zindex.errors import ConfigError
-from zindex.plan.largest_remainder import largest_remainder
-from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_leaves
+from zindex.plan.blend_plan import largest_remainder
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.merged_dataset import MergedDataset
 
 Known = Mapping[str, SourceLengths]
 
 _NO_LIMIT = float("inf")
-# Halvings of the range in which the samples of a number of tokens are looked for.
+# Steps of the bisection from tokens to samples.
 _HALVINGS = 80
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDraws:
-    """What a run draws of one source."""
+    """Samples that a run draws of one source."""
 
     name: str
-    #: Its part of all samples, by the percents of all levels.
+    #: Share of all samples, by the percents of all levels.
     share: float
     num_samples: int
     #: In the unit of the source's lengths.
     num_tokens: int
-    #: How often each sample comes, on average; 0 for an empty source.
+    #: Mean number of times that each sample is drawn; 0 for an empty source.
     num_epochs: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def epochs_of(
@@ -41,19 +38,19 @@ def epochs_of(
     num_samples: int | None = None,
     num_tokens: int | None = None,
 ) -> tuple[SourceDraws, ...]:
-    """Return what a run draws of each source, through the percents of all levels.
+    """Return the draws of a run from each source, by the percents of all levels.
 
     Parameters
     ----------
     lengths
-        What `count_lengths` told of the dataset.
+        The result of `count_lengths` for the dataset.
     dataset
-        The `MergedDataset`, or one source. Where it is not ``cyclic``, a source gives one epoch,
-        and the others have its turns after that.
+        The `MergedDataset`, or one source. If it is not ``cyclic``, a source gives one epoch, and
+        its turns go to the others after that.
     num_samples
-        Samples that the run draws, of all ranks and before a ``customized_yield_fn``.
+        Samples that the run draws, for all ranks and before a ``customized_yield_fn``.
     num_tokens
-        Or the tokens that it draws.
+        Tokens that the run draws, as an alternative.
 
     Returns
     -------
@@ -63,8 +60,8 @@ def epochs_of(
     Raises
     ------
     ConfigError
-        If not one of both numbers is given, the lengths are of another dataset, or tokens are asked
-        for where lengths count something else.
+        If not exactly one number is given, the lengths are of another dataset, or ``num_tokens`` is
+        given and lengths are in another unit.
     """
     wanted = num_samples if num_tokens is None else num_tokens
     if (num_samples is None) == (num_tokens is None) or wanted is None or wanted < 1:
@@ -79,7 +76,7 @@ def epochs_of(
         whole = _find_samples(dataset, known, num_tokens)
     else:
         whole = float(wanted)
-    drawn = _deal(dataset, known, whole)
+    drawn = _draw_each(dataset, known, whole)
     total = sum(drawn.values())
     shares = [drawn[source.name] / (total or 1.0) for source in lengths]
     counts = _round(shares, round(total))
@@ -96,7 +93,7 @@ def epochs_of(
 
 
 def _round(shares: Sequence[float], total: int) -> list[int]:
-    """Return whole numbers in proportion to shares, some of which are 0."""
+    """Round shares of a total to whole numbers; 0 stays 0."""
     given = [i for i, share in enumerate(shares) if share > 0]
     counts = [0] * len(shares)
     if given:
@@ -107,9 +104,9 @@ def _round(shares: Sequence[float], total: int) -> list[int]:
 
 
 def find_shares(dataset: Any) -> dict[str, float]:
-    """Return each source's part of all samples, by the percents of all levels."""
+    """Return each source's share of all samples, by the percents of all levels."""
     if not isinstance(dataset, MergedDataset):
-        return {list_leaves(dataset)[0].name: 1.0}
+        return {list_sources(dataset)[0].name: 1.0}
     whole = sum(child.percent for child in dataset.datasets)
     return {
         name: share * child.percent / whole
@@ -126,7 +123,7 @@ def check_lengths(lengths: Lengths, dataset: Any) -> None:
     ConfigError
         If they are not.
     """
-    names = [leaf.name for leaf in list_leaves(dataset)]
+    names = [source.name for source in list_sources(dataset)]
     counted = [source.name for source in lengths]
     if names != counted:
         raise ConfigError(
@@ -145,14 +142,14 @@ def _check_units(lengths: Lengths) -> None:
         )
 
 
-def fill(total: float, weights: Sequence[float], limits: Sequence[float]) -> list[float]:
-    """Return a total dealt out by weight, none getting more than its limit.
+def distribute(total: float, weights: Sequence[float], limits: Sequence[float]) -> list[float]:
+    """Distribute a total by weight, with an upper limit for each.
 
-    What is beyond the limits of all is left over.
+    The excess over all limits is dropped.
 
     Examples
     --------
-    >>> fill(100, [1, 1, 2], [10, 1000, 1000])
+    >>> distribute(100, [1, 1, 2], [10, 1000, 1000])
     [10, 30.0, 60.0]
     """
     dealt = [0.0] * len(weights)
@@ -168,7 +165,7 @@ def fill(total: float, weights: Sequence[float], limits: Sequence[float]) -> lis
 
 
 def _capacity(dataset: Any, known: Known, cyclic: bool) -> float:
-    """Return how many samples a dataset can give."""
+    """Return the number of samples that a dataset can give."""
     if isinstance(dataset, MergedDataset):
         parts = [_capacity(child, known, dataset.cyclic) for child in dataset.datasets]
         if not dataset.stop_on_first:
@@ -176,32 +173,33 @@ def _capacity(dataset: Any, known: Known, cyclic: bool) -> float:
         whole = sum(child.percent for child in dataset.datasets)
         pairs = zip(parts, dataset.datasets, strict=True)
         return float(min(part * whole / child.percent for part, child in pairs))
-    num_samples = known[list_leaves(dataset)[0].name].num_samples
+    num_samples = known[list_sources(dataset)[0].name].num_samples
     return _NO_LIMIT if cyclic and num_samples else float(num_samples)
 
 
-def _deal(dataset: Any, known: Known, total: float) -> dict[str, float]:
-    """Return the samples that are drawn of each source."""
+def _draw_each(dataset: Any, known: Known, total: float) -> dict[str, float]:
+    """Return the draws of each source."""
     total = min(total, _capacity(dataset, known, cyclic=True))
     if not isinstance(dataset, MergedDataset):
-        return {list_leaves(dataset)[0].name: total}
+        return {list_sources(dataset)[0].name: total}
     percents = [child.percent for child in dataset.datasets]
     limits = [_capacity(child, known, dataset.cyclic) for child in dataset.datasets]
     drawn: dict[str, float] = {}
-    for child, part in zip(dataset.datasets, fill(total, percents, limits), strict=True):
-        drawn |= _deal(child, known, part)
+    for child, part in zip(dataset.datasets, distribute(total, percents, limits), strict=True):
+        drawn |= _draw_each(child, known, part)
     return drawn
 
 
 def _find_samples(dataset: Any, known: Known, num_tokens: int) -> float:
-    """Return how many samples make a number of tokens, or all that there are."""
+    """Return how many samples have a number of tokens, or the number of all samples."""
 
     def tokens(whole: float) -> float:
         return sum(
-            part * known[name].mean_length for name, part in _deal(dataset, known, whole).items()
+            part * known[name].mean_length
+            for name, part in _draw_each(dataset, known, whole).items()
         )
 
-    # Where nothing ends, tokens grow evenly; else they are looked for between 0 and all.
+    # Without an end, find an upper bound by doubling.
     capacity = _capacity(dataset, known, cyclic=True)
     high = capacity if capacity < _NO_LIMIT else 1.0
     while capacity == _NO_LIMIT and tokens(high) < num_tokens:
@@ -216,3 +214,67 @@ def _find_samples(dataset: Any, known: Known, num_tokens: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if tokens(middle) < num_tokens else (low, middle)
     return high
+
+
+_RED, _GREEN, _PLAIN = "\033[31m", "\033[32m", "\033[0m"
+_HEADERS = ("dataset", "samples", "required", "percent")
+
+
+def print_dataset_length_stats(info: Sequence[Any], file: TextIO | None = None) -> None:
+    """Print the result of `MergedDataset.check_length`, one line per dataset.
+
+    On a terminal, a line is red if the dataset has less than a quarter of the required samples, and
+    green if more than twice as many. Percents are of the whole run.
+
+    Parameters
+    ----------
+    info
+        ``(name, samples, required)`` of each dataset, in nested lists; samples are None if
+        unknown.
+    file
+        Output stream; standard output if None.
+
+    Examples
+    --------
+    >>> print_dataset_length_stats([("a", 100, 300), [("b", None, 100)]])
+    dataset  samples  required  percent
+    a            100       300    75.0%
+      b            ?       100    25.0%
+    """
+    file = sys.stdout if file is None else file
+    in_color = file.isatty()
+    rows = list(_flatten(info, 0))
+    whole = sum(required for _, _, required in rows) or 1
+    cells = [
+        (
+            name,
+            "?" if length is None else f"{length:,}",
+            f"{required:,}",
+            f"{100 * required / whole:.1f}%",
+        )
+        for name, length, required in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(_HEADERS, *cells, strict=True)]
+    colors = [_PLAIN, *(_color(length, required) for _, length, required in rows)]
+    for color, (name, *numbers) in zip(colors, [_HEADERS, *cells], strict=True):
+        aligned = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
+        line = "  ".join([name.ljust(widths[0]), *aligned])
+        print(f"{color}{line}{_PLAIN}" if in_color and color != _PLAIN else line, file=file)
+
+
+def _flatten(info: Sequence[Any], depth: int) -> Iterator[tuple[str, int | None, int]]:
+    """Yield the datasets of all levels, with names indented by level."""
+    for entry in info:
+        if isinstance(entry, list):
+            yield from _flatten(entry, depth + 1)
+        else:
+            name, length, required = entry
+            yield "  " * depth + name, length, required
+
+
+def _color(length: int | None, required: int) -> str:
+    if length is None:
+        return _PLAIN
+    if length < required / 4:
+        return _RED
+    return _GREEN if length > 2 * required else _PLAIN

@@ -1,28 +1,27 @@
-"""How long the samples of a source are: counts in bins that never depend on the samples.
+"""Histogram of sample lengths in fixed bins, and the number of sequences that samples pack into.
 
-Below 64 every length has a bin of its own. Beyond, each doubling has 32 bins, so that a bin is
-narrower than 1/32 of what is in it, and every power of two begins one. Bins keep the sum of their
-lengths too.
+Below 64 every length has its own bin. Above, each doubling has 32 bins, so a bin is narrower than
+1/32 of its lengths, and every power of two starts one. Bins also have the sum of their lengths.
 """
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
+from zindex.arrays import Int64Array
 
 _STEPS = 32  # bins of each doubling
 
 
 @dataclass(frozen=True, slots=True)
 class LengthHistogram:
-    """Lengths of samples; sums of histograms are exact, in any order."""
+    """Histogram of lengths; unions are exact and independent of order."""
 
-    #: Bins that hold samples, ascending: number of the bin, samples, and the sum of their lengths.
+    #: Non-empty bins, ascending: number of the bin, samples, and the sum of their lengths.
     bins: tuple[tuple[int, int, int], ...] = ()
     #: The shortest and the longest sample; 0 without any.
     shortest: int = 0
@@ -44,19 +43,19 @@ class LengthHistogram:
 
     @classmethod
     def union(cls, parts: Iterable["LengthHistogram"]) -> "LengthHistogram":
-        """Return the histogram of all samples of some."""
-        held = [part for part in parts if part.bins]
+        """Return the union of histograms."""
+        filled = [part for part in parts if part.bins]
         found: dict[int, tuple[int, int]] = {}
-        for part in held:
+        for part in filled:
             for number, count, total in part.bins:
                 before = found.get(number, (0, 0))
                 found[number] = before[0] + count, before[1] + total
-        if not held:
+        if not filled:
             return cls()
         return cls(
             tuple((number, *found[number]) for number in sorted(found)),
-            min(part.shortest for part in held),
-            max(part.longest for part in held),
+            min(part.shortest for part in filled),
+            max(part.longest for part in filled),
         )
 
     @property
@@ -72,8 +71,7 @@ class LengthHistogram:
     def quantile(self, share: float) -> int:
         """Return a length that this share of the samples does not exceed.
 
-        It is the mean of the bin in which that sample lies: exact below 64, within 1/32 beyond.
-        0 without samples.
+        It is the mean of the sample's bin: exact below 64, within 1/32 above. 0 without samples.
         """
         rank = max(1, math.ceil(share * self.num_samples))
         if rank == 1:
@@ -101,7 +99,7 @@ class LengthHistogram:
         return kept
 
     def longer_samples(self, limit: int) -> int:
-        """Return how many samples are longer than a limit; exact where a bin ends with it."""
+        """Return how many samples are longer than a limit; exact if a bin ends with it."""
         longer = 0
         for number, count, total in self.bins:
             start, stop = bin_bounds(number)
@@ -110,7 +108,7 @@ class LengthHistogram:
         return longer
 
     def draw(self, size: int) -> Int64Array:
-        """Return lengths that stand for all samples: evenly spaced ones of the ascending row.
+        """Return representative lengths: evenly spaced ones of the sorted lengths.
 
         Parameters
         ----------
@@ -171,7 +169,7 @@ def number_bins(lengths: Int64Array) -> Int64Array:
 
 
 def bin_bounds(number: int) -> tuple[int, int]:
-    """Return the first length of a bin, and the first one beyond it.
+    """Return the bounds of a bin, half-open.
 
     Examples
     --------
@@ -181,3 +179,51 @@ def bin_bounds(number: int) -> tuple[int, int]:
     shift = max(0, number // _STEPS - 1)
     base = number - _STEPS * shift
     return base << shift, (base + 1) << shift
+
+
+def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int) -> int:
+    """Return how many sequences samples fill, by best-fit decreasing with long samples split.
+
+    It is pure Python, because compiling the kernel of a build takes seconds.
+
+    Parameters
+    ----------
+    lengths
+        Shape (samples,), int64, tokens of each, > 0.
+    sequence_length
+        Tokens of a sequence, > 0.
+    max_samples
+        Most samples, or parts of samples, of a sequence, > 0.
+
+    Notes
+    -----
+    Law: equal to `zindex.kernels.packing.count_samples` with ``SPLIT`` and no extra token.
+    Cost: O(samples * log(R)) for R different rooms.
+
+    Examples
+    --------
+    >>> count_sequences(np.array([3, 9, 5, 2, 3]), 8, 4)
+    3
+    """
+    num_full, rests = np.divmod(lengths, sequence_length)
+    num_sequences = int(num_full.sum())
+    # Room -> numbers of samples of the open sequences with this room, the last filled on top.
+    opened: dict[int, list[int]] = {}
+    rooms: list[int] = []
+    for length in np.sort(rests[rests > 0])[::-1].tolist():
+        at = bisect_left(rooms, length)
+        if at == len(rooms):
+            room, num_samples = sequence_length, 0
+            num_sequences += 1
+        else:
+            room = rooms[at]
+            num_samples = opened[room].pop()
+            if not opened[room]:
+                del opened[room], rooms[at]
+        room, num_samples = room - length, num_samples + 1
+        if room and num_samples < max_samples:
+            if room not in opened:
+                insort(rooms, room)
+                opened[room] = []
+            opened[room].append(num_samples)
+    return num_sequences

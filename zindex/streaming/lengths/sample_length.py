@@ -1,4 +1,4 @@
-"""How long one sample is, and in what that is counted."""
+"""Measure the length of a sample, and its unit."""
 
 import math
 import operator
@@ -10,27 +10,27 @@ import numpy as np
 from zindex.errors import SourceError
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
-#: Returns how long a sample is, in tokens; only a `TextLength` may find that it has no length.
+#: Returns the tokens of a sample; only `TextLength` may return None for a sample without text.
 LengthOf = Callable[[Any], int | None]
 
-# Fields whose length is the sample's, the first one that is there.
+# Fields that are measured; the first one that a sample has.
 _FIELDS = ("tokens", "input_ids", "token_ids", "txt", "text", "caption", "data")
 
 
 class TextLength:
-    """Counts the tokens of raw samples, whose texts are not tokenised yet; a ``length_of``.
+    """A ``length_of`` for raw samples, which tokenizes their texts.
 
     Parameters
     ----------
     tokenizer
         See `zindex.text.text_encoder.TextEncoder`.
     fields
-        Names of the text, the first one that a sample has is taken.
+        Names of the text field; the first one that a sample has is used.
 
     Raises
     ------
     ConfigError
-        If the tokenizer is none.
+        If the tokenizer is invalid.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class TextLength:
     def __call__(self, sample: Any) -> int | None:
         """Return the tokens of a sample, or None if it has no text.
 
-        One that has tokens already is not tokenised again.
+        A sample that has tokens already is not tokenized again.
         """
         fields = _fields_of(sample)
         found = next(_find_tokens(fields), None)
@@ -64,22 +64,22 @@ class TextLength:
 def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[int, str]:
     """Return the length of a sample, and its unit.
 
-    That is ``"tokens"``, ``"characters"`` or ``"bytes"``; the length is 0 and the unit
-    ``"samples"`` where nothing of a sample is known to be one of these.
+    The unit is ``"tokens"``, ``"characters"`` or ``"bytes"``; a sample without any of these has
+    length 0 and unit ``"samples"``.
 
     Parameters
     ----------
     sample
         A sample of a source.
     name
-        The source, for messages.
+        Name of the source, for messages.
     length_of
-        Returns the tokens of a sample; without it they are looked for.
+        Returns the tokens of a sample; by default its fields are searched.
 
     Raises
     ------
     SourceError
-        If ``length_of`` returns what is no length.
+        If ``length_of`` returns no length.
     """
     if length_of is not None:
         length = length_of(sample)
@@ -104,7 +104,7 @@ def _fields_of(sample: Any) -> dict[str, Any]:
 
 
 def _find_tokens(fields: dict[str, Any]) -> Iterator[int]:
-    """Yield the lengths of all fields that hold tokens."""
+    """Yield the lengths of all fields of tokens."""
     for name in _FIELDS:
         value = fields.get(name)
         if value is None or isinstance(value, (str, bytes)):
@@ -113,7 +113,7 @@ def _find_tokens(fields: dict[str, Any]) -> Iterator[int]:
         if mask is not None:
             yield int(np.count_nonzero(np.asarray(mask)))
         elif isinstance(value, list | tuple):
-            # Other items, such as an image beside its class, are no tokens.
+            # Other items, such as an image with its class, are no tokens.
             if all(isinstance(item, int | np.integer | str) for item in value[:1]):
                 yield len(value)
         elif hasattr(value, "shape") and "int" in str(getattr(value, "dtype", "")):

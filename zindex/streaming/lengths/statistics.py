@@ -1,15 +1,17 @@
-"""How many samples and tokens each source has, and how long the samples are."""
+"""Count the samples and tokens of each source, part by part on Dask."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, cast
 
 import cloudpickle
 import numpy as np
 
-from zindex.building.executor import (
+from zindex.errors import ConfigError, SourceError
+from zindex.execution.executor import (
     Executor,
     Held,
     SerialExecutor,
@@ -17,44 +19,43 @@ from zindex.building.executor import (
     run_builds,
     run_together,
 )
-from zindex.building.process_executor import open_processes
-from zindex.errors import ConfigError, SourceError
-from zindex.streaming.leaves import Leaf, describe, read_items
+from zindex.execution.process_executor import open_processes
 from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.orders import keyed_order
+from zindex.streaming.sources import StreamSource, describe, read_items
 
 _TASKS_PER_THREAD = 4
-# Parts that are read before anybody knows how many samples a part has.
+# Parts of the first round, from which the samples of a part are estimated.
 _FIRST_PARTS = 4
-_BLOCK = 1 << 16  # lengths that are held at a time
+_BLOCK = 1 << 16  # lengths that are buffered
 _FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLengths:
-    """What one source holds, counted or estimated from some of its parts."""
+    """Samples and lengths of one source, counted or estimated from some of its parts."""
 
     name: str
-    #: What lengths count: ``"tokens"``, ``"characters"`` or ``"bytes"``; ``"samples"`` if samples
-    #: have no length, which all count as 0 then; ``""`` without samples.
+    #: Unit of lengths: ``"tokens"``, ``"characters"`` or ``"bytes"``; ``"samples"`` if samples have
+    #: no length, which are 0 then; ``""`` without samples.
     unit: str
-    #: Lengths of the samples that were read.
+    #: Lengths of the samples read.
     histogram: LengthHistogram
-    #: What an epoch is read in: ``"parts"`` of a stream, ``"items"`` of a map-style set.
+    #: Units of an epoch: ``"parts"`` of a stream, ``"items"`` of a map-style dataset.
     kind: str
     num_parts: int
     num_parts_read: int
-    #: Bytes as they are stored; None where the source does not know.
+    #: Stored bytes; None if unknown.
     nbytes: int | None
     nbytes_read: int | None
-    #: Damaged samples, or rests of files, that were left out in what was read.
+    #: Damaged samples, or rests of files, that were skipped.
     num_skipped: int
 
     @property
     def fraction_read(self) -> float:
-        """Share of the source that was read: of its bytes where these are known."""
+        """Share of the source that was read: of its bytes if known."""
         if self.num_parts_read == self.num_parts:
             return 1.0
         if self.nbytes and self.nbytes_read:
@@ -73,12 +74,12 @@ class SourceLengths:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of an epoch, or what ``unit`` says."""
+        """Tokens of an epoch, or other units."""
         return round(self.histogram.num_tokens / self.fraction_read)
 
     @property
     def mean_length(self) -> float:
-        """Tokens of a sample on average; 0 without samples."""
+        """Mean tokens of a sample; 0 without samples."""
         return self.histogram.num_tokens / max(1, self.histogram.num_samples)
 
     def quantile(self, share: float) -> int:
@@ -86,22 +87,10 @@ class SourceLengths:
         return self.histogram.quantile(share)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON values, with what follows from them for readers."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "kind": self.kind,
-            "num_samples": self.num_samples,
-            "num_tokens": self.num_tokens,
-            "is_estimate": self.is_estimate,
-            "fraction_read": self.fraction_read,
-            "num_parts": self.num_parts,
-            "num_parts_read": self.num_parts_read,
-            "nbytes": self.nbytes,
-            "nbytes_read": self.nbytes_read,
-            "num_skipped": self.num_skipped,
-            "histogram": self.histogram.to_json(),
-        }
+        """Return the counts and derived numbers as JSON values."""
+        derived = ("num_samples", "num_tokens", "is_estimate", "fraction_read")
+        values = {name: getattr(self, name) for name in (*self.__dataclass_fields__, *derived)}
+        return values | {"histogram": self.histogram.to_json()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceLengths":
@@ -113,7 +102,7 @@ class SourceLengths:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What all sources of a dataset hold, in its order."""
+    """Lengths of all sources of a dataset, in its order."""
 
     sources: tuple[SourceLengths, ...]
 
@@ -163,36 +152,35 @@ def count_lengths(
     Parameters
     ----------
     dataset
-        A `MergedDataset`, whose sources are counted as they come before they are mixed and before
-        a ``customized_yield_fn``; or one source of it.
+        A `MergedDataset`, whose sources are counted before mixing and before a
+        ``customized_yield_fn``; or one source of it.
     length_of
-        Returns the tokens of a sample, as `TextLength` of a tokenizer does. Without it the first
-        of the fields ``tokens``, ``input_ids``, ``token_ids``, ``txt``, ``text`` and ``caption``
-        that holds tokens is counted, where a mask beside it (``txt_mask``) allows; if there is
-        none, the characters or bytes of the first that is a text. A source whose samples have none
-        of these is counted in samples alone.
+        Returns the tokens of a sample, like `TextLength` of a tokenizer. By default the tokens of
+        the first of the fields ``tokens``, ``input_ids``, ``token_ids``, ``txt``, ``text`` and
+        ``caption`` are counted, as far as their mask (``txt_mask``) is set; without tokens, the
+        characters or bytes of the first text. A source with none of these is counted in samples.
     client
         As for `zindex.build`: a ``distributed.Client``, a scheduler's address, or an executor; None
-        takes the process's current client, or starts a cluster of this machine's cores. Samples
-        are made by Python, one at a time in each process: give workers one thread each.
+        uses the current client of the process, or starts a cluster of this machine's cores.
+        Reading samples is bound by Python's lock: give workers one thread each.
     num_processes
-        Processes of this machine that do the work in place of a client, 1 for this process alone;
-        of more, the calling script must have its work below ``if __name__ == "__main__":``.
+        Processes of this machine to use instead of a client; 1: this process. For more, the calling
+        script needs an ``if __name__ == "__main__":`` guard.
     num_samples
-        Samples of each source to read at least, in parts or items drawn at random; None reads
-        everything. The numbers of a source that was not read wholly are estimates.
+        Least number of samples to read of each source, in random parts or items; None reads
+        everything. The numbers of a source that was read in part are estimates.
     seed
-        Of that draw.
+        Seed of that choice.
 
     Returns
     -------
     lengths
-        The same wherever and in how many tasks they were counted.
+        Independent of the executor and the number of tasks.
 
     Raises
     ------
     ConfigError
-        If the dataset is no source, cannot be sent to other processes, or a number is out of range.
+        If the dataset is no source or does not pickle, or a number is out of range.
     SourceError
         If the samples of a source are of several units, or ``length_of`` returns no length.
     """
@@ -202,10 +190,12 @@ def count_lengths(
         raise ConfigError(
             "client and num_processes both say where the work is done; give one of them"
         )
-    leaves = list_leaves(dataset)
+    sources = list_sources(dataset)
 
     async def count_all(executor: Executor) -> Lengths:
-        counts = (_count_leaf(executor, leaf, length_of, num_samples, seed) for leaf in leaves)
+        counts = (
+            _count_source(executor, source, length_of, num_samples, seed) for source in sources
+        )
         return Lengths(tuple(await run_together(counts)))
 
     if num_processes == 1:
@@ -216,24 +206,24 @@ def count_lengths(
         return run_builds(count_all(executor))
 
 
-def list_leaves(dataset: Any) -> list[Leaf]:
-    """Return the sources of a dataset, which may be one itself.
+def list_sources(dataset: Any) -> list[StreamSource]:
+    """Return the sources of a dataset, or the dataset itself as a source.
 
     Raises
     ------
     ConfigError
-        If it is none.
+        If it is no source.
     """
     if isinstance(dataset, MergedDataset):
-        return dataset.leaves()
+        return dataset.sources()
     name = getattr(dataset, "name", None)
     name = name if isinstance(name, str) and name else describe(dataset)
-    return [Leaf(name, dataset, 0, False, "keyed").check()]
+    return [StreamSource(name, dataset, 0, False, "keyed").check()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """What one task has read."""
+    """Counts of one task."""
 
     units: frozenset[str] = frozenset()
     histogram: LengthHistogram = field(default_factory=LengthHistogram)
@@ -241,43 +231,49 @@ class _Count:
 
     @classmethod
     def union(cls, counts: Iterable["_Count"]) -> "_Count":
-        held = list(counts)
+        counts = list(counts)
         return cls(
-            frozenset(unit for count in held for unit in count.units),
-            LengthHistogram.union(count.histogram for count in held),
-            sum(count.num_skipped for count in held),
+            frozenset(unit for count in counts for unit in count.units),
+            LengthHistogram.union(count.histogram for count in counts),
+            sum(count.num_skipped for count in counts),
         )
 
 
-async def _count_leaf(
-    executor: Executor, leaf: Leaf, length_of: LengthOf | None, least: int | None, seed: int
+async def _count_source(
+    executor: Executor,
+    source: StreamSource,
+    length_of: LengthOf | None,
+    least: int | None,
+    seed: int,
 ) -> SourceLengths:
     """Return the counts of one source."""
-    size = _count_parts(leaf.dataset, leaf.is_parted)
+    size = _count_parts(source.dataset, source.is_partitioned)
     numbers = np.arange(size)
     if least is not None and size:
-        numbers = keyed_order(numbers, size, seed=seed, name=f"lengths of {leaf.name}", epoch=0)
-    held = await _hold(executor, leaf, length_of)
+        numbers = keyed_order(numbers, size, seed=seed, name=f"lengths of {source.name}", epoch=0)
+    sent = await _send(executor, source, length_of)
     count, done = _Count(), 0
     while done < size and (least is None or count.histogram.num_samples < least):
-        stop = _next_stop(leaf, done, size, count.histogram.num_samples, least)
-        found = await _count_items(executor, leaf, held, sorted(numbers[done:stop].tolist()))
+        stop = _next_stop(source, done, size, count.histogram.num_samples, least)
+        found = await _count_items(executor, source, sent, sorted(numbers[done:stop].tolist()))
         count, done = _Count.union([count, found]), stop
-    return _describe(leaf, count, sorted(numbers[:done].tolist()), size)
+    return _describe(source, count, sorted(numbers[:done].tolist()), size)
 
 
-def _count_parts(dataset: Any, is_parted: bool) -> int:
-    """Return the parts or items of a source, or its files where it has no parts."""
-    if not is_parted:
+def _count_parts(dataset: Any, is_partitioned: bool) -> int:
+    """Return the number of parts or items of a source, or of files if it has no parts."""
+    if not is_partitioned:
         return len(dataset)
     return int(dataset.num_parts) if hasattr(dataset, "num_parts") else len(dataset.urls)
 
 
-def _next_stop(leaf: Leaf, done: int, size: int, num_found: int, least: int | None) -> int:
-    """Return up to where parts or items are read next: what has been read decides, no executor."""
+def _next_stop(
+    source: StreamSource, done: int, size: int, num_found: int, least: int | None
+) -> int:
+    """Return the stop of the next round, which depends on the samples read only."""
     if least is None:
         return size
-    if not leaf.is_parted:
+    if not source.is_partitioned:
         return min(size, least)
     if not done:
         return min(size, _FIRST_PARTS)
@@ -285,51 +281,55 @@ def _next_stop(leaf: Leaf, done: int, size: int, num_found: int, least: int | No
     return min(size, max(done + 1, wanted))
 
 
-async def _hold(executor: Executor, leaf: Leaf, length_of: LengthOf | None) -> Held:
-    """Send a source to where tasks run; each of them takes a copy, as loader workers do."""
-    content = leaf.dataset, leaf.is_parted, leaf.name, length_of
+async def _send(executor: Executor, source: StreamSource, length_of: LengthOf | None) -> Held:
+    """Send a source to the workers; each task unpickles a copy, like loader workers."""
+    content = source.dataset, source.is_partitioned, source.name, length_of
     if type(executor) is SerialExecutor:
         return content
     try:
         packed: bytes = cloudpickle.dumps(content)
-    except Exception as error:  # datasets raise what they like
+    except Exception as error:  # of any type
         raise ConfigError(
-            f"dataset {leaf.name!r} ({describe(leaf.dataset)}) and length_of must pickle to be "
+            f"dataset {source.name!r} ({describe(source.dataset)}) and length_of must pickle to be "
             f"counted in other threads and processes: {error}; make them pickle, or pass "
             "num_processes=1"
         ) from error
-    return await executor.hold(_keep, packed, key=f"lengths/{leaf.name}/source")
+    return await executor.hold(_keep, packed, key=f"lengths/{source.name}/source")
 
 
 def _keep(packed: bytes) -> bytes:
     return packed
 
 
-async def _count_items(executor: Executor, leaf: Leaf, held: Held, numbers: list[int]) -> _Count:
-    """Count parts or items in some tasks of neighbouring ones."""
+async def _count_items(
+    executor: Executor, source: StreamSource, sent: Held, numbers: list[int]
+) -> _Count:
+    """Count parts or items in tasks of adjacent ones."""
     num_tasks = min(len(numbers), _TASKS_PER_THREAD * executor.num_threads)
     bounds = [len(numbers) * task // num_tasks for task in range(num_tasks + 1)]
     return _Count.union(
         await run_together(
             executor.run(
-                _count, held, numbers[start:stop], key=f"lengths/{leaf.name}/{numbers[start]}"
+                _count, sent, numbers[start:stop], key=f"lengths/{source.name}/{numbers[start]}"
             )
             for start, stop in pairwise(bounds)
         )
     )
 
 
-def _count(held: Any, numbers: list[int]) -> _Count:
-    """Count some parts or items; a task."""
-    # Threads of one process must not share a dataset: it may count and cache as it is read.
-    dataset, is_parted, name, length_of = (
-        cloudpickle.loads(held) if isinstance(held, bytes) else held
+def _count(sent: Any, numbers: list[int]) -> _Count:
+    """Task: count some parts or items."""
+    # Threads must not share a dataset, which may count and cache while it is read.
+    dataset, is_partitioned, name, length_of = (
+        cloudpickle.loads(sent) if isinstance(sent, bytes) else sent
     )
-    already = int(dataset.num_skipped) if is_parted else 0
+    already = int(dataset.num_skipped) if is_partitioned else 0
     units: set[str] = set()
     histograms: list[LengthHistogram] = []
     lengths: list[int] = []
-    samples = _read_parts(dataset, numbers) if is_parted else read_items(dataset, name, numbers)
+    samples = (
+        _read_parts(dataset, numbers) if is_partitioned else read_items(dataset, name, numbers)
+    )
     for sample in samples:
         length, unit = measure(sample, name, length_of)
         units.add(unit)
@@ -338,7 +338,7 @@ def _count(held: Any, numbers: list[int]) -> _Count:
             histograms.append(LengthHistogram.of(lengths))
             lengths = []
     histograms.append(LengthHistogram.of(lengths))
-    num_skipped = int(dataset.num_skipped) - already if is_parted else 0
+    num_skipped = int(dataset.num_skipped) - already if is_partitioned else 0
     return _Count(frozenset(units), LengthHistogram.union(histograms), num_skipped)
 
 
@@ -348,29 +348,77 @@ def _read_parts(dataset: Any, numbers: list[int]) -> Iterator[Any]:
         yield from read(part)
 
 
-def _describe(leaf: Leaf, count: _Count, numbers: list[int], size: int) -> SourceLengths:
-    """Return the counts of a source of which some parts or items were read."""
+def _describe(source: StreamSource, count: _Count, numbers: list[int], size: int) -> SourceLengths:
+    """Return the counts of a source from the parts or items read."""
     if len(count.units) > 1:
         raise SourceError(
-            f"the samples of {leaf.name!r} must all be counted in one unit, got "
+            f"the samples of {source.name!r} must all be counted in one unit, got "
             f"{' and '.join(sorted(count.units))}; give length_of, which returns their "
             "tokens, such as TextLength(tokenizer) (--tokenizer FILE)"
         )
-    part_nbytes = getattr(getattr(leaf.dataset, "files", None), "part_nbytes", None)
+    sizes = list(_part_sizes(source) or ()) if source.is_partitioned else []
     nbytes = nbytes_read = None
-    if leaf.is_parted and callable(part_nbytes):
-        every = [cast("int | None", part_nbytes(part)) for part in range(size)]
-        known = [one for one in every if one is not None]
-        if len(known) == size:
-            nbytes, nbytes_read = sum(known), sum(known[part] for part in numbers)
+    if sizes and None not in sizes:
+        known = cast("list[int]", sizes)
+        nbytes, nbytes_read = sum(known), sum(known[part] for part in numbers)
     return SourceLengths(
-        name=leaf.name,
+        name=source.name,
         unit=next(iter(count.units), ""),
         histogram=count.histogram,
-        kind="parts" if leaf.is_parted else "items",
+        kind="parts" if source.is_partitioned else "items",
         num_parts=size,
         num_parts_read=len(numbers),
         nbytes=nbytes,
         nbytes_read=nbytes_read,
         num_skipped=count.num_skipped,
     )
+
+
+# One process reads this much about as fast as several, which take seconds to start.
+_NBYTES_ALONE = 4 << 20
+# Assumed bytes of a part of unknown size, and of an item.
+_PART_NBYTES, _ITEM_NBYTES = 1 << 20, 4 << 10
+
+
+def choose_processes(
+    dataset: Any,
+    num_samples: int | None = None,
+    *,
+    most_nbytes: int = _NBYTES_ALONE,
+    num_cores: int | None = None,
+) -> int:
+    """Return the number of processes for counting a dataset: one if it is small.
+
+    Parameters
+    ----------
+    dataset, num_samples
+        As for `zindex.streaming.count_lengths`.
+    most_nbytes
+        Bytes that one process reads alone.
+    num_cores
+        Processes for more; the processors of this process if None.
+
+    Raises
+    ------
+    ConfigError
+        If the dataset is no source.
+    """
+    nbytes = 0
+    for source in list_sources(dataset):
+        if not source.is_partitioned:
+            nbytes += _ITEM_NBYTES * min(source.num_items, num_samples or source.num_items)
+            continue
+        sizes = _part_sizes(source) or repeat(_PART_NBYTES, source.num_items)
+        for size in sizes:
+            nbytes += _PART_NBYTES if size is None else size
+            if nbytes > most_nbytes:
+                break
+    return 1 if nbytes <= most_nbytes else num_cores or len(os.sched_getaffinity(0))
+
+
+def _part_sizes(source: StreamSource) -> Iterator[int | None] | None:
+    """Return the bytes of each part (None: unknown), lazily; None for a source without sizes."""
+    part_nbytes = getattr(getattr(source.dataset, "files", None), "part_nbytes", None)
+    if source.order == "cogdata_urlbuffer" or not callable(part_nbytes):
+        return None
+    return (cast("int | None", part_nbytes(part)) for part in range(source.num_items))

@@ -1,1 +1,1 @@
-"""What becomes of raw samples: packed texts, images, batches."""
+"""Process functions for raw samples, and collate functions for batches."""

@@ -1,4 +1,4 @@
-"""Batches of samples that may be of several kinds, as a list, stacked, or filled up."""
+"""Collate functions: a list of samples, stacked tensors, or padded tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -9,19 +9,19 @@ import torch
 from zindex.errors import ConfigError, PlanError
 
 Sample = dict[str, Any]
-#: Where a field is filled up.
+#: Side of padding.
 Side = Literal["right", "left"]
 
 
 def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None = None) -> Any:
-    """Return the samples as they are, a list of dicts.
+    """Return the samples unchanged, as a list of dicts.
 
     Parameters
     ----------
     batch
         Samples.
     possible_keys
-        Keys that every sample shall have: None is put where one is missing.
+        Keys that are set to None in samples without them.
 
     Raises
     ------
@@ -40,10 +40,10 @@ def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None =
 
 
 def stack_collate(batch: Sequence[Sample]) -> dict[str, Any]:
-    """Return one dict of the batch: tensors stacked, numbers as one tensor, the rest as lists.
+    """Return one dict of the batch: tensors stacked, numbers as one tensor, others as lists.
 
-    What is named ``__like_this__`` becomes a list with None where a sample has none, so that
-    ``to_state`` takes the batch as it takes a list of samples.
+    Fields named ``__like_this__`` become lists, with None for samples without them, so that
+    ``to_state`` accepts the batch like a list of samples.
 
     Raises
     ------
@@ -56,19 +56,19 @@ def stack_collate(batch: Sequence[Sample]) -> dict[str, Any]:
 
 
 class PadCollate:
-    """Collates as `stack_collate` does, after filling up fields that are not of one length.
+    """`stack_collate` with padding of fields of different lengths.
 
     Parameters
     ----------
     keys
-        Fields that are filled up along their first dimension; each gets a mask (bool, True for
-        what is real) under its name and ``_mask``, of shape (samples, longest).
+        Fields to pad along their first dimension; each gets a mask (bool, True for real values,
+        shape (samples, longest)) under its name with the suffix ``_mask``.
     side
-        ``"right"`` puts the filling behind, ``"left"`` before; by key, or for all.
+        ``"right"`` or ``"left"``; by key, or for all.
     pad_value
-        What is filled in; by key, or for all.
+        Value of padding; by key, or for all.
     multiple_of
-        The length is the least multiple of this that holds the longest one.
+        The padded length is a multiple of this.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class PadCollate:
             raise ConfigError(f"multiple_of must be from 1 on, got {multiple_of}")
 
     def __call__(self, batch: Sequence[Sample]) -> dict[str, Any]:
-        """Return one dict of the batch; PlanError where samples do not fit together."""
+        """Return one dict of the batch; PlanError if samples do not fit together."""
         mixed_collate(batch)
         filled: dict[str, Any] = {}
         for key in self.keys:
@@ -115,7 +115,7 @@ class PadCollate:
         return _collate(batch, filled)
 
     def _fill(self, key: str, values: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tensors as one, and which of its places are real."""
+        """Return padded tensors as one, and the mask of real values."""
         kinds = {(tuple(value.shape[1:]), value.dtype) for value in values}
         if len(kinds) > 1:
             raise _unlike(key, [(tuple(value.shape), value.dtype) for value in values])
@@ -132,7 +132,7 @@ class PadCollate:
 
 
 def _by_key(given: Any, keys: tuple[str, ...], what: str, default: Any) -> dict[str, Any]:
-    """Return a setting of each key."""
+    """Return a setting by key."""
     if not isinstance(given, Mapping):
         return dict.fromkeys(keys, given)
     unknown = sorted(given.keys() - set(keys))
@@ -142,7 +142,7 @@ def _by_key(given: Any, keys: tuple[str, ...], what: str, default: Any) -> dict[
 
 
 def _as_tensor(value: Any, key: str) -> torch.Tensor:
-    """Return a value that shall be filled up."""
+    """Return a value to pad as a tensor."""
     if isinstance(value, list | tuple):
         value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -155,25 +155,25 @@ def _as_tensor(value: Any, key: str) -> torch.Tensor:
     return value
 
 
-def _is_about(key: str) -> bool:
-    """Whether a key is about a sample rather than of it."""
+def _is_metadata(key: str) -> bool:
+    """Whether a field is metadata of a sample."""
     return key.startswith("__") and key.endswith("__")
 
 
 def _collate(batch: Sequence[Sample], done: dict[str, Any]) -> dict[str, Any]:
-    """Return one dict of samples, of which some keys are done."""
+    """Return one dict of samples, with the fields that are collated already."""
     keys = dict.fromkeys(key for sample in batch for key in sample)
     collated: dict[str, Any] = {}
     if "__states__" in keys:  # of a customized_yield_fn: one flat list for the whole batch
         keys.pop("__state__", None)
-        marks = [sample.get("__states__", [sample.get("__state__")]) for sample in batch]
-        collated["__states__"] = [mark for part in marks for mark in part]
+        sample_states = [sample.get("__states__", [sample.get("__state__")]) for sample in batch]
+        collated["__states__"] = [sample_state for part in sample_states for sample_state in part]
         keys.pop("__states__")
     for key in keys:
         if key in done:
             collated[key] = done[key]
             continue
-        if _is_about(key):
+        if _is_metadata(key):
             collated[key] = [sample.get(key) for sample in batch]
             continue
         lacking = sum(key not in sample for sample in batch)
@@ -187,7 +187,7 @@ def _collate(batch: Sequence[Sample], done: dict[str, Any]) -> dict[str, Any]:
 
 
 def _join(key: str, values: list[Any]) -> Any:
-    """Return the values of a key: one tensor where that can be, or their list."""
+    """Return the values of a field as one tensor if possible, else as a list."""
     kinds = {type(value) for value in values}
     if kinds == {np.ndarray} and all(value.dtype.kind in "biuf" for value in values):
         values = [torch.from_numpy(value) for value in values]
@@ -202,7 +202,7 @@ def _join(key: str, values: list[Any]) -> Any:
 
 
 def _unlike(key: str, forms: list[tuple[tuple[int, ...], torch.dtype]]) -> PlanError:
-    """Return the error of tensors that cannot be one."""
+    """Return the error of tensors that cannot be stacked."""
     found = ", ".join(f"{shape} {dtype}" for shape, dtype in dict.fromkeys(forms))
     return PlanError(
         f"tensors under {key!r} must be of one shape and dtype to be stacked, got {found}; fill "

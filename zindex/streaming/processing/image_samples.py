@@ -1,4 +1,4 @@
-"""Images of samples as tensors, with the tokens of their captions."""
+"""Process functions that decode images and tokenize captions."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,41 +9,42 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, SourceError
+from zindex.streaming.sources import check_positive
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
-#: What becomes of a sample whose image or text is damaged.
+#: Whether a damaged image or text is an error, or the sample is skipped.
 OnDamage = Literal["error", "skip"]
-#: Pixels of both sides, or (height, width).
+#: Pixels of each side, or (height, width).
 ImageSize = int | tuple[int, int] | list[int]
 
 _FIELDS = ("jpg", "jpeg", "png", "webp")
 _TEXT_FIELDS = ("txt", "caption", "text")
-# Nothing else is tried: some readers of Pillow start other programs.
-_FORMATS = ("JPEG", "PNG", "WEBP")
-#: Pixels above which an image is refused; Pillow's own limit.
+#: Accepted formats, and no others: some readers of Pillow run other programs.
+FORMATS = ("JPEG", "PNG", "WEBP")
+#: Largest number of pixels of an image; Pillow's own limit.
 MAX_PIXELS = 89_478_485
 
 
 class ImageReader:
-    """Makes tensors of images.
+    """Convert images to tensors.
 
     Parameters
     ----------
     size
-        ``(height, width)``; or one number: of both sides, or of the shorter one if
+        ``(height, width)``, or one number: of each side, or of the shorter side with
         ``keep_aspect``.
     keep_aspect
-        Whether one number keeps the aspect.
+        Whether one number keeps the aspect ratio.
     smooth
-        Whether to interpolate bicubically rather than bilinearly.
+        Bicubic interpolation instead of bilinear.
     max_pixels
-        Pixels that an image may have; a small file can stand for gigabytes.
+        Largest number of pixels of an image; a small file can decode to gigabytes.
 
     Raises
     ------
     ConfigError
-        If the size or the limit is none, or Pillow is missing.
+        If the size or the limit is invalid, or Pillow is missing.
     """
 
     def __init__(
@@ -68,33 +69,33 @@ class ImageReader:
         self.max_pixels = max_pixels
 
     def read(self, content: Any) -> torch.Tensor:
-        """Return an image as float32 of shape (3, height, width), from 0 to 1.
+        """Return an image as a tensor, float32, shape (3, height, width), from 0 to 1.
 
         Parameters
         ----------
         content
-            Bytes of a JPEG, PNG or WebP file, the path of one, or an open image of Pillow.
+            Bytes or path of a JPEG, PNG or WebP file, or an open image of Pillow.
 
         Raises
         ------
         ValueError
-            If it is none of these, is damaged, or has too many pixels.
+            If it is of another type, damaged, or has too many pixels.
         """
         from PIL import Image
 
         image: Image.Image
         if isinstance(content, bytes | bytearray | memoryview):
-            with Image.open(BytesIO(content), formats=_FORMATS) as image:
+            with Image.open(BytesIO(content), formats=FORMATS) as image:
                 return self._convert(image)
         if isinstance(content, str | os.PathLike):
-            with Image.open(content, formats=_FORMATS) as image:
+            with Image.open(content, formats=FORMATS) as image:
                 return self._convert(image)
         if isinstance(content, Image.Image):
             return self._convert(content)
         raise ValueError(f"an image must be bytes, a path or an image of Pillow, got {content!r}")
 
     def _convert(self, image: Any) -> torch.Tensor:
-        """Return an open image as a tensor."""
+        """Convert an open image."""
         from PIL import Image
 
         width, height = image.size
@@ -104,13 +105,13 @@ class ImageReader:
             )
         how = Image.Resampling.BICUBIC if self.smooth else Image.Resampling.BILINEAR
         pixels = np.asarray(image.convert("RGB").resize(self._target(width, height), how))
-        # By numpy: torch would start its threads in every loader worker.
+        # numpy, because torch would start its threads in every loader worker.
         values = np.empty((3, *pixels.shape[:2]), np.float32)
         np.divide(pixels.transpose(2, 0, 1), np.float32(255), out=values)
         return torch.from_numpy(values)
 
     def _target(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that an image gets."""
+        """Return the resized (width, height)."""
         if len(self.sides) == 2:
             return self.sides[1], self.sides[0]
         [side] = self.sides
@@ -123,33 +124,33 @@ class ImageReader:
 
 
 class _PerSample:
-    """A process function that makes one sample of each, and what it does with damaged ones."""
+    """Base of process functions that map one sample to one sample and may skip damaged ones."""
 
     def __init__(self, on_damage: OnDamage) -> None:
         if on_damage not in get_args(OnDamage):
             raise ConfigError(f"on_damage must be 'error' or 'skip', got {on_damage!r}")
         self.on_damage = on_damage
-        #: Samples that were left out in this process so far.
+        #: Samples skipped so far in this process.
         self.num_skipped = 0
 
     def __call__(self, source: Any) -> Any:
-        """Return what becomes of a sample, or an iterator of what becomes of those of a stream.
+        """Return the output for a sample, or an iterator of outputs for a stream of samples.
 
         Raises
         ------
         SourceError
-            If image or text is missing or damaged, unless those of a stream are left out.
+            If image or text is missing or damaged, unless a stream skips such samples.
         """
         if isinstance(source, Mapping):
             return self._make(source)
         return self._make_stream(source)
 
     def make(self, sample: Mapping[str, Any]) -> Sample:
-        """Return what becomes of a sample."""
+        """Return the output for a sample."""
         raise NotImplementedError
 
     def _make(self, sample: Mapping[str, Any]) -> Sample:
-        """Return what becomes of a sample, or an error that says where it is from."""
+        """Return the output for a sample; errors name the sample."""
         try:
             return self.make(sample)
         except ConfigError:  # of the tokenizer
@@ -161,7 +162,7 @@ class _PerSample:
             ) from error
 
     def _make_stream(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
-        """Yield what becomes of samples; of damaged ones an error or nothing."""
+        """Yield the outputs for samples; raise or skip damaged ones."""
         for sample in source:
             try:
                 made = self._make(sample)
@@ -174,38 +175,38 @@ class _PerSample:
 
 
 class ImageTextPairs(_PerSample):
-    """An image and its text as tensors; a process function, or for one sample.
+    """Process function that converts an image and its text to tensors.
 
     Parameters
     ----------
     img_size
-        Pixels of both sides, or (height, width).
+        Pixels of each side, or (height, width).
     max_text_len
-        Tokens of a text: longer ones are cut, shorter ones filled up.
+        Tokens of a text; texts are truncated or padded to it.
     tokenizer
         See `zindex.text.text_encoder.TextEncoder`.
     text_fields
-        Names of the text, the first one that a sample has is taken.
+        Names of the text field; the first one that a sample has is used.
     image_fields
-        Names of the image likewise.
+        Names of the image field; the first one that a sample has is used.
     pad_id
-        Id to fill up with; None leaves texts as short as they are.
+        Id of padding; None does not pad.
     on_damage
-        ``"skip"`` leaves out samples whose image or text is missing or damaged, and counts them
-        in ``num_skipped``; ``"error"`` stops there.
+        ``"skip"`` skips samples with a missing or damaged image or text, and counts them in
+        ``num_skipped``; ``"error"`` raises.
     max_pixels
-        Pixels that an image may have.
+        Largest number of pixels of an image.
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or the tokenizer is none.
+        If an argument or the tokenizer is invalid.
 
     Notes
     -----
     Samples have ``img`` (float32, shape (3, height, width), 0 to 1), ``txt`` (int64, shape
-    (max_text_len,)), ``txt_mask`` (bool, True for tokens of the text), and all else of the raw
-    sample but its image.
+    (max_text_len,)), ``txt_mask`` (bool, True for tokens of the text), and the other fields of the
+    raw sample except its image.
     """
 
     def __init__(
@@ -221,10 +222,7 @@ class ImageTextPairs(_PerSample):
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         super().__init__(on_damage)
-        if isinstance(max_text_len, bool) or not isinstance(max_text_len, int) or max_text_len < 1:
-            raise ConfigError(
-                f"max_text_len must be a whole number from 1 on, got {max_text_len!r}"
-            )
+        check_positive(max_text_len=max_text_len)
         self.reader = ImageReader(img_size, keep_aspect=False, smooth=True, max_pixels=max_pixels)
         self.max_text_len = max_text_len
         self.encoder = TextEncoder(tokenizer)
@@ -233,7 +231,7 @@ class ImageTextPairs(_PerSample):
         self.pad_id = pad_id
 
     def make(self, sample: Mapping[str, Any]) -> Sample:
-        """Return image and text of a sample as tensors."""
+        """Return a sample with image and text as tensors."""
         image = _find(sample, self.image_fields, "an image")
         text = _find(sample, self.text_fields, "a text", of_sidecar=True)
         text = text.decode() if isinstance(text, bytes) else text
@@ -250,17 +248,17 @@ class ImageTextPairs(_PerSample):
 
 
 class ImageRecords(_PerSample):
-    """The image of a record as a tensor under ``image``; a process function, or for one record.
+    """Process function that converts the image of a record to a tensor under ``image``.
 
     Parameters
     ----------
     img_size
         Pixels of the shorter side, or (height, width).
     image_fields
-        Names of the image, the first one that a record has is taken: an open image, bytes, or the
-        path of a file.
+        Names of the image field; the first one that a record has is used: an open image, bytes, or
+        the path of a file.
     on_damage, max_pixels
-        As for `ImageTextPairs`, of streams.
+        As for `ImageTextPairs`.
 
     Raises
     ------
@@ -281,7 +279,7 @@ class ImageRecords(_PerSample):
         self.image_fields = tuple(image_fields)
 
     def make(self, sample: Mapping[str, Any]) -> Sample:
-        """Return a record with its image as a tensor; None stays None, as upstream has it."""
+        """Return a record with its image as a tensor; None stays None, like upstream."""
         if "image" in sample and sample["image"] is None:
             return dict(sample)
         image = _find(sample, self.image_fields, "an image")
@@ -298,7 +296,7 @@ class ImageTextPairProcessFnBuilder(ImageTextPairs):
     img_size, max_text_len, tokenizer_name
         ``img_size``, ``max_text_len`` and ``tokenizer`` of `ImageTextPairs`; the name is a path.
     text_fields, image_fields, pad_id, on_damage, max_pixels
-        As there.
+        As for `ImageTextPairs`.
     """
 
     def __init__(
@@ -332,7 +330,7 @@ class ImageJsonlProcessFnBuilder(ImageRecords):
 def _find(
     sample: Mapping[str, Any], fields: Sequence[str], what: str, *, of_sidecar: bool = False
 ) -> Any:
-    """Return the first field that a sample has; whether a sidecar may have it is for messages."""
+    """Return the first field that a sample has; ``of_sidecar`` adds hints to the error."""
     for field in fields:
         if sample.get(field) is not None:
             return sample[field]
@@ -341,7 +339,7 @@ def _find(
         for name, value in ((str(key), value) for key, value in sample.items())
         if value is not None and not name.startswith("__")
     )
-    # None stands for metadata that was asked for and not found.
+    # None marks requested metadata that was not found.
     missing = next((field for field in fields if field in sample), None)
     hint = ""
     if of_sidecar and missing is not None:

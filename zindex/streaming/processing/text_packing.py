@@ -1,29 +1,27 @@
-"""Texts packed into sequences of one length."""
+"""Process functions that pack texts into sequences of one length."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError
-from zindex.store.identity import fingerprint
+from zindex.plan.tail import Tail, TailName, parse_tail
+from zindex.store.commit import fingerprint
+from zindex.streaming.sources import check_positive
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
-Int64Array = npt.NDArray[np.int64]
 Sample = dict[str, Any]
-#: What becomes of the tokens that fill no sequence at the end: filled up, or left out.
-Tail = Literal["pad", "drop"]
 
 
 class TextPacking:
-    """Joins the tokens of texts, in their order, and cuts them into sequences of one length.
+    """Process function that concatenates the tokens of texts and splits them into sequences.
 
-    A process function: it is called on an iterator of samples, and yields what it still holds when
-    that ends. A sequence is named after the text in which it is complete, and the how many-th of
-    that text it is: ``"<key>@<k>"``.
+    The key of a sequence is ``"<key>@<k>"``: the key of the text in which the sequence ends, and
+    its number among the sequences that end in this text.
 
     Parameters
     ----------
@@ -32,32 +30,33 @@ class TextPacking:
     tokenizer
         See `zindex.text.text_encoder.TextEncoder`.
     field
-        Name of the text in a sample.
+        Name of the text field.
     append_eod
-        Id or text of a token that goes behind each text; True for the tokenizer's own.
+        Id or text of a token to append to each text; True for the tokenizer's own.
     overlap
-        1: a sequence begins with the last label of the one before, so that every token but the
-        first is a label once. 0: sequences share nothing, and their first tokens are no labels.
+        1: a sequence begins with the last label of the previous one, so that every token except
+        the first is a label once. 0: sequences are disjoint, and their first tokens are no labels.
     tail
-        ``"pad"`` fills up the last sequence, with weight 0 in the loss; ``"drop"`` leaves it out.
+        ``"pad"`` pads the last sequence, with weight 0 in the loss; ``"drop_last"`` (or ``"drop"``)
+        drops it; see `zindex.plan.tail.Tail`.
     pad_id
-        Id to fill up with, in tokens and labels.
+        Id of padding, in tokens and labels.
     attention_mask
-        Whether samples have a mask of shape (1, sequence_length, sequence_length), bool, True
-        where a token must not look: it costs the square of the length.
+        Whether samples have a mask, bool, shape (1, sequence_length, sequence_length), True where
+        attention is masked. Its size is quadratic in the length.
     batch_size
-        Texts that are tokenised together; it does not change what comes out.
+        Texts that are tokenised together; no effect on the output.
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or the tokenizer is none.
+        If an argument or the tokenizer is invalid.
 
     Notes
     -----
     Samples have ``tokens`` and ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
-    (int64), all of shape (sequence_length,), ``__url__`` and ``__key__``. A single token that is
-    left at the end has no label, so it makes no sample.
+    (int64), all of shape (sequence_length,), ``__url__`` and ``__key__``. A single remaining token
+    has no label, so it gives no sample.
     """
 
     def __init__(
@@ -68,33 +67,30 @@ class TextPacking:
         field: str = "text",
         append_eod: bool | int | str = False,
         overlap: Literal[0, 1] = 0,
-        tail: Tail = "pad",
+        tail: Tail | TailName = Tail.PAD,
         pad_id: int = 0,
         attention_mask: bool = False,
         batch_size: int = 64,
     ) -> None:
-        for name, value in (("sequence_length", sequence_length), ("batch_size", batch_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be a whole number from 1 on, got {value!r}")
+        check_positive(sequence_length=sequence_length, batch_size=batch_size)
         if overlap not in (0, 1):
             raise ConfigError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
-        if tail not in get_args(Tail):
-            raise ConfigError(f"tail must be 'pad' or 'drop', got {tail!r}")
         self.sequence_length = sequence_length
         self.encoder = TextEncoder(tokenizer)
         self.field = field
         self.eod = self.encoder.find_id(append_eod, "append_eod")
         self.overlap = overlap
-        self.tail = tail
+        self.tail = parse_tail(tail, (Tail.PAD, Tail.DROP_LAST))
         self.pad_id = pad_id
         self.attention_mask = attention_mask
         self.batch_size = batch_size
 
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of what decides the sequences that texts become."""
-        names = ("sequence_length", "field", "eod", "overlap", "tail", "pad_id")
+        """Return the SHA-256, in hex, of the settings that determine the sequences."""
+        names = ("sequence_length", "field", "eod", "overlap", "pad_id")
         settings = {name: getattr(self, name) for name in names}
-        return fingerprint(settings | {"tokenizer": self.encoder.identity()})
+        settings |= {"tail": self.tail.fingerprint_name, "tokenizer": self.encoder.identity()}
+        return fingerprint(settings)
 
     def __call__(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
         """Yield the sequences of samples.
@@ -102,7 +98,7 @@ class TextPacking:
         Raises
         ------
         SourceError
-            If a sample has no text under the field's name.
+            If a sample has no text in the field.
         """
         length, step = self.sequence_length + 1, self.sequence_length + 1 - self.overlap
         held = np.empty(0, np.int64)
@@ -113,7 +109,7 @@ class TextPacking:
             ends = len(held) + np.cumsum([len(ids) for ids in texts])
             stream = np.concatenate([held, *texts])
             starts = np.arange(0, len(stream) - length + 1, step)
-            # The text in which each sequence is complete.
+            # The text in which each sequence ends.
             rows = np.searchsorted(ends, starts + length).tolist()
             last = (batch[-1].get("__url__"), batch[-1].get("__key__"), 0)
             row_before, number = -1, 0
@@ -126,7 +122,7 @@ class TextPacking:
                     last = (*place[:2], number + 1)
                 yield self._make(stream[start : start + length], length, place)
             held = stream[len(starts) * step :].copy()
-        if len(held) > 1 and self.tail == "pad":
+        if len(held) > 1 and self.tail is Tail.PAD:
             filled = np.full(length, self.pad_id, np.int64)
             filled[: len(held)] = held
             yield self._make(filled, len(held), last)
@@ -148,7 +144,7 @@ class TextPacking:
         return text
 
     def _encode(self, texts: list[str]) -> list[Int64Array]:
-        """Return the tokens of texts, with the end of a document behind each if it is wanted."""
+        """Return the tokens of texts, with an end-of-document token if requested."""
         encoded = self.encoder.encode(texts)
         if self.eod is None:
             return encoded
@@ -175,14 +171,14 @@ class TextPacking:
 
 
 class TextJonslProcessFnBuilder(TextPacking):
-    """`TextPacking` under upstream's name and arguments: sequences that share nothing, with masks.
+    """`TextPacking` under upstream's name and arguments: disjoint sequences, with masks.
 
     Parameters
     ----------
     max_sequence_length, tokenizer_name
         ``sequence_length`` and ``tokenizer`` of `TextPacking`; the name is a path.
     field, append_eod, overlap, tail, pad_id, attention_mask, batch_size
-        As there.
+        As for `TextPacking`.
     """
 
     def __init__(
@@ -193,7 +189,7 @@ class TextJonslProcessFnBuilder(TextPacking):
         field: str = "text",
         append_eod: bool | int | str = False,
         overlap: Literal[0, 1] = 0,
-        tail: Tail = "pad",
+        tail: Tail | TailName = Tail.PAD,
         pad_id: int = 0,
         attention_mask: bool = True,
         batch_size: int = 64,

@@ -1,1 +1,1 @@
-"""Tokenizers of files of every kind that Megatron knows, with one set of methods; no torch."""
+"""Tokenizers of every kind of file that Megatron knows, with one interface; no torch."""

@@ -1,6 +1,7 @@
-"""Tokenizers without a vocabulary: ids written as text, and bytes."""
+"""Tokenizers without a vocabulary file: ids written as text, and bytes."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from zindex.errors import ConfigError
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
@@ -9,12 +10,12 @@ _NUM_BYTES = 256
 
 
 class NullTokenizer(TextTokenizer):
-    """Ids written in decimal with blanks between; for tests and mock data.
+    """Decimal ids separated by blanks, for tests and mock data.
 
     Parameters
     ----------
     vocab_size
-        Ids that texts may hold, >= 1; the end of a document gets the next one.
+        Number of ids that texts may hold, >= 1; the end of a document has the next id.
 
     Raises
     ------
@@ -23,7 +24,7 @@ class NullTokenizer(TextTokenizer):
 
     Notes
     -----
-    There is no padding, and ``cls``, ``sep`` and ``mask`` are -1. Source: Megatron Core
+    There is no padding; ``cls``, ``sep`` and ``mask`` are -1. Source: Megatron Core
     ``tokenizers/text/libraries/null_tokenizer.py``.
 
     Examples
@@ -32,6 +33,8 @@ class NullTokenizer(TextTokenizer):
     >>> tokenizer.text_to_ids("3 1 4"), tokenizer.eod, tokenizer.vocab_size
     ([3, 1, 4], 10, 11)
     """
+
+    library = "null"
 
     def __init__(self, vocab_size: int) -> None:
         if int(vocab_size) < 1:
@@ -52,13 +55,8 @@ class NullTokenizer(TextTokenizer):
         """Numbers as text to themselves."""
         return {str(number): number for number in range(self.vocab_size)}
 
-    @property
-    def eod(self) -> int:
-        """Id of the end of a document: the highest."""
-        return self._num_ids
-
     def special_id(self, name: str) -> int | None:
-        """Return -1 for the tokens that Megatron's null tokenizer has so, None for others."""
+        """Return -1 for those that Megatron's null tokenizer has as -1; None for unknown ones."""
         if name in ("cls_token", "sep_token", "mask_token"):
             return -1
         return self._num_ids if name == "eos_token" else None
@@ -66,11 +64,11 @@ class NullTokenizer(TextTokenizer):
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
-        """Return the numbers of each text; ConfigError if one holds something else."""
-        return [list(map(self._take, text.split())) for text in texts]
+        """Return the ids of each text; ConfigError if it holds anything else."""
+        return [list(map(self._parse, text.split())) for text in texts]
 
-    def _take(self, word: str) -> int:
-        """Return the id that a word is."""
+    def _parse(self, word: str) -> int:
+        """Return the id that a word writes."""
         found = self.token_to_id(word)
         if found is None:
             raise ConfigError(
@@ -84,21 +82,18 @@ class NullTokenizer(TextTokenizer):
         return " ".join(str(int(number)) for number in ids)
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id that a text is, or None."""
+        """Return the id that a token writes, or None."""
         is_id = token.isascii() and token.isdecimal() and int(token) < self.vocab_size
         return int(token) if is_id else None
 
     def id_to_token(self, number: int) -> str | None:
-        """Return an id as text, or None if there is none such."""
+        """Return an id as text, or None if it is out of range."""
         return str(number) if 0 <= number < self.vocab_size else None
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the character at which each id starts."""
-        starts, place = [], 0
-        for number in ids:
-            starts.append(place)
-            place += 1 + len(str(number))
-        return starts
+        """Return the first character of each id."""
+        lengths = [1 + len(str(number)) for number in ids]
+        return [0, *accumulate(lengths)][: len(ids)]
 
 
 class ByteLevelTokenizer(TextTokenizer):
@@ -107,21 +102,21 @@ class ByteLevelTokenizer(TextTokenizer):
     Parameters
     ----------
     special_tokens
-        Texts of tokens that get ids at the end of the vocabulary, the first the highest.
+        Texts of tokens with ids at the end of the vocabulary, from the highest id downwards.
     vocab_size
-        Ids without these, >= 256.
+        Number of ids without these, >= 256.
     eos_id, pad_id, bos_id
-        Ids of the end of a text, of padding and of its beginning; None for none.
+        Ids of the end of a text, of padding and of the beginning; None for none.
 
     Raises
     ------
     ConfigError
-        If the vocabulary has no room for all bytes.
+        If the vocabulary is smaller than all bytes.
 
     Notes
     -----
-    Source: Megatron Core ``tokenizers/text/libraries/bytelevel_tokenizer.py``, where a beginning
-    that is None counts as id None; the text of ids ends without white space, as there.
+    Source: Megatron Core ``tokenizers/text/libraries/bytelevel_tokenizer.py``. As
+    there, the text of ids has no trailing white space.
 
     Examples
     --------
@@ -129,6 +124,8 @@ class ByteLevelTokenizer(TextTokenizer):
     >>> tokenizer.text_to_ids("ab"), tokenizer.token_to_id("<image>"), tokenizer.eod
     ([97, 98], 512, 0)
     """
+
+    library = "byte-level"
 
     def __init__(
         self,
@@ -170,11 +167,6 @@ class ByteLevelTokenizer(TextTokenizer):
         """Return the id of a special token by its name, or None."""
         return self._ids.get(name)
 
-    @property
-    def eod(self) -> int | None:
-        """Id of the end of a document."""
-        return self._ids["eos_token"]
-
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
@@ -182,7 +174,7 @@ class ByteLevelTokenizer(TextTokenizer):
         return [list(text.encode()) for text in texts]
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of bytes; other ids and what is no UTF-8 are left out."""
+        """Return the text of bytes; other ids and invalid UTF-8 are left out."""
         content = bytes(int(number) for number in ids if number < _NUM_BYTES)
         return content.decode(errors="ignore").rstrip()
 
@@ -199,6 +191,6 @@ class ByteLevelTokenizer(TextTokenizer):
         return {place: text for text, place in self._special.items()}.get(number)
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the character that each byte is of."""
+        """Return the character of each byte."""
         starts = [i for i, letter in enumerate(text) for _ in letter.encode()]
         return starts[: len(ids)]

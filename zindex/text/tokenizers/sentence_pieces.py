@@ -9,7 +9,7 @@ from zindex.errors import ConfigError
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
 
 _NAMES = ("bos", "eos", "unk", "pad")
-# What pieces have in place of a blank.
+# Pieces write it in place of a blank.
 _BLANK = "\u2581"
 
 
@@ -26,7 +26,7 @@ class SentencePieceTokenizer(TextTokenizer):
     vocab_extra_ids
         Sentinels ``<extra_id_0>`` and so on to add, which T5 needs.
     legacy
-        Taken for Megatron's sake: whether there are special tokens says it.
+        Accepted for Megatron's sake, without effect: ``special_tokens`` decides.
 
     Raises
     ------
@@ -35,10 +35,12 @@ class SentencePieceTokenizer(TextTokenizer):
 
     Notes
     -----
-    With special tokens texts are cut at them, the rests are encoded by themselves, and a blank
-    that this puts behind a special token is taken off again. Source: Megatron Core
+    With special tokens a text is split at them, the parts are encoded one by one, and the blank
+    that the model adds after a special token is removed. Source: Megatron Core
     ``tokenizers/text/libraries/sentencepiece_tokenizer.py``, with and without ``legacy``.
     """
+
+    library = "sentencepiece"
 
     def __init__(
         self,
@@ -67,11 +69,10 @@ class SentencePieceTokenizer(TextTokenizer):
         for name in _NAMES:
             number = getattr(self.model, f"{name}_id")()
             if number >= 0:
-                self.special_tokens[f"{name}_token"] = self.model.id_to_piece(number)
+                self.special_tokens_map[f"{name}_token"] = self.model.id_to_piece(number)
         if special_tokens:
-            self.add_special_tokens(special_tokens)
-        self.add_special_tokens([f"<extra_id_{number}>" for number in range(vocab_extra_ids)])
-        self._added.clear()  # the constructor does this again
+            self._name_tokens(special_tokens)
+        self._name_tokens([f"<extra_id_{number}>" for number in range(vocab_extra_ids)])
 
     @property
     def vocab_size(self) -> int:
@@ -94,7 +95,7 @@ class SentencePieceTokenizer(TextTokenizer):
         return [self._encode(text, self._pattern) for text in texts]
 
     def _encode(self, text: str, pattern: re.Pattern[str]) -> list[int]:
-        """Return the ids of a text, cut at special tokens."""
+        """Return the ids of a text that is split at special tokens."""
         blank = self.model.piece_to_id(_BLANK)
         ids: list[int] = []
         at = 0
@@ -103,12 +104,12 @@ class SentencePieceTokenizer(TextTokenizer):
             ids += rest[1:] if at and rest[:1] == [blank] else rest
             ids.append(self._own[found[0]])
             at = found.end()
-        # Megatron leaves the blank of the last rest.
+        # Megatron keeps the blank of the last part.
         ids += self.model.encode(text[at:])
         return ids
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special tokens that are found in texts stand between blanks."""
+        """Return the text of ids; added special tokens have blanks around them."""
         numbers = [int(number) for number in ids]
         if self._pattern is None:
             return str(self.model.decode(numbers))

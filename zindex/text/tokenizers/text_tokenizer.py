@@ -1,82 +1,77 @@
-"""What every tokenizer of a file offers, by the names that Megatron's tokenizer libraries use."""
+"""The base class of zindex's tokenizers, with the method names of Megatron's libraries."""
 
 import hashlib
-from abc import ABC, abstractmethod
+import os
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zindex.errors import ConfigError
+from zindex.text.chat_template import ChatTemplate
+from zindex.text.tokenizers.base import MegatronTokenizer
 
-#: Names under which a special token of its own can be asked for, each with ``_token`` behind.
+#: Special tokens with a name of their own; their texts are named with ``_token`` appended.
 NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 ADDITIONAL = "additional_special_tokens"
 
 
-class TextTokenizer(ABC):
-    """Base of tokenizers: texts to ids and back, and the special tokens by name.
+class TextTokenizer(MegatronTokenizer):
+    """Base class: texts to ids and back, and special tokens by name.
 
     Parameters
     ----------
     files
-        The files that it is read from, in the order of the constructor's arguments.
+        The tokenizer's files, in the order of the constructor's arguments.
     options
-        All other arguments of the constructor, by name: with the files they make the tokenizer
-        again in another process.
+        The constructor's other arguments. Files and options pickle the tokenizer.
 
     Attributes
     ----------
-    special_tokens
-        Text of each special token that has a name, such as ``eos_token``.
+    special_tokens_map
+        Text of each named special token, such as ``eos_token``.
     additional_special_tokens
-        Texts of those that have none, such as T5's sentinels, in the order of their ids.
+        Texts of the unnamed ones, such as T5's sentinels, in the order of their ids.
     chat_template
-        Its chat template, or None.
+        The chat template, or None.
     """
 
-    def __init__(self, *files: Path, **options: Any) -> None:
-        self.files = files
+    #: Name of the library, as of `zindex.text.tokenizers.open_tokenizer`.
+    library: ClassVar[str]
+
+    def __init__(self, *files: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(*[os.fspath(file) for file in files], **options)
+        self.files = [Path(file).absolute() for file in files]
         self.options = options
-        self.special_tokens: dict[str, str] = {}
+        self.special_tokens_map: dict[str, str] = {}
         self.additional_special_tokens: list[str] = []
         self.chat_template: str | None = None
         self._added: list[Any] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), *self.files, **self.options), (), self._added
+        state = self._added, self.chat_template
+        return partial(type(self), *self.files, **self.options), (), state
 
-    def __setstate__(self, added: list[Any]) -> None:
+    def __setstate__(self, state: tuple[list[Any], str | None]) -> None:
+        added, self.chat_template = state
         for tokens in added:
             self.add_special_tokens(tokens)
 
     def __len__(self) -> int:
         return self.vocab_size
 
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """Number of ids, with those of added tokens."""
-
-    @property
-    @abstractmethod
-    def vocab(self) -> dict[str, int]:
-        """Texts of tokens to ids, by id."""
-
-    @property
+    @cached_property
     def inv_vocab(self) -> dict[int, str]:
         """Ids to texts of tokens, by id."""
-        return self._inv_vocab
-
-    @cached_property
-    def _inv_vocab(self) -> dict[int, str]:
         return {number: text for text, number in self.vocab.items()}
 
     @abstractmethod
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
-        """Return the ids of each text, with the tokens that a tokenizer puts around one or not."""
+        """Return the ids of each text, with or without the tokens that surround a text."""
 
     @abstractmethod
     def ids_to_text(self, ids: Iterable[int]) -> str:
@@ -94,28 +89,31 @@ class TextTokenizer(ABC):
         """Return the ids of a text."""
         return self.encode_batch([text], add_special_tokens=False)[0]
 
-    def text_to_tokens(self, text: str) -> list[str]:
-        """Return the texts of a text's tokens."""
-        return self.ids_to_tokens(self.text_to_ids(text))
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a text, by the name that Megatron's datasets call."""
+        return self.text_to_ids(text)
 
-    def tokens_to_text(self, tokens: Iterable[str]) -> str:
-        """Return the text that tokens stand for."""
-        return self.ids_to_text(self.tokens_to_ids(list(tokens)))
+    def detokenize(self, ids: Any) -> str:
+        """Return the text of ids, by the name that Megatron's datasets call."""
+        return self.ids_to_text(ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids, by the name that ``tokenizers`` has."""
+        return self.ids_to_text(ids)
 
     def tokens_to_ids(self, tokens: str | Iterable[str]) -> list[int]:
-        """Return the ids of tokens' texts; of one that is unknown the id of the unknown token.
+        """Return the ids of tokens' texts; an unknown one has the id of the unknown token.
 
         Raises
         ------
         ConfigError
             If a token is unknown and the tokenizer has no token for such.
         """
-        unknown = self.special_tokens.get("unk_token")
+        unknown = self.special_id("unk_token")
         ids = []
         for token in [tokens] if isinstance(tokens, str) else tokens:
             found = self.token_to_id(token)
-            if found is None and unknown is not None:
-                found = self.token_to_id(unknown)
+            found = unknown if found is None else found
             if found is None:
                 raise ConfigError(
                     f"a token must be one of the {self.vocab_size:,} of {self!r}, got {token!r}; "
@@ -124,41 +122,12 @@ class TextTokenizer(ABC):
             ids.append(found)
         return ids
 
-    def ids_to_tokens(self, ids: int | Iterable[int]) -> list[str]:
-        """Return the texts of ids' tokens.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such id.
-        """
-        tokens = []
-        for number in [ids] if isinstance(ids, int) else ids:
-            token = self.id_to_token(int(number))
-            if token is None:
-                raise ConfigError(
-                    f"an id must be one of the {self.vocab_size:,} of {self!r}, got {number}; it "
-                    "is from another tokenizer"
-                )
-            tokens.append(token)
-        return tokens
-
-    def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the character of a text at which each of its tokens starts.
-
-        Raises
-        ------
-        NotImplementedError
-            If this kind of tokenizer does not tell.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no method 'offsets'")
-
-    def add_special_tokens(self, tokens: Mapping[str, Any] | Sequence[str]) -> None:
+    def add_special_tokens(self, special_tokens: Mapping[str, Any] | Sequence[str]) -> None:
         """Name special tokens; those that are not in the vocabulary get the next ids.
 
         Parameters
         ----------
-        tokens
+        special_tokens
             Texts by name, such as ``{"eos_token": "<eod>"}``, also a list of
             ``additional_special_tokens``; or that list alone.
 
@@ -167,6 +136,11 @@ class TextTokenizer(ABC):
         ConfigError
             If there is no such name, or this kind of tokenizer takes no tokens.
         """
+        self._name_tokens(special_tokens)
+        self._added.append(special_tokens)
+
+    def _name_tokens(self, tokens: Mapping[str, Any] | Sequence[str]) -> None:
+        """Name special tokens in the constructor, which pickling repeats."""
         given: Mapping[str, Any] = tokens if isinstance(tokens, Mapping) else {ADDITIONAL: tokens}
         for name, value in given.items():
             if name == ADDITIONAL:
@@ -180,9 +154,8 @@ class TextTokenizer(ABC):
                     f"{', '.join(f'{known}_token' for known in NAMES)}, got {name!r}; name it so"
                 )
             self._add_tokens([value])
-            self.special_tokens[name] = value
-        self._added.append(tokens)
-        self.__dict__.pop("_inv_vocab", None)
+            self.special_tokens_map[name] = value
+        self.__dict__.pop("inv_vocab", None)
 
     def _add_tokens(self, tokens: Sequence[str]) -> None:
         """Give ids to the texts that have none."""
@@ -193,29 +166,96 @@ class TextTokenizer(ABC):
                 f"{missing[0]!r}; make the file with it"
             )
 
+    def special_id(self, name: str) -> int | None:
+        """Return the id of a special token by its name, such as ``eos_token``; None: no such."""
+        text = self.special_tokens_map.get(name)
+        return None if text is None else self.token_to_id(text)
+
+    def _find_special(self, name: str) -> int:
+        """Return the id of a special token; documents end like sequences."""
+        found = self.special_id(f"{'eos' if name == 'eod' else name}_token")
+        if found is None:
+            self._refuse("attribute", name)
+        return found
+
     @property
-    def special_tokens_map(self) -> dict[str, str]:
-        """The special tokens that have names, with their texts."""
-        return dict(self.special_tokens)
+    def unk(self) -> int:
+        """Id of the unknown token; NotImplementedError if there is none."""
+        return self._find_special("unk")
+
+    # The names of NeMo.
+    cls_id, sep_id, pad_id = MegatronTokenizer.cls, MegatronTokenizer.sep, MegatronTokenizer.pad
+    bos_id, eos_id, mask_id = MegatronTokenizer.bos, MegatronTokenizer.eos, MegatronTokenizer.mask
+    unk_id = unk
+
+    @property
+    def special_tokens_dict(self) -> dict[str, int]:
+        """Ids of the named special tokens, by names such as ``eos_token``."""
+        found = {f"{name}_token": self.special_id(f"{name}_token") for name in NAMES}
+        return {name: number for name, number in found.items() if number is not None}
+
+    @property
+    def additional_special_tokens_ids(self) -> list[int]:
+        """Ids of the unnamed special tokens."""
+        return self.tokens_to_ids(self.additional_special_tokens)
 
     @property
     def all_special_tokens(self) -> list[str]:
         """The texts of all special tokens."""
-        return list(dict.fromkeys([*self.special_tokens.values(), *self.additional_special_tokens]))
+        named = self.special_tokens_map.values()
+        return list(dict.fromkeys([*named, *self.additional_special_tokens]))
 
-    def special_id(self, name: str) -> int | None:
-        """Return the id of a special token by its name, such as ``eos_token``; None: no such."""
-        text = self.special_tokens.get(name)
-        return None if text is None else self.token_to_id(text)
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        chat_template: str | None = None,
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        **variables: Any,
+    ) -> str | list[int]:
+        """Return a dialogue as text or ids.
 
-    @property
-    def eod(self) -> int | None:
-        """Id of the end of a document, which is that of a sequence if there is no other."""
-        return self.special_id("eos_token")
+        Parameters
+        ----------
+        conversation
+            Messages with ``role`` and ``content``.
+        chat_template
+            The text of a template; None: the tokenizer's own.
+        tokenize
+            Whether to return ids.
+        add_generation_prompt
+            Whether the text ends by asking for the next answer.
+        variables
+            Further variables of the template.
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, as ``tokenizers`` calls it."""
-        return self.ids_to_text(ids)
+        Raises
+        ------
+        ConfigError
+            If there is no template.
+        """
+        text = self.chat_template if chat_template is None else chat_template
+        if text is None:
+            raise ConfigError(
+                "apply_chat_template needs a chat template, this tokenizer has none; pass "
+                "chat_template"
+            )
+        template = ChatTemplate(text, special_tokens=self.special_tokens_map, variables=variables)
+        rendered = template.render(list(conversation), add_generation_prompt=add_generation_prompt)
+        return self.text_to_ids(rendered) if tokenize else rendered
+
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+        """Write the tokenizer with all added tokens to a folder, as a ``tokenizer.json``.
+
+        Raises
+        ------
+        ConfigError
+            If its library has files of its own.
+        """
+        raise ConfigError(
+            f"save_pretrained must be asked of a huggingface, bpe or wordpiece tokenizer, this "
+            f"one is of the library {self.library}; copy its file"
+        )
 
     def identity(self) -> str:
         """Return the SHA-256, in hex, of its kind, files, options and added tokens."""
@@ -230,8 +270,8 @@ class TextTokenizer(ABC):
         return f"{type(self).__name__}({names})"
 
 
-def local_file(path: Any, what: str) -> Path:
-    """Return the path of a file that must be there; ``what`` names it in the error."""
+def local_file(path: str | os.PathLike[str], what: str) -> Path:
+    """Return the absolute path of a file; ``what`` names it in the error if it is missing."""
     file = Path(path).absolute()
     if not file.is_file():
         raise ConfigError(
@@ -242,15 +282,13 @@ def local_file(path: Any, what: str) -> Path:
 
 
 def need(library: str, what: str) -> Any:
-    """Import a library that a kind of tokenizer needs.
+    """Import an optional library.
 
     Raises
     ------
     ConfigError
         If it is not installed.
     """
-    from importlib import import_module
-
     try:
         return import_module(library)
     except ImportError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from zindex.errors import ConfigError
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
 
-#: How texts are cut before bytes are joined, by name: v1 and v2 are Megatron's.
+#: Expressions that split texts before bytes are merged; v1 and v2 are Megatron's.
 PATTERNS = {
     "v1": (r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"),
     "v2": (
@@ -23,7 +23,7 @@ PATTERNS = {
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
     ),
 }
-# Megatron's special tokens, which get the first ids, and the names under which they are asked for.
+# Megatron's special tokens, which have the first ids, by their names.
 _NAMED = {
     "unk_token": "<unk>",
     "bos_token": "<s>",
@@ -34,7 +34,7 @@ _NAMED = {
     "sep_token": "<sep>",
 }
 _FILLER = "<SPECIAL_{}>"
-# Names under which files of ranks end documents, the first that is there.
+# End-of-document tokens of files of ranks, in order of precedence.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 _MAX_VOCAB = 1 << 17
 _NUM_SPECIAL = 1000
@@ -48,19 +48,18 @@ class TikTokenTokenizer(TextTokenizer):
     ----------
     path
         Megatron's JSON list of ``rank``, ``token_bytes`` and ``token_str``, or a plain file with
-        bytes in base64 and their rank in each line.
+        base64 bytes and their rank on each line.
     special_tokens
-        Of Megatron's vocabulary: the first of its special tokens, with <unk>, <s>, </s>, <mask>,
-        <pad>, <cls> and <sep> among them; None: these. Of plain ranks: tokens behind the highest
-        rank.
+        Of Megatron's vocabulary: its first special tokens, which must include <unk>, <s>, </s>,
+        <mask>, <pad>, <cls> and <sep>; None: these. Of plain ranks: tokens after the highest rank.
     num_special_tokens
-        Special tokens of Megatron's vocabulary, before all others; those without a text of their
-        own are called <SPECIAL_i>. Plain ranks have none there.
+        Number of special tokens of Megatron's vocabulary, before all others; the unnamed ones are
+        called <SPECIAL_i>. Plain ranks have none there.
     pattern
-        How texts are cut: ``"v1"``, ``"v2"``, ``"gpt2"``, ``"cl100k"``, or an expression. None
-        is v2 for Megatron's vocabulary; plain ranks must have one unless the file's name tells it.
+        How texts are split: ``"v1"``, ``"v2"``, ``"gpt2"``, ``"cl100k"``, or an expression. None
+        is v2 for Megatron's vocabulary; plain ranks need one unless the file's name implies it.
     vocab_size
-        Ids of Megatron's vocabulary, with special tokens: higher ranks are left out.
+        Number of ids of Megatron's vocabulary, with special tokens; higher ranks are dropped.
 
     Raises
     ------
@@ -69,10 +68,12 @@ class TikTokenTokenizer(TextTokenizer):
 
     Notes
     -----
-    Special tokens that are written in a text become such tokens. Unlike Megatron's, the text of
-    ids is decoded as a whole, so that characters of several tokens stay. Source: Megatron Core
+    Special tokens that are written in a text become such tokens. Unlike Megatron's, ids are decoded
+    together, so that characters of several tokens survive. Source: Megatron Core
     ``tokenizers/text/libraries/tiktoken_tokenizer.py``.
     """
+
+    library = "tiktoken"
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class TikTokenTokenizer(TextTokenizer):
             size = _MAX_VOCAB if vocab_size is None else vocab_size
             self._ranks = _read_list(file, size, num_special_tokens)
             special = _name_special(list(special_tokens or _NAMED.values()), num_special_tokens)
-            self.special_tokens = dict(_NAMED)
+            self.special_tokens_map = dict(_NAMED)
             named = ("<unk>", "<s>", "</s>")
             self.additional_special_tokens = [
                 text for text in special_tokens or _NAMED.values() if text not in named
@@ -109,7 +110,7 @@ class TikTokenTokenizer(TextTokenizer):
             size += len(special)
             self.additional_special_tokens = list(special)
             ends = [text for text in _ENDS if text in special]
-            self.special_tokens = {"eos_token": ends[0]} if ends else {}
+            self.special_tokens_map = {"eos_token": ends[0]} if ends else {}
         self._num_ids = size
         self._special = special
         self._texts = {number: text for text, number in special.items()}
@@ -134,7 +135,7 @@ class TikTokenTokenizer(TextTokenizer):
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Texts of tokens to ids, by id; bytes that are no UTF-8 are written in hex."""
+        """Texts of tokens to ids, by id; bytes that are not UTF-8 are escaped."""
         found = self._special | {_text_of(token): at for token, at in self._ranks.items()}
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
@@ -163,18 +164,18 @@ class TikTokenTokenizer(TextTokenizer):
             return None
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the character of a text at which each of its tokens starts."""
+        """Return the first character of each token."""
         found: list[int] = self.encoding.decode_with_offsets(list(ids))[1]
         return found
 
 
 def _text_of(token: bytes) -> str:
-    """Return bytes as text, each of another way of writing."""
+    """Return bytes as text, a different one for each."""
     return token.decode(errors="backslashreplace")
 
 
 def _find_pattern(file: Path, pattern: str | None, is_list: bool) -> str:
-    """Return the expression that texts are cut by."""
+    """Return the expression that splits texts."""
     if pattern is not None:
         return PATTERNS.get(pattern, pattern)
     if is_list:
@@ -183,8 +184,8 @@ def _find_pattern(file: Path, pattern: str | None, is_list: bool) -> str:
         if file.name.startswith(known):
             return PATTERNS[name]
     raise ConfigError(
-        f"{file} must come with a pattern, for ranks do not say how texts are cut before bytes are "
-        f"joined; give one of {', '.join(PATTERNS)}, or an expression"
+        f"{file} must come with a pattern, for ranks do not say how texts are split before bytes "
+        f"are joined; give one of {', '.join(PATTERNS)}, or an expression"
     )
 
 
@@ -201,7 +202,7 @@ def _name_special(given: list[str], num_special: int) -> dict[str, int]:
 
 
 def _read_list(file: Path, vocab_size: int, num_special: int) -> dict[bytes, int]:
-    """Return the ids of the tokens of Megatron's JSON list, behind the special ones."""
+    """Return the ids of the tokens of Megatron's JSON list, which follow the special ones."""
     num_tokens = vocab_size - num_special
     try:
         rows = json.loads(file.read_bytes())[: max(0, num_tokens)]
@@ -215,7 +216,7 @@ def _read_list(file: Path, vocab_size: int, num_special: int) -> dict[bytes, int
         ) from error
     if len(tokens) != num_tokens or num_tokens < _NUM_BYTES:
         raise ConfigError(
-            f"{file} must have {num_tokens:,} tokens beside {num_special:,} special ones, and at "
+            f"{file} must have {num_tokens:,} tokens besides {num_special:,} special ones, and at "
             f"least {_NUM_BYTES}, it has {len(tokens):,}; give its vocab_size and "
             "num_special_tokens"
         )

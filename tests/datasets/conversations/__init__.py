@@ -1,1 +1,0 @@
-"""Tests of what datasets of conversations are made of."""

@@ -1,1 +1,0 @@
-"""Tests of what masked datasets are made of."""

@@ -1,0 +1,102 @@
+"""What a build shows of itself: nothing, log lines, or bars."""
+
+import io
+import logging
+import sys
+
+import pytest
+
+from zindex.execution.progress import LogProgress, RichProgress, SilentProgress, open_progress
+
+
+class Terminal(io.StringIO):
+    """A stderr that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="zindex")
+    return caplog
+
+
+def test_silent(lines: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_progress(False) as progress, progress.step("web train", 3) as advance:
+        advance(3)
+    assert isinstance(progress, SilentProgress)
+    assert lines.messages == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_log_names_every_tenth_and_the_end(
+    lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))  # a second passes with every look at the clock
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    with open_progress(True) as progress, progress.step("web train", 40) as advance:
+        for _ in range(40):
+            advance(1)
+    assert isinstance(progress, LogProgress)
+    assert lines.messages[0] == "web train: 4 of 40 shards, 1.0 shards/s, 36 s left"
+    assert lines.messages[1] == "web train: 8 of 40 shards, 1.0 shards/s, 32 s left"
+    assert lines.messages[-1] == "web train: 40 shards in 41.00 s"
+    assert len(lines.messages) == 10
+    assert {record.name for record in lines.records} == {"zindex"}
+
+
+@pytest.mark.parametrize("num_shards", [0, 1, 3, 9])
+def test_log_of_few_shards(lines: pytest.LogCaptureFixture, num_shards: int) -> None:
+    with LogProgress().step("web", num_shards) as advance:
+        advance(0)
+        for _ in range(num_shards):
+            advance(1)
+    assert len(lines.messages) == 1
+    assert lines.messages[-1].startswith(f"web: {num_shards} shards in 0.")
+
+
+def test_finished_step_is_one_line(lines: pytest.LogCaptureFixture) -> None:
+    with LogProgress().step("web", 10_000) as advance:
+        advance(10_000)
+    assert len(lines.messages) == 1
+
+
+def test_failed_step_has_no_end(lines: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        with LogProgress().step("web", 2) as advance:
+            advance(1)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="28"):
+        fail()
+    assert lines.messages == []
+
+
+def test_bars_on_a_terminal(
+    lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with open_progress(True) as progress:
+        with progress.step("web train", 7) as advance, progress.step("web valid", 2) as other:
+            advance(3)
+            other(1)
+            assert isinstance(progress, RichProgress)
+            train, valid = progress.display.tasks
+            assert (train.completed, train.total, valid.completed) == (3, 7, 1)
+        assert all(task.finished for task in progress.display.tasks)
+    shown = terminal.getvalue()
+    assert "web train" in shown
+    assert "7/7" in shown
+    assert "2/2" in shown
+    assert lines.messages == []
+
+
+def test_log_where_rich_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with open_progress(True) as progress:
+        assert isinstance(progress, LogProgress)

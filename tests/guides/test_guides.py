@@ -1,0 +1,50 @@
+"""Every command and every example of the guides, in a folder that has the files they name."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.guides.blocks import make_script
+from tests.guides.sandbox import make_sandbox, write_run
+
+ROOT = Path(__file__).parents[2]
+GUIDES = sorted(ROOT.glob("zindex/*/README.md"))
+# Guides that start from a run that is built.
+NEED_A_RUN = {"loading", "maintenance"}
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sandbox")
+    make_sandbox(folder)
+    return folder
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.parent.name)
+def test_guide(guide: Path, sandbox: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sandbox"
+    shutil.copytree(sandbox, folder)
+    if guide.parent.name in NEED_A_RUN:
+        write_run(folder)
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        ["bash", "-c", make_script(guide)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+
+
+def test_guides_are_found() -> None:
+    names = {path.parent.name for path in GUIDES}
+    assert names >= {"ingest", "indexing", "loading", "streaming", "keyed", "maintenance", "store"}

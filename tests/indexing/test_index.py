@@ -1,0 +1,249 @@
+"""Indices of both orders against naive ones: any chunks, any executor, any interruption."""
+
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import WriteCorpus
+from tests.indexing.conftest import PlanIndex, naive_megatron, naive_scalable
+from zindex.errors import NotReadyError, VerificationError
+from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
+from zindex.indexing import index as building_index
+from zindex.indexing.ensure import build_store
+from zindex.indexing.index import compute_index_arrays, open_index_arrays
+from zindex.indexing.store_build import find_index
+from zindex.io import local
+from zindex.store.commit import begin_store
+from zindex.store.open import open_store
+
+LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
+
+
+def build(plan: Any, source: Any, folder: Path, executor: Any = None) -> Any:
+    return run_builds(build_store(plan, source, folder, executor or SerialExecutor()))
+
+
+def assert_equal(arrays: Any, expected: tuple[np.ndarray, ...]) -> None:
+    for got, want in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=40).filter(any),
+    num_samples=st.none() | st.integers(0, 60),
+    sequence_length=st.integers(1, 25),
+    extra_token=st.integers(0, 1),
+    drop_last=st.booleans(),
+    chunk=st.sampled_from([1, 2, 3, 7, 1000]),
+    order=st.sampled_from(["megatron", "scalable", "minimal"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_order_equals_its_naive_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    order: str,
+    plan_index: PlanIndex,
+    **choices: Any,
+) -> None:
+    from zindex.formats.idx_writer import write_index
+
+    folder = tmp_path_factory.mktemp("law")
+    write_index(folder / "a.idx", np.uint16, lengths, range(len(lengths) + 1), None)
+    np.zeros(sum(lengths), np.uint16).tofile(folder / "a.bin")
+    plan, source = plan_index(
+        str(folder / "a"),
+        order="megatron" if order == "megatron" else "scalable",
+        stored="minimal" if order == "minimal" else "all",
+        **choices,
+    )
+    naive = naive_megatron if order == "megatron" else naive_scalable
+    expected = naive(plan, np.array(lengths))
+    result = build(plan, source, folder / "index")
+    assert_equal(open_index_arrays(result.store), expected)
+    assert_equal(compute_index_arrays(plan, source.lengths(0, len(lengths))), expected)
+    assert result.num_written == result.num_shards
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_part_of_a_dataset_names_its_own_documents(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path, order: str
+) -> None:
+    prefix = write_corpus(LENGTHS)
+    plan, source = plan_index(prefix, start=4, stop=15, num_samples=40, order=order)
+    arrays = open_index_arrays(build(plan, source, tmp_path / "index").store)
+    naive = naive_megatron if order == "megatron" else naive_scalable
+    assert_equal(arrays, naive(plan, np.array(LENGTHS)))
+    assert set(np.asarray(arrays.document_index)) == set(range(4, 15))
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_executors_agree(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path, order: str
+) -> None:
+    prefix = write_corpus(LENGTHS)
+    plan, source = plan_index(prefix, num_samples=60, chunk=1, order=order)
+    serial = build(plan, source, tmp_path / "serial").store
+    with embedded_client(2) as client, open_executor(client) as executor:
+        embedded = build(plan, source, tmp_path / "embedded", executor).store
+    assert_equal(open_index_arrays(embedded), open_index_arrays(serial))
+    names = sorted(path.relative_to(serial.root) for path in serial.root.rglob("*"))
+    for name in names:
+        if (serial.root / name).is_file():
+            assert (serial.root / name).read_bytes() == (embedded.root / name).read_bytes()
+
+
+def test_finished_index_is_opened_not_built(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
+) -> None:
+    plan, source = plan_index(write_corpus(LENGTHS))
+    first = build(plan, source, tmp_path)
+    again = build(plan, source, tmp_path)
+    assert (again.num_written, again.num_shards) == (0, first.num_shards)
+    assert again.store == first.store
+
+
+def test_any_grid_finds_and_finishes_an_index_begun_on_another(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
+) -> None:
+    prefix = write_corpus(LENGTHS)
+    fine, source = plan_index(prefix, chunk=1)
+    coarse, _ = plan_index(prefix, chunk=64)
+    root = fine.store_plan(tmp_path).root
+    assert coarse.store_plan(tmp_path).root == root
+    begin_store(fine.store_plan(tmp_path))
+    finished = build(coarse, source, tmp_path)
+    assert finished.store.layouts["document_index"] == fine.document_layout
+    assert (
+        finished.num_written
+        == finished.num_shards
+        == sum(layout.num_shards for layout in fine.layouts)
+    )
+    for plan in (fine, coarse):
+        again = build(plan, source, tmp_path)
+        assert (again.num_written, again.num_shards) == (0, finished.num_shards)
+
+
+def test_a_worker_with_cached_lengths_of_another_grid(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cache of a worker outlives a build: only the process of the client evicts."""
+    monkeypatch.setattr(building_index, "evict_lengths", lambda source, root: None)
+    prefix = write_corpus(LENGTHS)
+    golden = None
+    for chunk in (4, 1, 2, 64, 1):
+        plan, source = plan_index(prefix, num_samples=60, order="scalable", chunk=chunk)
+        store = build(plan, source, tmp_path).store
+        arrays = [np.asarray(array) for array in open_index_arrays(store)]
+        golden = arrays if golden is None else golden
+        assert_equal(arrays, tuple(golden))
+        shutil.rmtree(store.root)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_death_before_every_write(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+) -> None:
+    """Cut at the k-th write for every k: not ready, then resumed with no finished shard redone."""
+    plan, source = plan_index(write_corpus(LENGTHS), chunk=2, order=order)
+    golden = open_index_arrays(build(plan, source, tmp_path / "golden").store)
+    write_once = local.write_once
+    monkeypatch.setattr("zindex.store.shard_files._NUM_WRITERS", 1)
+    num_writes = 0
+
+    def counted(*args: Any, **kwargs: Any) -> bool:
+        nonlocal num_writes
+        num_writes += 1
+        if num_writes == cut:
+            raise Killed
+        return write_once(*args, **kwargs)
+
+    monkeypatch.setattr(local, "write_once", counted)
+    cut, total = 1, None
+    while total is None:
+        folder = tmp_path / f"cut-{cut}"
+        root = plan.store_plan(folder).root
+        num_writes = 0
+        try:
+            build(plan, source, folder)
+            total = num_writes
+        except (Killed, BaseExceptionGroup):
+            num_done = 0
+            if root.exists() and cut > 1:
+                with pytest.raises(NotReadyError, match="is not built yet") as caught:
+                    open_store(root)
+                num_done = caught.value.num_done
+            num_writes = -1_000_000
+            resumed = build(plan, source, folder)
+            assert resumed.num_written == resumed.num_shards - num_done
+            assert_equal(open_index_arrays(resumed.store), golden)
+            cut += 1
+    assert total > len(plan.layouts) * 2
+
+
+def _build_once(plan: Any, source: Any, folder: Path, barrier: Any, results: Any) -> None:
+    barrier.wait()
+    result = build(plan, source, folder)
+    results.put((result.store.fingerprint, result.num_written))
+
+
+def test_parallel_builders_share_the_work(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
+) -> None:
+    plan, source = plan_index(write_corpus(LENGTHS), num_samples=60, chunk=1)
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    arguments = (plan, source, tmp_path, barrier, results)
+    processes = [context.Process(target=_build_once, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    done = [results.get() for _ in processes]
+    assert {fingerprint for fingerprint, _ in done} == {find_index_or_fail(plan, tmp_path)}
+    golden = build(plan, source, tmp_path / "alone")
+    assert sum(num_written for _, num_written in done) == golden.num_shards
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def find_index_or_fail(plan: Any, folder: Path) -> str:
+    store = find_index(plan.store_plan(folder))
+    assert store is not None
+    return store.fingerprint
+
+
+def test_lengths_that_do_not_add_up_are_refused(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, source = plan_index(write_corpus(LENGTHS), order="scalable")
+    done = building_index.store_document_shard
+
+    def miscount(*args: Any) -> Any:
+        shard = done(*args)
+        return type(shard)(shard.result, shard.num_tokens + 1)
+
+    monkeypatch.setattr(building_index, "store_document_shard", miscount)
+    with pytest.raises(VerificationError, match=r"must hold 140 tokens in train.* sum to 1\d\d"):
+        build(plan, source, tmp_path)
+    assert find_index(plan.store_plan(tmp_path)) is None

@@ -1,0 +1,178 @@
+"""The document index: tasks by themselves, laws of both orders, a frozen golden order."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import WriteCorpus
+from tests.indexing.conftest import PlanIndex
+from zindex.errors import StoreNotFoundError, VerificationError
+from zindex.indexing.index_tasks import (
+    GENERATOR_KEY,
+    compute_documents,
+    count_document_shard,
+    read_documents,
+    read_generator,
+    shuffle_documents,
+    store_document_shard,
+    store_shuffled_documents,
+    store_shuffled_samples,
+)
+from zindex.store.commit import begin_store
+
+LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6]
+
+# Two epochs of the scalable order with seed 7.
+SCALABLE = [2, 0, 4, 8, 9, 3, 7, 6, 5, 1, 7, 5, 1, 8, 0, 4, 9, 2, 6, 3]
+
+Begin = Callable[..., tuple[Any, Any, Path]]
+
+
+@pytest.fixture
+def prefix(write_corpus: WriteCorpus) -> str:
+    return write_corpus(LENGTHS)
+
+
+@pytest.fixture
+def begin(prefix: str, plan_index: PlanIndex, tmp_path: Path) -> Begin:
+    """Plan an index over LENGTHS and begin its store."""
+
+    def begun(**options: Any) -> tuple[Any, Any, Path]:
+        plan, source = plan_index(prefix, **options)
+        store_plan = plan.store_plan(tmp_path / "index")
+        begin_store(store_plan)
+        return plan, source, store_plan.root
+
+    return begun
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    span=st.tuples(st.integers(0, 9), st.integers(1, 10)).filter(lambda span: span[0] < span[1]),
+    num_samples=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_epoch_is_a_permutation_of_the_split(
+    prefix: str, plan_index: PlanIndex, span: tuple[int, int], num_samples: int, seed: int
+) -> None:
+    start, stop = span
+    if not sum(LENGTHS[start:stop]):
+        return
+    for order in ("scalable", "megatron"):
+        plan, _ = plan_index(
+            prefix, start=start, stop=stop, num_samples=num_samples, seed=seed, order=order
+        )
+        if order == "scalable":
+            documents = compute_documents(plan, 0, plan.num_rows)
+            epochs = documents.reshape(-1, stop - start)
+        else:
+            documents, _ = shuffle_documents(plan)
+            # Epochs are mixed, but for a last one that is shuffled apart.
+            cut = (plan.epochs.num_epochs - plan.epochs.separate_final_epoch) * (stop - start)
+            epochs = documents[cut:].reshape(-1, stop - start)
+            counts = np.bincount(documents[:cut], minlength=stop)[start:]
+            assert set(counts) == {cut // (stop - start)}
+        assert documents.dtype == np.int32
+        for epoch in epochs:
+            assert sorted(epoch) == [*range(start, stop)]
+
+
+def test_any_rows_can_be_computed_alone(begin: Begin) -> None:
+    plan, _, _ = begin(num_samples=30, order="scalable")
+    whole = compute_documents(plan, 0, plan.num_rows)
+    for start in range(0, plan.num_rows + 1, 3):
+        for stop in range(start, plan.num_rows + 1, 5):
+            np.testing.assert_array_equal(compute_documents(plan, start, stop), whole[start:stop])
+
+
+def test_frozen_orders(begin: Begin) -> None:
+    """What a seed gives is part of the format."""
+    scalable, _, _ = begin(order="scalable", num_samples=9)
+    assert compute_documents(scalable, 0, 20).tolist() == SCALABLE
+    megatron, _, _ = begin(order="megatron", num_samples=9)
+    documents, state = shuffle_documents(megatron)
+    generator = np.random.RandomState(7)
+    expected = np.tile(np.arange(10), 2)
+    generator.shuffle(expected)
+    np.testing.assert_array_equal(documents, expected)
+    np.testing.assert_array_equal(state[:624], generator.get_state()[1])
+
+
+@pytest.mark.parametrize("stored", ["all", "minimal"])
+def test_shard_of_the_scalable_order(begin: Begin, stored: str) -> None:
+    plan, source, root = begin(order="scalable", stored=stored, num_samples=9, chunk=2)
+    rows = compute_documents(plan, 8, 16)
+    first = store_document_shard(plan, root, source, 1)
+    assert first.num_tokens == sum(LENGTHS[document] for document in rows)
+    assert (first.result is not None) is (stored == "all")
+    if first.result is not None:
+        assert first.result.written
+        again = store_document_shard(plan, root, source, 1)
+        assert again.result is not None
+        assert (again.result.written, again.result.receipt) == (False, first.result.receipt)
+    np.testing.assert_array_equal(read_documents(plan, root, 8, 16), rows)
+    assert count_document_shard(plan, root, source, 1) == first.num_tokens
+
+
+def test_shards_of_megatrons_order_are_written_once(begin: Begin) -> None:
+    plan, source, root = begin(num_samples=9, chunk=1)
+    first = store_shuffled_documents(plan, root)
+    assert [result.written for result in first] == [True] * 5
+    again = store_shuffled_documents(plan, root)
+    assert [result.written for result in again] == [False] * 5
+    documents, state = shuffle_documents(plan)
+    np.testing.assert_array_equal(read_documents(plan, root, 0, 20), documents)
+    np.testing.assert_array_equal(read_generator(root), state)
+    counts = [count_document_shard(plan, root, source, shard) for shard in range(5)]
+    assert counts == np.array(LENGTHS)[documents].reshape(5, 4).sum(axis=1).tolist()
+
+
+def test_lost_shard_or_generator_is_made_again(begin: Begin) -> None:
+    plan, _, root = begin(num_samples=9, chunk=1)
+    first = store_shuffled_documents(plan, root)
+    state = read_generator(root)
+    (root / "document_index" / "c" / "3").unlink()
+    again = store_shuffled_documents(plan, root)
+    assert [result.written for result in again] == [False, False, False, True, False]
+    (root / GENERATOR_KEY).unlink()
+    assert not any(result.written for result in store_shuffled_documents(plan, root))
+    np.testing.assert_array_equal(read_generator(root), state)
+    assert [result.receipt for result in again] == [result.receipt for result in first]
+
+
+@pytest.mark.parametrize("words", [None, 7, [1, 2, 3], [0] * 624])
+def test_damaged_generator_is_refused(begin: Begin, words: Any) -> None:
+    plan, _, root = begin()
+    store_shuffled_documents(plan, root)
+    (root / GENERATOR_KEY).write_text(json.dumps({"mt19937": words}))
+    with pytest.raises(VerificationError, match=r"generator\.json must hold 625 words"):
+        store_shuffled_samples(plan, root)
+
+
+def test_a_resumed_build_repairs_a_flipped_bit(begin: Begin) -> None:
+    """In the generator it would give other samples, in a chunk it would stop every build."""
+    plan, _, root = begin(num_samples=9, chunk=1)
+    store_shuffled_documents(plan, root)
+    shard, generator = root / "document_index" / "c" / "3", root / GENERATOR_KEY
+    golden = shard.read_bytes(), generator.read_bytes()
+    shard.write_bytes(bytes([golden[0][0] ^ 1]) + golden[0][1:])
+    again = store_shuffled_documents(plan, root)
+    assert [result.written for result in again] == [False, False, False, True, False]
+    generator.write_bytes(golden[1].replace(b"[2", b"[1", 1).replace(b",2", b",1", 1))
+    assert generator.read_bytes() != golden[1]
+    with pytest.raises(VerificationError, match=r"generator\.json fails its digest; build again"):
+        store_shuffled_samples(plan, root)
+    assert not any(result.written for result in store_shuffled_documents(plan, root))
+    assert (shard.read_bytes(), generator.read_bytes()) == golden
+
+
+def test_missing_generator_is_refused(begin: Begin) -> None:
+    plan, _, root = begin()
+    with pytest.raises(StoreNotFoundError, match=r"no file .*_zindex/generator\.json"):
+        store_shuffled_samples(plan, root)

@@ -1,0 +1,326 @@
+"""Whole runs: which indices a configuration needs, and how they are built together."""
+
+import contextlib
+import dataclasses
+import json
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import zindex
+from tests.conftest import WriteCorpus
+from tests.indexing.runs import GRID, LENGTHS, make_config
+from zindex.config import DatasetConfig, RunConfig
+from zindex.errors import ConfigError, PlanError
+from zindex.execution.executor import DaskExecutor, SerialExecutor, embedded_client
+from zindex.indexing import run as building_run
+from zindex.indexing import run_plan as building_opening
+from zindex.indexing import store_build
+from zindex.indexing.blend_arrays import open_blend_arrays
+from zindex.indexing.index import open_index_arrays
+from zindex.ingest.length_source import open_source
+from zindex.plan.index_plan import IndexPlan
+
+SERIAL = SerialExecutor()
+
+
+class TestBuild:
+    def test_results_are_in_the_order_of_the_datasets(
+        self, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        # The first is by far the largest, and is finished last.
+        prefixes = [
+            write_corpus([9] * 200, name="large"),
+            write_corpus(LENGTHS, name="b"),
+            write_corpus(LENGTHS[:5], name="a"),
+        ]
+        with embedded_client(2) as client:
+            results = zindex.build(make_config(tmp_path, *prefixes), client)
+        assert [(Path(path).name, split) for path, split in results] == [
+            (name, split) for name in ("large", "b", "a") for split in ("train", "valid", "test")
+        ]
+        for result in results.values():
+            assert result.num_written == result.num_shards
+            assert result.store.kind == "index"
+
+    def test_finished_run_starts_nothing(
+        self, write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, write_corpus(LENGTHS))
+        first = zindex.build(config, SERIAL)
+        monkeypatch.setattr(building_run, "open_executor", None)
+        again = zindex.build(config)
+        assert list(again) == list(first)
+        for name, result in again.items():
+            assert result.num_written == 0
+            assert (result.num_shards, result.store) == (first[name].num_shards, first[name].store)
+
+    def test_only_what_is_missing_is_built(self, write_corpus: WriteCorpus, tmp_path: Path) -> None:
+        first, second = write_corpus(LENGTHS), write_corpus(LENGTHS[::-1], name="second")
+        zindex.build(make_config(tmp_path, first), SERIAL)
+        results = zindex.build(make_config(tmp_path, first, second), SERIAL)
+        for (path, _), result in results.items():
+            assert result.num_written == (result.num_shards if path == second else 0)
+
+    def test_datasets_of_the_same_lengths_share_an_index(
+        self, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        first = write_corpus(LENGTHS)
+        second = write_corpus(LENGTHS, name="second", tokens=[7] * 60)
+        for folder, client in (("serial", SERIAL), ("embedded", None)):
+            index = str(tmp_path / folder)
+            results = zindex.build(make_config(tmp_path, first, second, index=index), client)
+            assert len(results) == 6
+            for split in ("train", "valid", "test"):
+                assert results[first, split].store == results[second, split].store
+            assert len(list((tmp_path / folder).iterdir())) == 3
+
+    def test_minimal_index_reads_like_a_whole_one(
+        self, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        config = make_config(
+            tmp_path, write_corpus(LENGTHS), order="scalable", samples={"train": 30}
+        )
+        whole = zindex.build(config, SERIAL)
+        minimal = zindex.build(dataclasses.replace(config, store="minimal"), SERIAL)
+        for name, result in minimal.items():
+            assert set(result.store.layouts) == {"sample_index"}
+            assert result.store.root != whole[name].store.root
+            pairs = zip(
+                open_index_arrays(result.store), open_index_arrays(whole[name].store), strict=True
+            )
+            for computed, stored in pairs:
+                assert computed.dtype == stored.dtype
+                np.testing.assert_array_equal(np.asarray(computed), np.asarray(stored))
+
+    def test_any_form_of_the_configuration_gives_the_same(
+        self, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        prefix = write_corpus(LENGTHS)
+        values = {
+            "datasets": [prefix],
+            "sequence_length": 4,
+            "split": "60,30,10",
+            "index": str(tmp_path / "index"),
+            "grid": {"chunk_length": 2, "shard_length": 4},
+        }
+        (tmp_path / "run.yaml").write_text(
+            yaml.safe_dump(values | {"datasets": ["corpus"], "index": "index"})
+        )
+        expected = zindex.build(make_config(tmp_path, prefix), SERIAL)
+        for form in (values, tmp_path / "run.yaml", str(tmp_path / "run.yaml")):
+            results = zindex.build(form, SERIAL)
+            assert list(results) == list(expected)
+            for name, result in results.items():
+                assert (result.num_written, result.store) == (0, expected[name].store)
+
+    def test_wrong_configuration_is_refused_with_its_value(
+        self, write_corpus: WriteCorpus, tmp_path: Path
+    ) -> None:
+        prefix = write_corpus(LENGTHS)
+        with pytest.raises(ConfigError, match=r"order must be .*, got 'sorted'"):
+            zindex.build({"datasets": [prefix], "sequence_length": 4, "order": "sorted"}, SERIAL)
+        with pytest.raises(ConfigError, match="store='minimal' needs order='scalable'"):
+            zindex.build({"datasets": [prefix], "sequence_length": 4, "store": "minimal"}, SERIAL)
+
+    def test_one_failure_does_not_lose_what_is_finished(
+        self, write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, write_corpus(LENGTHS))
+        commit_store = store_build.commit_store
+
+        def fail_for_valid(store_plan: Any, *arguments: Any) -> None:
+            if "valid" in store_plan.root.name:
+                raise OSError(28, "No space left on device")
+            commit_store(store_plan, *arguments)
+
+        monkeypatch.setattr(store_build, "commit_store", fail_for_valid)
+        with pytest.raises(OSError, match="No space left"):
+            zindex.build(config, SERIAL)
+        monkeypatch.undo()
+        again = zindex.build(config, SERIAL)
+        assert sum(result.num_written for result in again.values()) == 0
+
+    def test_steps_are_shown_by_name(
+        self, write_corpus: WriteCorpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "zindex")
+        zindex.build(make_config(tmp_path, write_corpus(LENGTHS)), SERIAL, progress=True)
+        ends = [record.message for record in caplog.records if "shards in" in record.message]
+        assert sorted(message.split(":")[0] for message in ends) == [
+            "corpus test",
+            "corpus train",
+            "corpus valid",
+        ]
+
+
+class ElsewhereExecutor:
+    """Runs tasks as a worker does that was started in another directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
+        function, args = pickle.loads(pickle.dumps((function, args)))
+        with contextlib.chdir(self.folder):
+            return function(*args)
+
+
+def test_relative_paths_reach_workers_in_other_directories(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(LENGTHS, name="web")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    executor = ElsewhereExecutor(tmp_path / "elsewhere")
+    for link in (False, True):
+        store = f"web-{link}.zarr"
+        zindex.convert("web", store, client=executor, link=link, grid=GRID)
+        zindex.export(store, f"copy-{link}", client=executor)
+        for suffix in ("bin", "idx"):
+            assert Path(f"copy-{link}.{suffix}").read_bytes() == Path(f"web.{suffix}").read_bytes()
+    for path in ("web", "web-False.zarr"):
+        config = RunConfig((DatasetConfig(path),), sequence_length=4, index=f"index-{path}")
+        results = zindex.build(config, executor)
+        assert {dataset for dataset, _ in results} == {path}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+class TestBlends:
+    @pytest.fixture
+    def members(self, write_corpus: WriteCorpus) -> list[DatasetConfig]:
+        return [
+            DatasetConfig(write_corpus(LENGTHS, name="web"), weight=3.0),
+            DatasetConfig(write_corpus(LENGTHS * 2, name="code"), weight=1.0),
+        ]
+
+    @pytest.mark.parametrize("client", [SERIAL, None], ids=["serial", "embedded"])
+    @pytest.mark.parametrize("order", ["megatron", "scalable"])
+    def test_a_run_with_weights_builds_members_and_blends(
+        self, members: list[DatasetConfig], tmp_path: Path, order: Any, client: Any
+    ) -> None:
+        config = make_config(
+            tmp_path, *members, samples={"train": 40}, split="60,40,0", order=order
+        )
+        results = zindex.build(config, client)
+        web, code = (member.path for member in members)
+        assert list(results) == [
+            (web, "train"),
+            (web, "valid"),
+            (code, "train"),
+            (code, "valid"),
+            (None, "train"),
+            (None, "valid"),
+        ]
+        train = open_blend_arrays(results[None, "train"].store)
+        assert train.dataset_count.tolist() == [30, 10]
+        assert len(train.dataset_index) == 40
+        again = zindex.build(config, client)
+        assert all(result.num_written == 0 for result in again.values())
+
+    @pytest.mark.parametrize(
+        ("shares", "stage"),
+        [({"weight": 1.0}, "blend"), ({"epochs": 2.0}, "permutation")],
+        ids=["known blend", "known size"],
+    )
+    def test_the_permutation_runs_while_datasets_are_opened(
+        self,
+        write_corpus: WriteCorpus,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        shares: dict[str, float],
+        stage: str,
+    ) -> None:
+        """Datasets wait, to be opened, for the permutation: were it not ahead they would fail."""
+        paths = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
+        config = make_config(
+            tmp_path,
+            *(DatasetConfig(path, **shares) for path in paths),
+            samples={"train": 12, "valid": 0},
+            split="60,40,0",
+            order="scalable",
+        )
+        computed = threading.Event()
+        finish = DaskExecutor._finish
+
+        async def finish_and_record(
+            executor: Any, future: Any, *arguments: Any, **settings: Any
+        ) -> Any:
+            outcome = await finish(executor, future, *arguments, **settings)
+            if future.key.startswith(stage):
+                computed.set()
+            return outcome
+
+        def open_later(path: str, **settings: Any) -> Any:
+            assert computed.wait(60), "nothing was computed before the datasets were opened"
+            return open_source(path, **settings)
+
+        monkeypatch.setattr(DaskExecutor, "_finish", finish_and_record)
+        monkeypatch.setattr(building_opening, "open_source", open_later)
+        zindex.build(config, timeline=tmp_path / "trace.json")
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        by_stage: dict[str, list[Any]] = {}
+        for event in events:
+            by_stage.setdefault(event.get("cat", ""), []).append(event)
+        (opening,) = by_stage["open"]
+        first = min(event["ts"] for event in by_stage[stage])
+        assert first < opening["ts"] + opening["dur"]
+        assert {"blend", "documents", "samples", "shuffle"} <= set(by_stage)
+
+    def test_a_blend_is_finished_by_another_run(
+        self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
+        with monkeypatch.context() as patch:
+            patch.setattr(building_opening, "open_source", lambda path, **settings: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                zindex.build(config)
+        results = zindex.build(config)
+        assert open_blend_arrays(results[None, "train"].store).dataset_count.tolist() == [30, 10]
+
+    @pytest.mark.parametrize(
+        ("share", "settings"), [({"epochs": 2.0}, {}), ({}, {"blend": "sizes"})]
+    )
+    def test_a_permutation_that_nothing_needs_leaves_no_files(
+        self,
+        members: list[DatasetConfig],
+        tmp_path: Path,
+        share: dict[str, float],
+        settings: dict[str, Any],
+    ) -> None:
+        # Of the sizes there are fewer samples than are asked for.
+        config = make_config(
+            tmp_path,
+            *(DatasetConfig(member.path, **share) for member in members),
+            samples={"train": 1000},
+            order="scalable",
+            shuffle="uniform",
+            **settings,
+        )
+        for is_built in (False, True):
+            results = zindex.build(config, SERIAL)
+            assert (results[None, "train"].num_written == 0) == is_built
+            assert not list((tmp_path / "index").glob("shuffle-*"))
+
+    def test_a_build_that_failed_leaves_its_timeline(
+        self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
+        monkeypatch.setattr(building_opening, "open_source", lambda path, **settings: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            zindex.build(config, timeline=tmp_path / "trace.json")
+        assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
+
+    def test_a_member_that_falls_short_is_named(
+        self, members: list[DatasetConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
+        zindex.build(config, SERIAL)
+        monkeypatch.setattr(IndexPlan, "num_samples", 20)
+        with pytest.raises(PlanError, match=r"train blend draws 30 samples of .*web, which has 20"):
+            zindex.build(config, SERIAL)

@@ -1,0 +1,99 @@
+"""Datasets opened by tasks are those that are opened here."""
+
+import asyncio
+import contextlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zindex
+from tests.conftest import WriteCorpus
+from tests.indexing.runs import LENGTHS, make_config
+from zindex.errors import SourceError, StoreNotFoundError
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing import run_plan as opening
+from zindex.indexing.run_plan import has_much_to_check, open_by_tasks, open_here
+
+
+class ElsewhereExecutor(SerialExecutor):
+    """Runs tasks as a worker does that was started in another directory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.keys: list[str] = []
+
+    async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
+        self.keys.append(key)
+        function, args = pickle.loads(pickle.dumps((function, args)))
+        with contextlib.chdir(self.folder):
+            return pickle.loads(pickle.dumps(function(*args)))
+
+
+def test_sources_are_the_same_in_the_same_order(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(opening, "TASK_FILES", 2)
+    (tmp_path / "elsewhere").mkdir()
+    for number in range(5):
+        write_corpus([*LENGTHS, number], name=f"pair-{number}")
+    zindex.convert("pair-0", "store.zarr", client=SerialExecutor())
+    paths = ["pair-1", "store.zarr", "pair-0", "pair-4", "pair-1", str(tmp_path / "pair-3")]
+    executor = ElsewhereExecutor(tmp_path / "elsewhere")
+    assert asyncio.run(open_by_tasks(paths, executor)) == open_here(paths)
+    assert executor.keys == ["check-0", "check-1", "check-2"]
+
+
+def test_batches_are_bounded_by_bytes(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_corpus(LENGTHS, name=f"pair-{number}") for number in range(7)]
+    nbytes = os.path.getsize(f"{paths[0]}.idx")
+    monkeypatch.setattr(opening, "TASK_NBYTES", 3 * nbytes)
+    assert [len(part) for part in opening._batch_pairs(paths)] == [3, 3, 1]
+    monkeypatch.setattr(opening, "TASK_NBYTES", nbytes - 1)
+    assert [len(part) for part in opening._batch_pairs(paths)] == [1] * 7
+
+
+def test_bytes_decide_what_is_much(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_corpus(LENGTHS, name=f"pair-{number}") for number in range(2)]
+    nbytes = os.path.getsize(f"{paths[0]}.idx")
+    monkeypatch.setattr(opening, "FEW_NBYTES", 2 * nbytes)
+    assert not has_much_to_check([*paths, str(tmp_path / "nothing"), "s3://bucket/corpus.zarr"])
+    monkeypatch.setattr(opening, "FEW_NBYTES", 2 * nbytes - 1)
+    assert has_much_to_check(paths)
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_a_run_is_the_same_however_it_is_opened(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    paths = [write_corpus([*LENGTHS, number + 1], name=f"pair-{number}") for number in range(3)]
+    config = make_config(tmp_path, *paths, order=order)
+    first = zindex.build(config, SerialExecutor())
+    monkeypatch.setattr(opening, "FEW_NBYTES", 0)
+    executor = ElsewhereExecutor(tmp_path)
+    again = zindex.build(config, executor)
+    assert executor.keys == ["check-0"]
+    assert {key: result.store for key, result in again.items()} == {
+        key: result.store for key, result in first.items()
+    }
+
+
+def test_errors_are_those_of_opening(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "FEW_NBYTES", 0)
+    good, bad = (write_corpus(LENGTHS, name=name) for name in ("good", "bad"))
+    with pytest.raises(StoreNotFoundError, match=r"no dataset at .*missing"):
+        zindex.build(make_config(tmp_path, good, str(tmp_path / "missing")), SerialExecutor())
+    Path(f"{bad}.idx").write_bytes(b"MMIDIDX" + bytes(100))
+    with pytest.raises(SourceError, match=r"bad\.idx") as caught:
+        zindex.build(make_config(tmp_path, good, bad), SerialExecutor())
+    assert caught.value.__notes__ == ["in task check-0"]

@@ -1,0 +1,263 @@
+"""Texts to corpora: the same bytes as a plain loop, independent of workers and interruptions."""
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ingest.corpora.plain_loop import read_pair, write_in_a_loop
+from tests.ingest.records.sources import write_jsonl
+from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
+from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
+from zindex.execution.executor import SerialExecutor, embedded_client
+from zindex.ingest.convert import convert
+from zindex.ingest.corpora import text_documents
+from zindex.ingest.corpora import tokenize_corpus as module
+from zindex.ingest.corpora.tokenize_corpus import TEXTS, tokenize_corpus
+from zindex.ingest.export import export
+from zindex.ingest.records import partitions, read_partitions
+from zindex.store.layout import ChunkGrid
+from zindex.store.open import open_store
+from zindex.store.verify import verify_store
+from zindex.text.sentences import SentenceSplitter
+
+SERIAL = SerialExecutor()
+SMALL = ChunkGrid(chunk_length=16, shard_length=64)
+EOD = 258
+TEXTS_OF = [f"n\u00e9e {i}. And {i}? Yes. " * (i % 4) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with embedded_client(2) as client:
+        yield client
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tokenizer, and the same texts as lines and as Parquet."""
+    save_tokenizer(tmp_path / "tokenizer")
+    write_jsonl(tmp_path / "in/a.jsonl", [{"text": text} for text in TEXTS_OF[:25]])
+    write_jsonl(tmp_path / "in/b.jsonl", [{"text": text} for text in TEXTS_OF[25:]])
+    return tmp_path
+
+
+def encode(text: str) -> list[int]:
+    ids: list[int] = make_tokenizer().encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_pairs_equal_a_plain_loop(sentences: bool, folder: Path) -> None:
+    split = SentenceSplitter("en").split if sentences else None
+    end = None if sentences else EOD
+    golden = write_in_a_loop(
+        folder / "loop", TEXTS_OF, encode, dtype=np.uint16, end=end, split=split
+    )
+    made = tokenize_corpus(
+        folder / "in",
+        folder / "out/pair",
+        tokenizer=folder / "tokenizer",
+        to="bin",
+        split_sentences=sentences,
+        client=SERIAL,
+    )
+    assert read_pair(folder / "out/pair") == golden
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["pair.bin", "pair.idx"]
+    assert (made.num_documents, made.token_dtype) == (40, "uint16")
+    assert made.num_tokens * 2 == len(golden["bin"])
+    assert made.num_sequences == (180 if sentences else 30)
+
+
+def test_stores_are_what_convert_makes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    tokenize_corpus(folder / "in", folder / "pair", to="bin", **settings)
+    convert(folder / "pair", folder / "converted", grid=SMALL, client=SERIAL)
+    monkeypatch.setattr(read_partitions, "BUFFER_NBYTES", 300)
+    monkeypatch.setattr(text_documents, "_MAX_BATCH", 3)
+    monkeypatch.setattr(partitions, "PARTITION_NBYTES", 500)
+    made = tokenize_corpus(folder / "in", folder / "store", grid=SMALL, part_nbytes=400, **settings)
+    store, converted = open_store(folder / "store"), open_store(folder / "converted")
+    assert made.place == str(folder / "store")
+    assert store.fingerprint == converted.fingerprint
+    assert store.attributes[TEXTS]["num_skipped"] == 0
+    ours, theirs = files_of(folder / "store"), files_of(folder / "converted")
+    assert ours.pop("zarr.json") != theirs.pop("zarr.json")  # which says of which texts
+    assert ours == theirs
+    assert verify_store(folder / "store").is_sound
+    export(folder / "store", folder / "again", client=SERIAL)
+    assert read_pair(folder / "again") == read_pair(folder / "pair")
+    # Another call finds it finished.
+    assert tokenize_corpus(folder / "in", folder / "store", **settings) == made
+    with pytest.raises(FingerprintMismatchError, match="holds a corpus of other texts, or made wi"):
+        tokenize_corpus(folder / "in/a.jsonl", folder / "store", **settings)
+    with pytest.raises(FingerprintMismatchError, match="holds a corpus of other texts, or made wi"):
+        tokenize_corpus(folder / "in", folder / "converted", **settings)
+
+
+@pytest.mark.parametrize("to", ["bin", "zarr"])
+def test_workers_change_nothing(to: Any, folder: Path, client: Any) -> None:
+    tokenize_corpus(
+        folder / "in", folder / "one", tokenizer=folder / "tokenizer", to=to, client=SERIAL
+    )
+    settings: Any = {"tokenizer": folder / "tokenizer", "to": to, "part_nbytes": 200}
+    tokenize_corpus(folder / "in", folder / "two", num_processes=2, **settings)
+    tokenize_corpus(folder / "in", folder / "dask", client=client, **settings)
+    if to == "bin":
+        assert read_pair(folder / "one") == read_pair(folder / "two") == read_pair(folder / "dask")
+    else:
+        assert files_of(folder / "one") == files_of(folder / "two") == files_of(folder / "dask")
+
+
+def test_killed_work_goes_on(folder: Path) -> None:
+    command = [sys.executable, "-m", "tests.ingest.corpora.kill_loop", str(folder)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=200)
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {report["to"] for report in reports} == {"bin", "zarr"}
+    assert all(report["killed"] and report["same"] for report in reports), reports
+    # What a note said to be done was never encoded again.
+    assert all(report["encoded"] == report["left"] for report in reports), reports
+    assert any(0 < report["left"] < report["partitions"] for report in reports)
+
+
+def test_documents_without_text(folder: Path) -> None:
+    rows = [{"text": "a"}, {"body": "b"}, {"text": 5}, {"text": None}, {"text": "\ud800"}]
+    write_jsonl(folder / "rows.jsonl", rows)
+    settings: Any = {"tokenizer": folder / "tokenizer", "to": "bin", "client": SERIAL}
+    with pytest.raises(
+        SourceError,
+        match=r"a text in 'text', which is missing; there are body, in "
+        r"record 1 of .*rows.jsonl; mend it, name the field with the text",
+    ):
+        tokenize_corpus(folder / "rows.jsonl", folder / "x", **settings)
+    made = tokenize_corpus(folder / "rows.jsonl", folder / "y", on_damage="skip", **settings)
+    assert (made.num_documents, made.num_sequences, made.num_skipped) == (2, 1, 3)
+    one = tokenize_corpus(
+        folder / "rows.jsonl", folder / "z", column="body", on_damage="skip", **settings
+    )
+    assert (one.num_documents, one.num_skipped) == (1, 4)
+    rows[1] = {"text": ""}
+    write_jsonl(folder / "rows.jsonl", rows)
+    with pytest.raises(SourceError, match="which is of type int; there are text, in record 2"):
+        tokenize_corpus(folder / "rows.jsonl", folder / "w", **settings)
+
+
+def test_ends_and_tokens_around(folder: Path) -> None:
+    write_jsonl(folder / "rows.jsonl", [{"text": "a"}, {"text": ""}, {"text": "b"}])
+
+    def tokens(**given: Any) -> list[int]:
+        settings: Any = {"tokenizer": folder / "tokenizer", "to": "bin", "client": SERIAL}
+        settings |= {"overwrite": True} | given
+        made = tokenize_corpus(folder / "rows.jsonl", folder / "p", **settings)
+        content = (folder / "p.bin").read_bytes()
+        return np.frombuffer(content, made.token_dtype).tolist()
+
+    a, b = encode("a") + encode("b")
+    assert tokens() == [a, EOD, b, EOD]
+    assert tokens(append_eod=False) == tokens(split_sentences=True) == [a, b]
+    assert tokens(append_eod="<bod>", token_dtype="int32") == [a, 259, b, 259]
+    assert tokens(append_eod=False, special_tokens=True) == [259, a, 259, 259, b]
+    with pytest.raises(ConfigError, match="from 0 to 255 to be stored as uint8, the tokenizer giv"):
+        tokens(token_dtype="uint8")
+    with pytest.raises(ConfigError, match=r"token_dtype .* must be one of auto, .* got 'float32'"):
+        tokens(token_dtype="float32")
+    with pytest.raises(ConfigError, match=r"append_eod \(--append-eod\) needs the token '<end>'"):
+        tokens(append_eod="<end>")
+
+
+def test_finished_pairs_stay(folder: Path) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "to": "bin", "client": SERIAL}
+    tokenize_corpus(folder / "in", folder / "p", **settings)
+    before = read_pair(folder / "p")
+    with pytest.raises(StoreError, match=r"p\.bin exists; choose another prefix, or replace it"):
+        tokenize_corpus(folder / "in/a.jsonl", folder / "p", **settings)
+    assert read_pair(folder / "p") == before
+    tokenize_corpus(folder / "in/a.jsonl", folder / "p", overwrite=True, **settings)
+    assert read_pair(folder / "p") != before
+
+
+def test_unfinished_work_of_something_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+
+    async def fail(*args: Any, **kwargs: Any) -> None:
+        raise SourceError("the disk is gone")
+
+    for to, broken in (("bin", "write_pair"), ("zarr", "convert_corpus")):
+        monkeypatch.setattr(module, broken, fail)
+        with pytest.raises(SourceError, match="the disk is gone"):
+            tokenize_corpus(folder / "in", folder / to, to=to, **settings)
+        monkeypatch.undo()
+        with pytest.raises(FingerprintMismatchError, match="what differs: the files, or their siz"):
+            tokenize_corpus(folder / "in/a.jsonl", folder / to, to=to, **settings)
+        made = tokenize_corpus(folder / "in/a.jsonl", folder / to, to=to, restart=True, **settings)
+        assert made.num_documents == 25
+
+
+def test_settings_that_do_not_fit(folder: Path) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer"}
+    with pytest.raises(ConfigError, match=r"to \(--to\) must be 'zarr' or 'bin', got 'npy'"):
+        tokenize_corpus(folder / "in", folder / "x", to="npy", **settings)
+    with pytest.raises(ConfigError, match="both say where the work is done; give one of them"):
+        tokenize_corpus(folder / "in", folder / "x", client=SERIAL, num_processes=1, **settings)
+
+
+def test_tokenizers_must_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    texts = module.TextDocuments(
+        *module.open_texts(folder / "in", None, None, "error"),
+        settings=module.TextSettings("text", "uint16"),
+        encoder=module.TextEncoder(folder / "tokenizer"),
+        skip_damaged=False,
+    )
+    content = pickle.dumps(texts)
+    assert pickle.loads(content).identity() == texts.identity()
+    file = folder / "tokenizer/tokenizer.json"
+    file.write_text(file.read_text() + " ")
+    with pytest.raises(FingerprintMismatchError, match="must be the same tokenizer on all machine"):
+        pickle.loads(content)
+
+
+def test_an_empty_source(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "none.jsonl").write_text("")
+    for to in ("bin", "zarr"):
+        settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "to": to}
+        made = tokenize_corpus(folder / "none.jsonl", folder / to, **settings)
+        assert (made.num_documents, made.num_tokens) == (0, 0)
+    assert "has no tokens: its texts are empty" in caplog.text
+    assert (folder / "bin.bin").read_bytes() == b""
+
+
+def test_a_concurrent_call_may_be_faster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    read_partition, made = partitions.read_partition, []
+
+    def encode_late(*args: Any) -> Any:
+        """Encode the first partition; then a concurrent call does all the work."""
+        found = read_partition(*args)
+        if not made:
+            monkeypatch.undo()
+            made.append(tokenize_corpus(folder / "in", target, **settings))
+        return found
+
+    for to in ("bin", "zarr"):
+        made.clear()
+        target = folder / to
+        settings["to"] = to
+        monkeypatch.setattr(partitions, "read_partition", encode_late)
+        if to == "bin":
+            with pytest.raises(StoreError, match="another one has finished it meanwhile; use it"):
+                tokenize_corpus(folder / "in", target, **settings)
+        else:
+            assert tokenize_corpus(folder / "in", target, **settings) == made[0]

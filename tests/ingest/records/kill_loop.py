@@ -1,0 +1,98 @@
+"""Imports that are killed at random moments, each followed by a reader and a second import.
+
+Run as a process of its own: it imports once, and every import is a fork of it. Prints one JSON line
+per death. With the folder of a tokenizer as last argument, texts are tokenised on the way.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import distributed  # noqa: F401  imported once here, not in every fork
+import numpy as np
+
+from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.ingest.keyed.tokenize import tokenize
+from zindex.ingest.records.import_records import import_records
+from zindex.store.layout import ChunkGrid
+from zindex.store.open import open_store
+
+
+def import_in_child(
+    source: str, root: Path, kill_after: float | None, tokenizer: str | None
+) -> tuple[float, int]:
+    """Import in a fork; return the seconds it lived and its exit code, -9 if it was killed."""
+    start = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        grid = ChunkGrid(256, 1024)
+        try:
+            if tokenizer is None:
+                import_records(source, root, part_nbytes=3000, grid=grid)
+            else:
+                tokenize(source, root, "seq", tokenizer=tokenizer, part_nbytes=3000, grid=grid)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return time.monotonic() - start, os.waitstatus_to_exitcode(status)
+
+
+def digest(root: Path) -> str:
+    """What the files of a store hold, but for those that a death may leave unfinished."""
+    found = {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix != ".partial"
+    }
+    return json.dumps(found, sort_keys=True)
+
+
+def seen(root: Path) -> str:
+    """What a reader sees."""
+    try:
+        open_store(root)
+    except NotReadyError:
+        return "not ready"
+    except StoreNotFoundError:
+        return "absent"
+    return "finished"
+
+
+def stamps(root: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of every shard, and of every note of the first stage."""
+    paths = [*root.glob("*/c/**/*"), *root.glob("_zindex/scratch/*.json")]
+    paths = [path for path in paths if path.is_file() and path.suffix != ".partial"]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+
+def main(source: str, folder: str, num_kills: int, tokenizer: str | None = None) -> None:
+    """Kill imports at moments all over their lives."""
+    rng = np.random.default_rng(2026)
+    golden = Path(folder) / "golden"
+    seconds, code = import_in_child(source, golden, None, tokenizer)
+    assert code == 0
+    for kill in range(num_kills):
+        root = Path(folder) / f"kill-{kill}"
+        _, code = import_in_child(source, root, rng.uniform(0.3, 1.05) * seconds, tokenizer)
+        before = stamps(root)
+        report = {"killed": code == -signal.SIGKILL, "seen": seen(root), "finished": len(before)}
+        _, report["second"] = import_in_child(source, root, None, tokenizer)
+        after = stamps(root)
+        # Notes are gone with the commit; shards stay as they were.
+        report["rewritten"] = sum(
+            after[name] != stamp for name, stamp in before.items() if "/_zindex/" not in name
+        )
+        report["same"] = digest(root) == digest(golden)
+        print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

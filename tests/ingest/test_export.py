@@ -1,0 +1,185 @@
+"""Back to ``.bin/.idx``: never over something, never a half pair."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zindex
+from tests.conftest import WriteCorpus
+from zindex.errors import SourceError, StoreError, StoreNotFoundError, VerificationError
+from zindex.execution.executor import SerialExecutor
+from zindex.formats.bin_idx import read_index
+from zindex.ingest import export as module
+from zindex.ingest.corpora import write_pair
+from zindex.ingest.corpora.corpus import StoreCorpus
+from zindex.store.layout import ChunkGrid
+from zindex.store.open import Store
+
+SERIAL = SerialExecutor()
+LENGTHS = [3, 0, 5, 2, 7, 0, 4]
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.fixture
+def store(write_corpus: WriteCorpus, tmp_path: Path) -> Store:
+    prefix = write_corpus(LENGTHS, sequences_per_document=2)
+    (store,) = zindex.convert(prefix, tmp_path / "corpus.zarr", client=SERIAL, grid=ChunkGrid(2, 4))
+    return store
+
+
+@pytest.fixture
+def linked(write_corpus: WriteCorpus, tmp_path: Path) -> Store:
+    (store,) = zindex.convert(
+        write_corpus(LENGTHS), tmp_path / "linked.zarr", client=SERIAL, link=True
+    )
+    return store
+
+
+def test_folders_are_made(store: Store, tmp_path: Path) -> None:
+    zindex.export(store.root, tmp_path / "new" / "folder" / "back", client=SERIAL)
+    assert read_files(tmp_path / "new" / "folder") == {
+        f"back{suffix}": (tmp_path / f"corpus{suffix}").read_bytes() for suffix in (".bin", ".idx")
+    }
+
+
+def test_blocks_are_put_together(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = write_corpus(LENGTHS, modes=[*range(7)], sequences_per_document=2)
+    zindex.convert(prefix, tmp_path / "corpus.zarr", client=SERIAL, grid=ChunkGrid(3, 6))
+    monkeypatch.setattr(write_pair, "_BLOCK", 2)
+    monkeypatch.setattr(module, "_TASK_TOKENS", 4)
+    zindex.export(tmp_path / "corpus.zarr", tmp_path / "back", client=SERIAL)
+    for suffix in (".bin", ".idx"):
+        written = (tmp_path / f"back{suffix}").read_bytes()
+        assert written == (tmp_path / f"corpus{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_existing_file_is_kept_unless_asked(store: Store, tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / f"back{suffix}").write_bytes(b"mine")
+    with pytest.raises(StoreError, match=rf"out/back\{suffix} exists; choose another prefix"):
+        zindex.export(store.root, folder / "back", client=SERIAL)
+    assert read_files(folder) == {f"back{suffix}": b"mine"}
+    zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
+    assert (folder / "back.bin").read_bytes() == (tmp_path / "corpus.bin").read_bytes()
+    assert (folder / "back.idx").read_bytes() == (tmp_path / "corpus.idx").read_bytes()
+
+
+class Killed(Exception):  # noqa: N818
+    """Simulates the death of the process."""
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_death_before_every_step_leaves_no_half_pair(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Copies, the .idx and the two names: until both are given, no pair can be opened."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "back.bin").write_bytes(b"old")
+    (folder / "back.idx").write_bytes(b"old")
+    monkeypatch.setattr(module, "_TASK_TOKENS", 8)
+    seen = 0
+
+    def counted(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if seen > number:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in ((module, "copy_tokens"), (module, "write_idx")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    monkeypatch.setattr(os, "replace", counted(os.replace))
+    try:
+        zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
+    except Killed:
+        # Three copies, one .idx (itself renamed once), two names.
+        assert number < 7
+        named = {
+            name: content
+            for name, content in read_files(folder).items()
+            if not name.endswith(".partial")
+        }
+        if number < 5:
+            assert named == {"back.bin": b"old", "back.idx": b"old"}
+        else:
+            assert set(named) == {"back.bin"}
+            with pytest.raises(SourceError, match=r"back\.idx is not \(No such file"):
+                read_index(folder / "back")
+    else:
+        assert number == 7
+        assert set(read_files(folder)) == {"back.bin", "back.idx"}
+    monkeypatch.undo()
+    for leftover in folder.glob("*.partial"):
+        leftover.unlink()
+    zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
+    assert (folder / "back.bin").read_bytes() == (tmp_path / "corpus.bin").read_bytes()
+    assert set(read_files(folder)) == {"back.bin", "back.idx"}
+
+
+def test_leftover_of_another_process_is_no_hindrance(store: Store, tmp_path: Path) -> None:
+    """In containers every process has the same number."""
+    (tmp_path / f"back.bin.{os.getpid()}.partial").write_bytes(b"left by a death")
+    zindex.export(store.root, tmp_path / "back", client=SERIAL)
+    assert (tmp_path / "back.bin").read_bytes() == (tmp_path / "corpus.bin").read_bytes()
+
+
+def test_damaged_shard_is_never_exported(store: Store, tmp_path: Path) -> None:
+    shard = store.root / "tokens" / "c" / "1"
+    content = bytearray(shard.read_bytes())
+    content[0] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(VerificationError, match=r"chunk 0 of shard tokens/c/1 fails its checksum"):
+        zindex.export(store.root, tmp_path / "back", client=SERIAL)
+    assert not list(tmp_path.glob("back*"))
+
+
+@pytest.mark.parametrize(("size", "found"), [(80, "it has 80"), (88, "it has 88"), (None, "it is")])
+def test_link_to_a_changed_file_is_refused(
+    linked: Store, tmp_path: Path, size: int | None, found: str
+) -> None:
+    if size is None:
+        os.unlink(tmp_path / "corpus.bin")
+    else:
+        os.truncate(tmp_path / "corpus.bin", size)
+    with pytest.raises(SourceError, match=rf"corpus\.bin must have 84 bytes.* {found}"):
+        zindex.export(linked.root, tmp_path / "back", client=SERIAL)
+    assert not list(tmp_path.glob("back*"))
+
+
+def test_store_without_tokens_is_refused(linked: Store, tmp_path: Path) -> None:
+    del linked.attributes["bin"]
+    with pytest.raises(StoreError, match=r"linked\.zarr must hold tokens or name their \.bin"):
+        module.copy_tokens(StoreCorpus(linked), str(tmp_path / "back.bin"), 0, 1)
+
+
+def test_linked_corpus_may_be_exported_onto_itself(linked: Store, tmp_path: Path) -> None:
+    before = read_files(tmp_path)
+    zindex.export(linked.root, tmp_path / "corpus", client=SERIAL, overwrite=True)
+    assert read_files(tmp_path) == before
+
+
+def test_other_places_are_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"no zindex store at .*nothing"):
+        zindex.export(tmp_path / "nothing", tmp_path / "back", client=SERIAL)
+    config = {
+        "datasets": [str(tmp_path / "corpus")],
+        "sequence_length": 4,
+        "split": "1",
+        "index": str(tmp_path / "index"),
+    }
+    ((_, result),) = zindex.build(config, client=SERIAL).items()
+    with pytest.raises(StoreError, match="must hold tokens, it holds index"):
+        zindex.export(result.store.root, tmp_path / "back", client=SERIAL)

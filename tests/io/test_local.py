@@ -1,0 +1,254 @@
+"""Create-only files: whole or not at all, whatever the system answers."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from zindex.errors import ConfigError, StoreError, StoreNotFoundError
+from zindex.io import local
+from zindex.io.local import free_nbytes, local_path, read_file, sync_directory, write_once
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/data/corpus.zarr", "/data/corpus.zarr"),
+        ("/data/../corpus.zarr/", "/corpus.zarr"),
+        ("file:///data/corpus.zarr", "/data/corpus.zarr"),
+        ("file://localhost/data/corpus.zarr", "/data/corpus.zarr"),
+        ("file:///data/my%20corpus.zarr", "/data/my corpus.zarr"),
+        ("/data/my%20corpus.zarr", "/data/my%20corpus.zarr"),  # a path is taken as it is
+        (Path("/data/corpus.zarr"), "/data/corpus.zarr"),
+    ],
+)
+def test_local_path(url: str, path: str) -> None:
+    assert local_path(url) == Path(path)
+
+
+def test_local_path_is_absolute_and_knows_the_home_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert local_path("corpus.zarr") == tmp_path / "corpus.zarr"
+    assert local_path("~/corpus.zarr") == Path("/home/me/corpus.zarr")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
+def test_other_schemes_are_refused(scheme: str) -> None:
+    message = f"a store must be a path or a file:// URL, got scheme '{scheme}'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        local_path(f"{scheme}://bucket/corpus.zarr")
+
+
+def test_a_file_url_with_two_slashes_is_refused() -> None:
+    """It names a host, and would silently be another path."""
+    with pytest.raises(ConfigError, match=r"names the host 'data'.*file:///data/corpus.zarr"):
+        local_path("file://data/corpus.zarr")
+
+
+def test_write_once_creates_and_then_keeps(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    assert write_once(path, [b"first", b"", memoryview(b" content")])
+    assert not write_once(path, [b"second"])
+    assert path.read_bytes() == b"first content"
+    assert names(path.parent) == ["file"]
+
+
+def test_a_large_file_that_is_not_to_be_cached_holds_the_same(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 8192
+    assert write_once(tmp_path / "file", [content, memoryview(b"end")], cached=False)
+    assert read_file(tmp_path / "file") == content + b"end"
+
+
+def test_no_reserved_blocks_and_no_advice_are_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.posix_fadvise", refuse)
+    monkeypatch.setattr("zindex.io.local._fallocate", None)
+    content = bytes(2 << 20)
+    assert write_once(tmp_path / "file", [content], cached=False)
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_write_once_replaces_on_demand(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert write_once(path, [b"damaged"])
+    assert write_once(path, [b"right"], replace=True)
+    assert path.read_bytes() == b"right"
+    assert names(tmp_path) == ["file"]
+
+
+def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
+    assert write_once(tmp_path / "file", [])
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
+    buffers = [b"%05d" % i for i in range(2000)]
+    assert write_once(tmp_path / "file", buffers)
+    assert (tmp_path / "file").read_bytes() == b"".join(buffers)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 64])
+def test_the_kernel_may_take_buffers_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    def write_some(descriptor: int, buffers: list[memoryview]) -> int:
+        return os.write(descriptor, b"".join(buffers)[:step])
+
+    monkeypatch.setattr(local.os, "writev", write_some)
+    assert write_once(tmp_path / "file", [b"abc", b"defgh", b"", b"ijk"])
+    assert (tmp_path / "file").read_bytes() == b"abcdefghijk"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL])
+def test_file_systems_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(local.os, "link", refuse)
+    assert write_once(tmp_path / "file", [b"first"])
+    assert not write_once(tmp_path / "file", [b"second"])
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("call", ["writev", "fsync", "link", "close"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_failed_system_call_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    real_close = os.close
+
+    def fail(*arguments: object) -> None:
+        if call == "close":
+            real_close(arguments[0])
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local.os, call, fail)
+        with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+            write_once(tmp_path / "file", [b"content"])
+    assert names(tmp_path) == []
+    assert write_once(tmp_path / "file", [b"content"])
+
+
+def test_a_failed_replacement_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_once(tmp_path / "file", [b"old"])
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(local.os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_once(tmp_path / "file", [b"new"], replace=True)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_the_content_is_durable_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for name in ("writev", "fsync", "close", "link", "unlink"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            local.os, name, lambda *args, n=name, f=real: (calls.append(n), f(*args))[1]
+        )
+    write_once(tmp_path / "file", [b"content"])
+    assert calls == ["writev", "fsync", "close", "link", "unlink"]
+
+
+def test_a_symlink_at_the_temporary_path_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = uuid.UUID(int=7)
+    monkeypatch.setattr(local, "uuid4", lambda: known)
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    planted = tmp_path / f"file.{known.hex[:12]}.partial"
+    for target in (victim, tmp_path / "not there"):
+        planted.unlink(missing_ok=True)
+        planted.symlink_to(target)
+        with pytest.raises(FileExistsError, match="File exists"):
+            write_once(tmp_path / "file", [b"content"])
+    assert victim.read_bytes() == b"precious"
+    assert names(tmp_path) == [planted.name, "victim"]
+
+
+def test_a_symlink_at_the_final_path_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (tmp_path / "file").symlink_to(victim)
+    assert not write_once(tmp_path / "file", [b"content"])
+    assert write_once(tmp_path / "file", [b"content"], replace=True)
+    assert not victim.exists()
+    assert not (tmp_path / "file").is_symlink()
+
+
+LIMITED_WRITER = """
+import resource, signal, sys
+from pathlib import Path
+from zindex.io.local import write_once
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    write_once(Path(sys.argv[1]), [bytes(60), bytes(60)])
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_file_system_that_fills_up_on_the_way_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED_WRITER, str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "File too large\n"
+    assert names(tmp_path) == []
+
+
+def test_read_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_file(path, limit=5) == b"12345"
+    with pytest.raises(StoreError, match=r"file must hold at most 4 bytes, it is larger"):
+        read_file(path, limit=4)
+    for missing in (tmp_path / "other", path / "below a file"):
+        with pytest.raises(StoreNotFoundError, match=re.escape(f"no file {missing}; check")):
+            read_file(missing)
+
+
+def test_sync_directory_takes_directories_only(tmp_path: Path) -> None:
+    sync_directory(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file"):
+        sync_directory(tmp_path / "file")
+
+
+def test_free_bytes_of_a_place_that_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert free_nbytes(tmp_path / "a" / "b") > 0
+    status = os.statvfs(tmp_path)
+    monkeypatch.setattr(local.os, "statvfs", lambda path: status)
+    assert free_nbytes(tmp_path / "a" / "b") == status.f_bavail * status.f_frsize

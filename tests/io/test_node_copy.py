@@ -1,0 +1,150 @@
+"""Copies of objects: fetched once, and whenever they have changed."""
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.io.test_remote_files import make_msc
+from zindex.errors import SourceError, StoreNotFoundError
+from zindex.io import node_copy, object_client
+from zindex.io.node_copy import VERSION_SUFFIX, keep_copy
+from zindex.io.objects import ObjectPath
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of objects, in order."""
+    asked: list[str] = []
+    ask = object_client.ask
+
+    def counted(path: Any, action: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(action)
+        return ask(path, action, *arguments, **options)
+
+    monkeypatch.setattr(object_client, "ask", counted)
+    return asked
+
+
+def put(place: ObjectPath, content: bytes) -> str:
+    object_client.put(place, [content], replace=True)
+    return str(place)
+
+
+def test_a_copy_is_fetched_once_and_when_it_changes(
+    objects: ObjectPath, requests: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zindex.io.file_chunks.REMOTE_NBYTES", 4)
+    url = put(objects / "a.idx", b"0123456789")
+    copy = tmp_path / "cache" / "a.idx"
+    requests.clear()
+    keep_copy(url, copy)
+    assert copy.read_bytes() == b"0123456789"
+    assert sorted(requests) == ["looked up"] * 2 + ["read"] * 3
+    requests.clear()
+    keep_copy(url, copy)
+    assert requests == ["looked up"]
+    put(objects / "a.idx", b"other 6789")
+    keep_copy(url, copy)
+    assert copy.read_bytes() == b"other 6789"
+    put(objects / "a.idx", b"")
+    keep_copy(url, copy)
+    assert copy.read_bytes() == b""
+    assert sorted(path.name for path in copy.parent.iterdir()) == [
+        "a.idx",
+        f"a.idx{VERSION_SUFFIX}",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "version", "other"])
+def test_a_copy_that_is_not_current_is_replaced(
+    objects: ObjectPath, tmp_path: Path, damage: str
+) -> None:
+    url, copy = put(objects / "a", b"0123456789"), tmp_path / "a"
+    keep_copy(url, copy)
+    record = copy.with_name(f"a{VERSION_SUFFIX}")
+    if damage == "cut":
+        copy.write_bytes(b"012")
+    elif damage == "gone":
+        copy.unlink()
+    elif damage == "version":
+        record.write_text(record.read_text()[:-3])
+        copy.write_bytes(b"9876543210")
+    else:  # of another object, under the same name
+        keep_copy(put(objects / "b", b"9876543210"), copy)
+        assert copy.read_bytes() == b"9876543210"
+    left = copy.with_name("a.0123.partial")
+    left.write_bytes(b"of one that was killed")
+    keep_copy(url, copy)
+    assert copy.read_bytes() == b"0123456789"
+    assert not left.exists()
+
+
+def test_whoever_comes_together_fetches_once(
+    objects: ObjectPath, requests: list[str], tmp_path: Path
+) -> None:
+    url = put(objects / "a", b"0123456789")
+    requests.clear()
+    meeting = threading.Barrier(8)
+
+    def one(number: int) -> None:
+        meeting.wait()
+        keep_copy(url, tmp_path / "a")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(8)))
+    assert requests.count("read") == 1
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+def test_an_object_that_is_written_meanwhile_is_fetched_again(
+    objects: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put(objects / "a", b"0")
+    fetch, contents = node_copy._fetch, [b"1", b"2"]
+
+    def fetch_late(*arguments: Any) -> None:
+        fetch(*arguments)
+        if contents:
+            put(objects / "a", contents.pop(0))
+
+    monkeypatch.setattr(node_copy, "_fetch", fetch_late)
+    keep_copy(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"2"
+    contents += [b"3", b"4", b"5"]
+    put(objects / "a", b"new")
+    with pytest.raises(SourceError, match=r"/a must stay as it is while it is copied to \S+/a, it"):
+        keep_copy(url, tmp_path / "a")
+
+
+def test_without_locks_it_is_fetched_by_each(
+    objects: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(node_copy.fcntl, "flock", refuse)
+    left = tmp_path / "a.0123.partial"
+    left.write_bytes(b"perhaps of one that is alive")
+    keep_copy(put(objects / "a", b"0123456789"), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+    assert left.exists()
+
+
+def test_there_may_be_none(objects: ObjectPath, tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"no object s3://memory/store/a; check the URL"):
+        keep_copy(f"{objects}/a", tmp_path / "a")
+
+
+def test_clients_that_tell_nothing_fetch_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = make_msc(tmp_path, tells=False)
+    monkeypatch.setitem(sys.modules, "multistorageclient", package)
+    for content in (b"01", b"23"):
+        (tmp_path / "a").write_bytes(content)
+        keep_copy("msc://profile/a", tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == content

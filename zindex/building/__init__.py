@@ -1,1 +1,0 @@
-"""Dask graphs over shards: convert, documents, samples, shuffle, export. Dask lives only here."""

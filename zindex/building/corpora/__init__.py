@@ -1,1 +1,0 @@
-"""Texts to pre-training corpora: Zarr token stores or pairs of ``.bin/.idx``."""

@@ -1,0 +1,256 @@
+"""Rendezvous of a cluster's processes: a private directory with its address and certificate.
+
+On one machine it is temporary. Across machines it is on storage that all nodes share, or each node
+has its own and receives the content through torch's store or a pipe.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from zindex.cluster.certificates import PAIR, Certificate, read_certificate
+from zindex.cluster.job import JobPlace
+from zindex.errors import ConfigError
+from zindex.io.backoff import Backoff, poll_until
+
+_ADDRESS, _STOP, LOGS, _NODES = "cluster.json", "stop", "logs", "nodes"
+#: Seconds between polls for a process that starts or ends.
+POLL_SECONDS = 0.1
+# Key of the content in torch's store.
+_STORE_KEY = "rendezvous"
+
+
+class Rendezvous:
+    """The directory of one cluster.
+
+    Parameters
+    ----------
+    folder
+        The directory; only its owner may enter it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    @classmethod
+    def of_job(cls, folder: str | os.PathLike[str], job_id: str) -> "Rendezvous":
+        """Return the directory of a job below one that several jobs may use."""
+        return cls(Path(folder) / re.sub(r"[^\w.-]+", "-", job_id)[:100])
+
+    def create(self) -> None:
+        """Make the directory, and clear all but the logs of earlier attempts; see `open`."""
+        self.open()
+        for name in (_ADDRESS, _STOP):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def open(self) -> None:
+        """Make the directory if it does not exist.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be made, or belongs to another user.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self.folder.stat()
+            if status.st_uid != os.geteuid():
+                raise ConfigError(
+                    f"{self.folder} must belong to the user who runs the job, it belongs to user "
+                    f"{status.st_uid}; give another folder"
+                )
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                self.folder.chmod(0o700)
+            for name in (LOGS, _NODES):
+                (self.folder / name).mkdir(exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.folder} must be a directory that can be made and written, got {error}; "
+                "give a folder on storage that all nodes share"
+            ) from error
+
+    @property
+    def tls_folder(self) -> Path | None:
+        """Directory of the certificate, if there is one."""
+        try:
+            read_certificate(self.folder)
+        except ConfigError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                return None
+            raise
+        return self.folder
+
+    def publish(self, facts: dict[str, Any]) -> None:
+        """Publish the scheduler: its address, and other facts that all nodes need."""
+        partial = self.folder / f"{_ADDRESS}.{os.getpid()}.partial"
+        partial.write_text(json.dumps(facts))
+        partial.replace(self.folder / _ADDRESS)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what was published, or None."""
+        try:
+            facts = json.loads((self.folder / _ADDRESS).read_text())
+        except (OSError, ValueError):
+            return None
+        return facts if isinstance(facts, dict) and "address" in facts else None
+
+    def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Poll until the scheduler is published, and return its facts.
+
+        Parameters
+        ----------
+        seconds
+            Timeout.
+        check
+            Called at each poll; may raise.
+
+        Raises
+        ------
+        ConfigError
+            If nothing is published in time.
+        """
+
+        def poll() -> dict[str, Any] | None:
+            facts = self.read()
+            if facts is None:
+                check()
+            return facts
+
+        facts = poll_until(poll, Backoff(POLL_SECONDS, timeout=seconds))
+        if facts is None:
+            raise ConfigError(
+                f"a scheduler must have started in {self.folder} within {seconds:g} s, none "
+                f"has{self.last_log_line('scheduler')}; see the logs there"
+            )
+        return facts
+
+    def last_log_line(self, role: str) -> str:
+        """Return the last line of the newest log of a role, as the end of a sentence."""
+        try:
+            logs = sorted(
+                (self.folder / LOGS).glob(f"*{role}*.log"), key=lambda path: path.stat().st_mtime
+            )
+            lines = logs[-1].read_text(errors="replace").split("\n") if logs else []
+        except OSError:
+            return ""
+        # The supervisor logs only that it restarts the process.
+        said = [line.strip() for line in lines if line.strip() and " zindex: " not in line]
+        last = said[-1] if said else ""
+        return f" (its last words: {last[:300]})" if last else ""
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes, as machine and process id, that keep parts of the cluster running."""
+        try:
+            return sorted(path.name for path in (self.folder / _NODES).iterdir())
+        except OSError:
+            return []
+
+    @contextmanager
+    def register_node(self) -> Iterator[None]:
+        """List this process in `nodes` while the block runs."""
+        entry = self.folder / _NODES / f"{os.uname().nodename}-{os.getpid()}"
+        entry.touch()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                entry.unlink()
+
+    def stop(self) -> None:
+        """Ask every process of the cluster to end, on all nodes that share the directory.
+
+        The address and the certificate are removed; the logs stay.
+        """
+        with suppress(OSError):  # the directory is gone, and its readers with it
+            (self.folder / _STOP).touch()
+        for name in (_ADDRESS, *PAIR):
+            with suppress(OSError):
+                (self.folder / name).unlink()
+
+    def find_stop(self) -> tuple[int, int] | None:
+        """Return an identity of the stop request, or None if there is none."""
+        try:
+            status = (self.folder / _STOP).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def pack(self) -> dict[str, Any]:
+        """Return all that a node needs that does not share the directory."""
+        facts = self.read()
+        assert facts is not None
+        folder = self.tls_folder
+        pair = None if folder is None else read_certificate(folder)
+        return {"facts": facts, "tls": None if pair is None else [pair.certificate, pair.key]}
+
+    def unpack(self, packed: dict[str, Any]) -> None:
+        """Write the content of another node's directory into this one."""
+        self.create()
+        if packed["tls"] is not None:
+            Certificate(*packed["tls"]).write(self.folder)
+        self.publish(packed["facts"])
+
+
+# --- torch's key-value store -------------------------------------------------------------------
+#
+# Every job of torch has one. It is as safe as the job itself: who can read the store can speak to
+# the ranks.
+
+
+def send_by_store(job: JobPlace, packed: dict[str, Any], seconds: float) -> None:
+    """Send the result of `Rendezvous.pack` to all nodes."""
+    _open_store(job, seconds).set(_STORE_KEY, json.dumps(packed))
+
+
+def receive_by_store(job: JobPlace, seconds: float) -> dict[str, Any]:
+    """Return what rank 0 sends to all nodes, waiting for it.
+
+    Raises
+    ------
+    ConfigError
+        If it does not arrive in time.
+    """
+    store = _open_store(job, seconds)
+    try:
+        packed: dict[str, Any] = json.loads(store.get(_STORE_KEY))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"rank 0 must give the cluster's address within {seconds:g} s, it has not: {error}; "
+            "see its log"
+        ) from error
+    return packed
+
+
+def _open_store(job: JobPlace, seconds: float) -> Any:
+    """Return the store that the ranks of this job share."""
+    import torch
+
+    distributed: Any = torch.distributed
+    prefix = f"zindex-cluster/{job.job_id}"
+    if distributed.is_initialized():
+        store = distributed.distributed_c10d._get_default_store()
+        return distributed.PrefixStore(prefix, store)
+    # The agent of torchrun serves the store before any rank starts; otherwise rank 0 does, once
+    # torch.distributed is initialized.
+    if job.master is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise ConfigError(
+            "nodes can meet in torch's store under torchrun or once torch.distributed is "
+            "initialized, this process has neither; give folder=, a directory that all nodes share"
+        )
+    try:
+        store = distributed.TCPStore(
+            *job.master, is_master=False, timeout=timedelta(seconds=seconds)
+        )
+    except RuntimeError as error:
+        raise ConfigError(
+            f"torch's store must answer at {job.master[0]}:{job.master[1]}, got {error}; give "
+            "folder=, a directory that all nodes share"
+        ) from error
+    return distributed.PrefixStore(prefix, store)

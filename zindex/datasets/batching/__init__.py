@@ -1,1 +1,0 @@
-"""Many samples made together: their tokens read in a few rounds, their tensors in one piece."""

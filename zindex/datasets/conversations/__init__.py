@@ -1,1 +1,0 @@
-"""What datasets of conversations are made of: records of files, their layouts, packed rows."""

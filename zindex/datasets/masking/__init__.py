@@ -1,1 +1,0 @@
-"""What masked datasets are made of: vocabularies, sentences, masks and batches of samples."""

@@ -1,0 +1,261 @@
+"""Run tasks inline, in threads or on a Dask cluster, and choose among them.
+
+Builds are coroutines that await tasks; an executor decides where a task runs. A task is a module
+level function of small arguments that writes its own shards and returns receipts or counts. An
+array that later tasks need stays on the worker that computed it.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from zindex.errors import ConfigError
+from zindex.execution.dask_executor import DaskExecutor
+from zindex.execution.reconnecting_client import connect_client
+from zindex.execution.timeline import Timeline
+from zindex.execution.worker_tasks import named
+from zindex.io.request_threads import DaemonPool
+
+R = TypeVar("R")
+
+# A task that writes its shard waits for about as long as it computes.
+_NUM_IO_THREADS = 2
+
+#: A reference to a result on a worker; only usable as an argument of later tasks.
+Held = Any
+
+
+class Executor(Protocol):
+    """Runs the tasks of a build."""
+
+    @property
+    def num_threads(self) -> int:
+        """Concurrent tasks."""
+        ...
+
+    @property
+    def timeline(self) -> Timeline:
+        """Records the tasks."""
+        ...
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result; higher priorities start first."""
+        ...
+
+    async def hold(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        key: str,
+        priority: int = 0,
+        place: float | None = None,
+    ) -> Held:
+        """Run one task and keep its result on the worker, as an argument of later tasks.
+
+        The result is freed with the last reference to the returned object. Results that later
+        tasks take together should have neighbouring places in [0, 1), so that few are transferred.
+        """
+        ...
+
+
+class SerialExecutor:
+    """Runs every task immediately in this thread: the readable definition of an executor."""
+
+    num_threads = 1
+
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        self.timeline = timeline or Timeline()
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result."""
+        with named(key), self.timeline.span(key):
+            return function(*args)
+
+    async def hold(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        key: str,
+        priority: int = 0,
+        place: float | None = None,
+    ) -> Held:
+        """Run one task and return its result."""
+        return await self.run(function, *args, key=key, priority=priority)
+
+
+class ThreadExecutor(SerialExecutor):
+    """Runs tasks in daemon threads, highest priority first; kernels release the GIL.
+
+    A background build must not outlive the training run that started it.
+
+    Parameters
+    ----------
+    num_threads
+        Concurrent tasks; None means one per core, and two more that wait for the disk.
+    """
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        super().__init__()
+        self.num_threads = num_threads or len(os.sched_getaffinity(0)) + _NUM_IO_THREADS
+        self._pool = DaemonPool(self.num_threads, "zindex-task")
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result."""
+        with named(key):
+            return await asyncio.wrap_future(self._pool.submit(function, *args, priority=priority))
+
+    def close(self) -> None:
+        """Wait for the running tasks and end the threads; pending tasks never start."""
+        self._pool.stop()
+
+
+@contextmanager
+def open_executor(client: Any = None, timeline: Timeline | None = None) -> Iterator[Executor]:
+    """Give the executor of a client: the given one, the ambient one, or an embedded cluster.
+
+    Parameters
+    ----------
+    client
+        A ``distributed.Client``, the address of a scheduler, an ``Executor``, or None. With None
+        the process's current client is used; without one a cluster of this machine's cores starts
+        inside this process, listens on no port, and ends with the block.
+    timeline
+        Records the tasks; a given executor has its own.
+
+    Raises
+    ------
+    ConfigError
+        If no scheduler answers at the address, or the client is something else.
+    """
+    if isinstance(client, str):
+        with connect_client(client) as connected:
+            yield DaskExecutor(connected, timeline)
+    elif hasattr(client, "submit") and hasattr(client, "asynchronous"):
+        yield DaskExecutor(client, timeline)
+    elif hasattr(client, "run"):
+        yield client
+    elif client is not None:
+        raise ConfigError(
+            f"client must be a distributed.Client or a scheduler's address, got {client!r}; "
+            "connect a client to the cluster first"
+        )
+    elif (ambient := ambient_client()) is not None:
+        yield DaskExecutor(ambient, timeline)
+    else:
+        with embedded_client() as own:
+            yield DaskExecutor(own, timeline)
+
+
+def ambient_client() -> Any:
+    """Return the process's current Dask client, or None; never imports distributed."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+@contextmanager
+def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
+    """Start a Dask cluster inside this process, and end it with the block.
+
+    Parameters
+    ----------
+    num_threads
+        Threads of its one worker; None means one per core, and two more that wait for the disk.
+        Kernels release the GIL.
+    """
+    import dask
+    from dask.system import CPU_COUNT
+    from distributed import Client, Scheduler, SpecCluster, Worker
+
+    settings = {
+        "distributed.scheduler.worker-saturation": "inf",
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.pause": False,
+        "distributed.admin.tick.limit": "1h",
+    }
+    worker = {
+        "cls": without_pages(Worker),
+        "options": {
+            "protocol": "inproc://",
+            "nthreads": num_threads or CPU_COUNT + _NUM_IO_THREADS,
+            "memory_limit": 0,
+        },
+    }
+    scheduler = {"cls": without_pages(Scheduler), "options": {"protocol": "inproc://"}}
+    with (
+        dask.config.set(settings),
+        SpecCluster({0: worker}, scheduler, silence_logs=logging.WARNING) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.loop.asyncio_loop.set_exception_handler(report_unless_ended)
+        yield client
+
+
+def report_unless_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an unhandled error, unless it is a timeout of an event loop that has ended.
+
+    Dask's message batches wait for each other with a timeout of milliseconds, and closing a
+    cluster does not cancel them.
+    """
+    if loop.is_running() or not isinstance(context.get("exception"), TimeoutError):
+        loop.default_exception_handler(context)
+
+
+def without_pages(node: Any) -> Any:
+    """Return a subclass of a Dask node that serves no web pages.
+
+    Without a dashboard Dask still serves metrics and a proxy, to every machine that can reach it.
+    """
+    return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
+
+
+def run_builds(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine to completion, even if this thread already has an event loop.
+
+    Of several errors the first is raised; the tasks that it cancelled add no information.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(main)
+    with ThreadPoolExecutor(1, thread_name_prefix="zindex-build") as pool:
+        return pool.submit(_run, main).result()
+
+
+def _run(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in a new event loop of this thread."""
+    try:
+        return asyncio.run(main)
+    except ExceptionGroup as group:
+        error = _first_error(group)
+        raise error from error.__cause__
+
+
+async def run_together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Run coroutines concurrently; the first error cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except ExceptionGroup as errors:
+        error = _first_error(errors)
+        raise error from error.__cause__
+    return [task.result() for task in tasks]
+
+
+def _first_error(group: ExceptionGroup[Exception]) -> Exception:
+    """Return the first error of a group, or of the groups in it."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,94 @@
+"""Run tasks in processes of this machine: for tasks that hold the GIL."""
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from zindex.errors import ClusterLostError, ConfigError
+from zindex.execution.executor import SerialExecutor
+from zindex.execution.worker_tasks import Shared, call, named, start_process, wake
+
+R = TypeVar("R")
+
+
+class ProcessExecutor(SerialExecutor):
+    """Runs tasks in processes, connected to this one by pipes; none opens a port.
+
+    Parameters
+    ----------
+    num_processes
+        Concurrent tasks; all processes start with the first task.
+    tasks
+        Functions that will be run: processes import what these need while they start.
+
+    Raises
+    ------
+    ConfigError
+        If ``num_processes`` is below 1.
+    """
+
+    def __init__(self, num_processes: int, *tasks: Callable[..., Any]) -> None:
+        if num_processes < 1:
+            raise ConfigError(f"there must be at least one process, got {num_processes}")
+        super().__init__()
+        self.num_threads = num_processes
+        # A fork would copy locks that other threads hold.
+        self._pool = ProcessPoolExecutor(
+            num_processes,
+            multiprocessing.get_context("spawn"),
+            initializer=start_process,
+            initargs=(os.getpid(), tasks),
+        )
+        self._is_started = False
+
+    async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
+        """Run one task and return its result.
+
+        Raises
+        ------
+        ClusterLostError
+            If a process died over its task, or could not start.
+        """
+        with named(key):
+            try:
+                self._start()
+                done = await asyncio.wrap_future(self._pool.submit(call, function, args, key))
+            except BrokenProcessPool as error:
+                raise ClusterLostError(
+                    "a process of this machine died over its task, perhaps for want of memory, or "
+                    "could not start, since the calling script runs its work when it is imported: "
+                    'put that below `if __name__ == "__main__":`; finished work stays, and the '
+                    "same call goes on from there"
+                ) from error
+            outcome: R = done.unpack(self.timeline)
+        return outcome
+
+    def _start(self) -> None:
+        """Start all processes at once; the pool alone would start one per pending task."""
+        if not self._is_started:
+            self._is_started = True
+            for _ in range(self.num_threads):
+                self._pool.submit(wake)
+
+    async def hold(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Run one task here and return its result, of which each process caches a copy."""
+        return Shared(function(*args))
+
+    def close(self) -> None:
+        """End the processes; pending tasks never start."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def open_processes(num_processes: int, *tasks: Callable[..., Any]) -> Iterator[ProcessExecutor]:
+    """Give an executor whose processes end with the block; see `ProcessExecutor`."""
+    executor = ProcessExecutor(num_processes, *tasks)
+    try:
+        yield executor
+    finally:
+        executor.close()

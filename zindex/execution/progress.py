@@ -1,0 +1,119 @@
+"""Display the progress of builds: bars on a terminal, log lines elsewhere."""
+
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+logger = logging.getLogger("zindex")
+
+# A cluster's log should get ten lines per step, not thousands.
+_NUM_LINES = 10
+# A shorter step gets its last line only.
+_MIN_SECONDS = 2.0
+
+
+class Progress(Protocol):
+    """Displays the progress of a build, step by step."""
+
+    def step(self, name: str, num_shards: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Show one step during the block, which calls the given function with finished shards."""
+        ...
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    @contextmanager
+    def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
+        """Run one step."""
+        yield lambda count: None
+
+
+class LogProgress:
+    """Logs the end of a step, and every tenth of a long one with its rate and the time left."""
+
+    @contextmanager
+    def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
+        """Run one step."""
+        start = last = time.monotonic()
+        done = shown = 0
+
+        def advance(count: int) -> None:
+            nonlocal done, shown, last
+            done += count
+            now = time.monotonic()
+            tenth = _NUM_LINES * done // max(1, num_shards)
+            if tenth > shown and done < num_shards and now - last >= _MIN_SECONDS:
+                shown, last = tenth, now
+                rate = done / (now - start)
+                left = (num_shards - done) / rate
+                logger.info(
+                    "%s: %d of %d shards, %.1f shards/s, %.0f s left",
+                    name,
+                    done,
+                    num_shards,
+                    rate,
+                    left,
+                )
+
+        yield advance
+        elapsed = time.monotonic() - start
+        logger.info("%s: %d shards in %.2f s", name, num_shards, elapsed)
+
+
+class RichProgress:
+    """Draws one bar per step on a terminal."""
+
+    def __init__(self, display: Any) -> None:
+        self.display = display
+
+    @contextmanager
+    def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
+        """Run one step."""
+        task = self.display.add_task(name, total=num_shards)
+        yield lambda count: self.display.advance(task, count)
+        self.display.update(task, completed=num_shards)
+
+
+@contextmanager
+def open_progress(wanted: bool) -> Iterator[Progress]:
+    """Give a display: none, bars on a terminal if rich is installed, or a log."""
+    if not wanted:
+        yield SilentProgress()
+        return
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield LogProgress()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Display
+    from rich.progress import Task as Row
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        """Shards per second."""
+
+        def render(self, task: Row) -> Text:
+            """Return the rate, empty before the first."""
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.1f} shards/s")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(),
+    )
+    with Display(*columns, console=Console(stderr=True)) as display:
+        yield RichProgress(display)

@@ -1,0 +1,79 @@
+"""A Dask client that reconnects soon after its scheduler is restarted."""
+
+import math
+from functools import cache
+from typing import Any
+
+from zindex.errors import ConfigError
+
+#: Seconds that a client tries to reach a lost scheduler; builds have another timeout.
+RECONNECT_SECONDS = 600.0
+# Dask's client pauses between attempts for up to the time that it has tried already, and may miss a
+# scheduler for minutes. With attempts of this length the pauses stay short.
+_ATTEMPT_SECONDS = 3.0
+
+
+def connect_client(address: str, *, patience: float = RECONNECT_SECONDS, **settings: Any) -> Any:
+    """Return a ``distributed.Client`` that survives the loss of its scheduler.
+
+    Parameters
+    ----------
+    address
+        Address of the scheduler, now and after a restart.
+    patience
+        Seconds that the client tries to reach a lost scheduler before it closes.
+    settings
+        Arguments of ``distributed.Client``; its ``timeout`` is that of the first connection.
+
+    Raises
+    ------
+    ConfigError
+        If no scheduler answers at the address.
+    """
+    try:
+        client = _client_class()(address, **{"set_as_default": False} | settings)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"a Dask scheduler must answer at {address}, none does: {error}"
+        ) from error
+    # As an argument of the constructor it would delay the error for a wrong address.
+    client._timeout = patience
+    return client
+
+
+class _Futures(dict[Any, Any]):
+    """Futures by key; iteration survives concurrent changes.
+
+    Dask iterates in another thread to mark futures as lost, while a build submits and releases
+    some. An error there would end the client's search for a scheduler.
+    """
+
+    def values(self) -> Any:
+        """Return the current states."""
+        return self.copy().values()
+
+
+@cache
+def _client_class() -> Any:
+    """Return the client class; loads distributed."""
+    from distributed import Client
+
+    class PatientClient(Client):  # type: ignore[misc]
+        """A client with short intervals between attempts to reach a lost scheduler."""
+
+        _attempt_seconds = math.inf
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self.futures: dict[Any, Any] = _Futures()
+
+        async def _reconnect(self) -> None:
+            self._attempt_seconds = _ATTEMPT_SECONDS
+            await super()._reconnect()
+
+        async def _ensure_connected(self, timeout: float | None = None) -> None:
+            if timeout is not None:
+                timeout = min(timeout, self._attempt_seconds)
+            await super()._ensure_connected(timeout=timeout)
+
+    return PatientClient

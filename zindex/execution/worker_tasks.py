@@ -1,0 +1,136 @@
+"""What a worker process runs: a task with its name, its times, and its error as a result.
+
+Worker processes import this module first, so it imports little.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from zindex.errors import ZindexError
+from zindex.execution.timeline import Span, Timeline, measure
+
+# Of Linux, <sys/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+# Shared values that a process caches: a build has one or two at a time.
+_MAX_CACHED = 4
+
+_numbers = count()
+# Shared values of this process by number; the newest last.
+_cached: dict[int, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outcome of a task as a worker returns it."""
+
+    outcome: Any
+    error: ZindexError | None
+    spans: list[Span]
+
+    def unpack(self, timeline: Timeline) -> Any:
+        """Return the outcome or raise the error, and record the times."""
+        timeline.add(self.spans)
+        if self.error is not None:
+            raise self.error
+        return self.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result of a task as it stays on a worker."""
+
+    value: Any
+    spans: list[Span]
+
+    def __sizeof__(self) -> int:
+        """Return the bytes with those of the value, by which Dask decides to move and spill."""
+        from dask.sizeof import sizeof
+
+        return object.__sizeof__(self) + int(sizeof(self.value))
+
+
+class Shared:
+    """A value that many tasks take: each process unpickles it once and caches it.
+
+    Tokenizers, for example, take longer to load than many a task to run.
+
+    Parameters
+    ----------
+    value
+        Anything that can be pickled.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.number = next(_numbers)
+        self.content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def take(self) -> Any:
+        """Return the value, which the tasks of this process share."""
+        if self.number not in _cached:
+            value = pickle.loads(self.content)
+            while len(_cached) >= _MAX_CACHED:
+                del _cached[next(iter(_cached))]
+            _cached[self.number] = value
+        return _cached[self.number]
+
+
+def call(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Done:
+    """Run a task; errors of zindex are results, so that Dask does not retry them."""
+    spans = [span for argument in args if isinstance(argument, Kept) for span in argument.spans]
+    try:
+        with measure(key, spans):
+            outcome = function(*map(_value_of, args))
+    except ZindexError as error:
+        return Done(None, error, spans)
+    return Done(outcome, None, spans)
+
+
+def keep(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Kept:
+    """Run a task whose result stays on its worker."""
+    spans: list[Span] = []
+    with measure(key, spans):
+        value = function(*map(_value_of, args))
+    return Kept(value, spans)
+
+
+def _value_of(argument: Any) -> Any:
+    """Return an argument, or the value that it holds."""
+    if isinstance(argument, Kept):
+        return argument.value
+    return argument.take() if isinstance(argument, Shared) else argument
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """Add the name of the task to an error that passes through."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in task {key}")
+        raise
+
+
+def start_process(parent: int, tasks: tuple[Callable[..., Any], ...]) -> None:
+    """Have the system kill this process as soon as its parent ends.
+
+    Parameters
+    ----------
+    parent
+        Process id of the parent.
+    tasks
+        Functions that will run here: unpickling them imports what they need.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def wake() -> None:
+    """Do nothing: a task that starts a process."""

@@ -1,0 +1,185 @@
+"""The values of one key of keyed files, described by spans of bytes and read by position.
+
+A shard is a file or a folder that holds all keys. The values of a key are in one or several spans
+of a file, and the file may say where records begin among them.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import ConfigError, SourceError, ZindexError
+from zindex.io.local import read_into
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedArray:
+    """The values of one key in one shard: a flat array, in one span of a file or in several."""
+
+    key: str
+    #: The file.
+    path: str
+    #: Numpy dtype name of the values in the file.
+    dtype: str
+    #: Shape (spans,), int64: first byte of each span in the file. A span that HDF5 stores in chunks
+    #: has ``-1 - n`` and is read by h5py from value n of its dataset.
+    span_start: Int64Array
+    #: Shape (spans + 1,), int64, from 0 to the number of values: where spans begin among them.
+    value_offset: Int64Array
+    #: Shape (items + 1,), int64, from 0 to the number of values: where items begin; None: unknown.
+    item_offset: Int64Array | None = None
+    #: Shape (records + 1,), int64, from 0 to the number of items: where records begin, if a record
+    #: is a group of items, such as the responses to a prompt; None: every item is a record.
+    group_offset: Int64Array | None = None
+    #: Datasets of the spans in the file; None if the file is one raw span.
+    names: tuple[str, ...] | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of values."""
+        return int(self.value_offset[-1])
+
+    @property
+    def num_records(self) -> int | None:
+        """Number of records; None if it is unknown where they begin."""
+        if self.group_offset is not None:
+            return len(self.group_offset) - 1
+        return None if self.item_offset is None else len(self.item_offset) - 1
+
+    def span(self, start: int, stop: int) -> "KeyedArray":
+        """Return values ``[start, stop)`` as an array without records, small enough for a task.
+
+        Examples
+        --------
+        >>> array = KeyedArray("x", "x.bin", "int8", np.array([0, 3, 3]), np.array([0, 3, 3, 7]))
+        >>> part = array.span(2, 4)
+        >>> part.span_start, part.value_offset
+        (array([2, 3, 3]), array([0, 1, 1, 2]))
+        """
+        first = int(np.searchsorted(self.value_offset, start, "right")) - 1
+        last = max(first, int(np.searchsorted(self.value_offset, stop, "left")))
+        starts = self.span_start[first:last].copy()  # a view would carry all spans to a worker
+        if len(starts):
+            skipped = start - int(self.value_offset[first])
+            starts[0] += skipped * np.dtype(self.dtype).itemsize if starts[0] >= 0 else -skipped
+        return replace(
+            self,
+            span_start=starts,
+            value_offset=np.clip(self.value_offset[first : last + 1], start, stop) - start,
+            item_offset=None,
+            group_offset=None,
+            names=None if self.names is None else self.names[first:last],
+        )
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return values ``[start, stop)`` in a fresh array; errors as of `read_into`."""
+        out = np.empty(stop - start, self.dtype)
+        self.span(start, stop).read_into(out)
+        return out
+
+    def read_into(self, out: AnyArray) -> None:
+        """Read all values into an array of their number and dtype.
+
+        Raises
+        ------
+        SourceError
+            If the file is gone or shorter than before, or a byte of a boolean is neither 0 nor 1.
+        ConfigError
+            If HDF5 stores the values in chunks and h5py is missing.
+        """
+        try:
+            with ExitStack() as stack:
+                descriptor, file = -1, None
+                spans = zip(
+                    self.span_start.tolist(), pairwise(self.value_offset.tolist()), strict=True
+                )
+                for number, (first, (row, stop)) in enumerate(spans):
+                    target = out[row:stop]
+                    if first < 0:
+                        assert self.names is not None
+                        file = file or stack.enter_context(open_h5(self.path))
+                        at = -1 - first
+                        target[:] = file[self.names[number]][at : at + len(target)]
+                    elif len(target):
+                        if descriptor < 0:
+                            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                            stack.callback(os.close, descriptor)
+                        if read_into(descriptor, target, first) != target.nbytes:
+                            raise SourceError(
+                                f"{self.path} must hold {len(target):,} values of {self.key} from "
+                                f"byte {first:,} on, it ends before; restore the file"
+                            )
+        except FileNotFoundError as error:
+            raise SourceError(
+                f"{self.path} must still be there, as when its shard was described, it is gone; "
+                "restore the file"
+            ) from error
+        if out.dtype == np.bool_ and out.size and out.view(np.uint8).max() > 1:
+            raise SourceError(
+                f"{self.path} must hold 0 or 1 for each boolean of {self.key}, it holds "
+                f"{out.view(np.uint8).max()}; write it again with another dtype"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedShard:
+    """One file or folder: all keys of consecutive records."""
+
+    #: Relative to the given folder, with ``/``; it decides the order of shards.
+    name: str
+    arrays: dict[str, KeyedArray]
+
+
+def sum_lengths(lengths: Sequence[int]) -> Int64Array:
+    """Return the offsets of items of these lengths, then the total.
+
+    Examples
+    --------
+    >>> sum_lengths([2, 0, 3])
+    array([0, 2, 2, 5])
+    """
+    offset = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offset[1:])
+    return offset
+
+
+@contextmanager
+def open_h5(path: str) -> Iterator[Any]:
+    """Open an HDF5 file for reading.
+
+    Raises
+    ------
+    SourceError
+        If its content is damaged, here or when it is read in the block.
+    ConfigError
+        If h5py is not installed.
+    """
+    h5py = import_h5py()
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            yield file
+    except ZindexError:
+        raise
+    # h5py raises all of these for damaged files.
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(
+            f"{path} must be a sound HDF5 file, but it cannot be read: {str(error)[:200]}; restore "
+            "the file"
+        ) from error
+
+
+def import_h5py() -> Any:
+    """Import h5py, which only HDF5 files need."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ConfigError(
+            "HDF5 files need the package h5py, which is not installed; install zindex[keyed]"
+        ) from error
+    return h5py

@@ -1,0 +1,1 @@
+"""Document, sample, shuffle, packing, mapping and blend indices, and whole runs, as tasks."""

@@ -1,0 +1,76 @@
+"""A build that runs in the background of its process."""
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from typing import Generic, TypeVar, cast
+
+from zindex.execution.timeline import Timeline
+
+R = TypeVar("R")
+
+
+class BackgroundBuild(Generic[R]):
+    """A build in a daemon thread: it ends with its process, and its finished shards stay.
+
+    Parameters
+    ----------
+    build
+        Called in the thread, with a copy of the caller's context; None: there is nothing to build.
+    name
+        Name of the thread.
+    timeline
+        Where the tasks of the build are recorded, and the blocks of `span`.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], R] | None,
+        name: str = "zindex-build",
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.timeline = timeline or Timeline()
+        self._result: R | None = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        if build is not None:
+            self._thread = threading.Thread(
+                target=copy_context().run, args=(self._run, build), name=name, daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, build: Callable[[], R]) -> None:
+        try:
+            self._result = build()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the build has ended."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        """Record the duration of a block in the timeline, next to the tasks."""
+        return self.timeline.span(name)
+
+    def join(self) -> None:
+        """Wait for the end of the build, whether it failed or not."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def wait(self) -> R:
+        """Wait for the end of the build, and return its result; None if there was no build.
+
+        Raises
+        ------
+        ZindexError
+            What the build raised.
+        """
+        if self._thread is not None:
+            with self.timeline.span("wait-for-build"):
+                self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return cast("R", self._result)

@@ -1,0 +1,184 @@
+"""The arrays of a blend as a reader sees them: stored, computed on read, or in memory."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.arrays import AnyArray
+from zindex.indexing.computed_arrays import ComputedArray
+from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
+from zindex.kernels.bijection import permute_range
+from zindex.kernels.blend import blend_range, blend_range_exhaustive
+from zindex.kernels.locate import locate
+from zindex.plan.blend_plan import BlendPlan, PermutationPlan
+from zindex.plan.keys import blend_keys
+from zindex.store.open import Store
+from zindex.store.reader import RowReader
+
+# Positions of a keyed blend that are computed at a time: 1 MiB of the permutation.
+_BLOCK = 1 << 18
+
+
+class BlendArrays(NamedTuple):
+    """The arrays that map a position of a run to a dataset and one of its samples."""
+
+    #: Shape (samples,): positions to dataset ids.
+    dataset_index: RowReader | AnyArray
+    #: Shape (samples,): positions to positions in that dataset.
+    dataset_sample_index: RowReader | AnyArray
+    #: Shape (datasets,), int64: samples that the whole blend draws of each dataset. For a greedy
+    #: blend that is still being built this is a reader, which waits for the end of the build.
+    dataset_count: npt.NDArray[np.int64]
+
+
+def compute_scalable(plan: BlendPlan, start: int, stop: int) -> tuple[AnyArray, AnyArray]:
+    """Return positions ``[start, stop)`` of a keyed scalable blend.
+
+    Returns
+    -------
+    dataset_index, dataset_sample_index
+        Shape (stop - start,) each.
+    """
+    datasets, samples = empty_blend(plan, stop - start)
+    # The permutation of one block fits in the CPU cache; each look-up of datasets builds a table.
+    step = max(_BLOCK, 16 * plan.num_datasets)
+    for first in range(start, stop, step):
+        numbers = compute_permutation(plan.permutation, first, min(first + step, stop))
+        block = slice(first - start, first - start + len(numbers))
+        locate(numbers, plan.counts, datasets[block], samples[block])
+    return datasets, samples
+
+
+def compute_permutation(plan: PermutationPlan, start: int, stop: int) -> AnyArray:
+    """Task: return positions ``[start, stop)`` of a keyed permutation.
+
+    Returns
+    -------
+    numbers
+        Shape (stop - start,), uint32 or int64, each in ``[0, plan.num_samples)``.
+    """
+    numbers = np.empty(stop - start, plan.dtype)
+    permute_range(start, plan.num_samples, blend_keys(plan.seed, plan.split), 0, numbers)
+    return numbers
+
+
+def locate_samples(plan: BlendPlan, numbers: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return the datasets and samples for shuffled numbers of a scalable blend.
+
+    Parameters
+    ----------
+    plan
+        A plan with ``order="scalable"``.
+    numbers
+        Shape (positions,), uint32 or int64: a span of the run's permutation.
+
+    Returns
+    -------
+    dataset_index, dataset_sample_index
+        Shape (positions,) each.
+    """
+    datasets, samples = empty_blend(plan, len(numbers))
+    locate(numbers, plan.counts, datasets, samples)
+    return datasets, samples
+
+
+def empty_blend(plan: BlendPlan, num_positions: int) -> tuple[AnyArray, AnyArray]:
+    """Return empty arrays for a number of positions of a blend."""
+    return (
+        np.empty(num_positions, plan.dataset_layout.dtype),
+        np.empty(num_positions, plan.sample_layout.dtype),
+    )
+
+
+def draw_greedily(
+    plan: BlendPlan, counts: npt.NDArray[np.int64], start: int, stop: int
+) -> tuple[AnyArray, AnyArray]:
+    """Return positions ``[start, stop)`` of Megatron's blend; advance ``counts`` in place."""
+    datasets, samples = empty_blend(plan, stop - start)
+    if plan.sizes is None:
+        blend_range(plan.weights, counts, start, datasets, samples)
+    else:
+        blend_range_exhaustive(plan.sizes, counts, start, datasets, samples)
+    return datasets, samples
+
+
+def open_blend_arrays(store: Store) -> BlendArrays:
+    """Return the arrays of a committed blend; only the counts are read eagerly.
+
+    Parameters
+    ----------
+    store
+        A blend store, built with ``store="all"`` or ``"minimal"``.
+    """
+    counts: npt.NDArray[np.int64] = store[schema.DATASET_COUNT.name][:]
+    if schema.DATASET_INDEX.name in store:
+        datasets = store[schema.DATASET_INDEX.name]
+        return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
+    return _computed(_read_plan(store, counts))
+
+
+def follow_blend_arrays(store: Store, plan: BlendPlan) -> BlendArrays:
+    """Return the arrays of a blend that is still being built, read lazily.
+
+    Parameters
+    ----------
+    store
+        The followed store.
+    plan
+        The blend; arrays that its order can compute on read need no wait.
+    """
+    if plan.order == "scalable" and plan.shuffle == "keyed":
+        return _computed(plan)
+    counts: Any = plan.counts if plan.order == "scalable" else store[schema.DATASET_COUNT.name]
+    datasets = store[schema.DATASET_INDEX.name]
+    return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
+
+
+def _read_plan(store: Store, counts: npt.NDArray[np.int64]) -> BlendPlan:
+    """Return the plan of a committed scalable blend, sufficient for readers."""
+    spec = store.spec
+    return BlendPlan(
+        split=spec["split"],
+        weights=store[schema.DATASET_WEIGHT.name][:],
+        sizes=counts if spec["exhaustive"] else None,
+        num_samples=spec["num_samples"],
+        order="scalable",
+        seed=spec["seed"],
+        shuffle=spec["shuffle"],
+        stored="minimal",
+    )
+
+
+def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
+    """Return the arrays of a blend that is not stored.
+
+    With ``stored="minimal"`` they are computed on read, otherwise now, in memory.
+    """
+    if plan.stored == "minimal":
+        return _computed(plan)
+    if plan.order == "scalable" and plan.shuffle == "uniform":
+        numbers = permute_all(UniformShuffle(plan.num_samples, plan.seed, plan.split))
+        return BlendArrays(*locate_samples(plan, numbers), plan.counts)
+    if plan.order == "scalable":
+        return BlendArrays(*compute_scalable(plan, 0, plan.num_samples), plan.counts)
+    counts = np.zeros(plan.num_datasets, np.int64)
+    return BlendArrays(*draw_greedily(plan, counts, 0, plan.num_samples), counts)
+
+
+def _computed(plan: BlendPlan) -> BlendArrays:
+    """Return arrays that are computed on read."""
+    return BlendArrays(
+        ComputedArray(plan.dataset_layout, plan, _compute_datasets),
+        ComputedArray(plan.sample_layout, plan, _compute_samples),
+        plan.counts,
+    )
+
+
+def _compute_datasets(plan: BlendPlan, start: int, stop: int) -> AnyArray:
+    return compute_scalable(plan, start, stop)[0]
+
+
+def _compute_samples(plan: BlendPlan, start: int, stop: int) -> AnyArray:
+    return compute_scalable(plan, start, stop)[1]

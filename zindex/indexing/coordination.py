@@ -1,0 +1,160 @@
+"""Waiting for stores that another process builds, and taking over when its heartbeat stops."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.io.backoff import Backoff
+from zindex.io.objects import Place
+from zindex.store.commit import StorePlan, read_status
+from zindex.store.heartbeat import read_heartbeat
+from zindex.store.open import Store
+
+logger = logging.getLogger(__name__)
+
+#: Timeout, in seconds, of a process that waits for a store of another one.
+TIMEOUT = 3600.0
+#: Seconds without a heartbeat after which rank 1 takes over the builds; later ranks wait longer.
+TAKEOVER = 60.0
+#: Most seconds between two heartbeats.
+HEARTBEAT_INTERVAL = 10.0
+#: Unfinished stores that have a heartbeat and are checked for one: the first of them.
+NUM_WATCHED = 8
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+# A builder with a heartbeat that finishes no shard is given up after this multiple of the patience.
+_MAX_IDLE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process among those that need the same stores."""
+
+    #: Rank 0 builds; the others wait.
+    number: int = 0
+    #: Seconds to wait at most.
+    timeout: float = TIMEOUT
+    #: Seconds without a heartbeat after which rank 1 takes over.
+    takeover: float = TAKEOVER
+    #: Called regularly while waiting or building; raises when another process failed.
+    listen: Callable[[], None] = lambda: None
+    #: Replaced by tests.
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a heartbeat after which this process takes over.
+
+        It grows with the rank, so that the ranks take over one by one.
+        """
+        return self.takeover * (1 + math.log2(max(1, self.number)))
+
+
+class Awaited(Protocol):
+    """A store that another process builds."""
+
+    @property
+    def plan(self) -> StorePlan:
+        """What is being built."""
+        ...
+
+    @property
+    def root(self) -> Place:
+        """Directory of the store."""
+        ...
+
+    def find(self) -> Store | None:
+        """Return the store if it is committed."""
+        ...
+
+
+def wait_for_others(
+    rank: Rank, requests: Sequence[Awaited], receive: Callable[[Place, Store], None]
+) -> None:
+    """Call back with each store when it is committed; return early if the builder is gone.
+
+    Raises
+    ------
+    NotReadyError
+        If a store is not committed at the timeout.
+    """
+    pending = list(reversed(requests))
+    watch = BuilderWatch(rank)
+    longest = min(_LONGEST_WAIT, rank.takeover / 4)
+    backoff = Backoff(
+        _FIRST_WAIT, longest, timeout=rank.timeout, clock=rank.clock, sleep=rank.sleep
+    )
+    while pending:
+        # All are needed, so it is enough to look for the first missing one.
+        store = pending[-1].find()
+        if store is not None:
+            receive(pending.pop().root, store)
+            continue
+        rank.listen()
+        if backoff.is_over:
+            raise _not_ready(pending, rank.timeout)
+        if watch.is_over(pending):
+            logger.warning(
+                "rank %d builds %d stores that it waited for: no process worked on %s for %.0f s",
+                rank.number,
+                len(pending),
+                pending[-1].root,
+                rank.patience,
+            )
+            return
+        backoff.wait()
+
+
+class BuilderWatch:
+    """Liveness of a builder, from its finished shards and its heartbeat."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.clock = rank.clock
+        self.patience = rank.patience
+        self.step = min(rank.takeover / 8, HEARTBEAT_INTERVAL)
+        self.next_look = -math.inf
+        self.last_progress = self.last_heartbeat = 0.0
+        self.progress: list[int] = []
+        self.heartbeat: list[str | None] = []
+
+    def is_over(self, pending: Sequence[Awaited]) -> bool:
+        """Return whether the builder must be gone or stuck, as nothing changed for too long."""
+        now = self.clock()
+        if now < self.next_look:
+            return False
+        self.next_look = now + self.step
+        progress: list[int] = [len(pending)]
+        heartbeat: list[str | None] = []
+        for request in pending[-NUM_WATCHED:]:
+            heartbeat.append(read_heartbeat(request.root))
+            with suppress(FileNotFoundError):  # not begun
+                progress.append(read_status(request.root).num_done)
+        if progress != self.progress:
+            self.progress, self.last_progress, self.last_heartbeat = progress, now, now
+        if heartbeat != self.heartbeat:
+            self.heartbeat, self.last_heartbeat = heartbeat, now
+        idle, silent = now - self.last_progress, now - self.last_heartbeat
+        return silent >= self.patience or idle >= _MAX_IDLE * self.patience
+
+
+def _not_ready(pending: Sequence[Awaited], timeout: float) -> NotReadyError:
+    """Return the error of a timeout."""
+    plan = pending[-1].plan
+    try:
+        num_done = read_status(plan.root).num_done
+    except StoreNotFoundError:
+        num_done = 0
+    others = f" ({len(pending) - 1} more are missing)" if len(pending) > 1 else ""
+    return NotReadyError(
+        f"{plan.root} must be committed within {timeout:.0f} s, {num_done} of "
+        f"{plan.num_shards} shards are finished{others}; check the building rank, or build ahead "
+        "with `zindex build`",
+        num_done=num_done,
+        num_shards=plan.num_shards,
+    )

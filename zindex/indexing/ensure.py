@@ -1,0 +1,451 @@
+"""Stores that a run needs: built in the background on rank 0, awaited on the other ranks.
+
+Every process of a run needs the same stores. Rank 0 builds the missing ones; the others poll for
+their commits. No process waits in a collective. When the builder's heartbeat stops, the next rank
+takes over; builds are idempotent, so two builders of one store do no harm.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+from weakref import ref
+
+from zindex.errors import StoreUnavailableError
+from zindex.execution.executor import (
+    Executor,
+    ThreadExecutor,
+    ambient_client,
+    open_executor,
+    run_builds,
+)
+from zindex.indexing.background_build import BackgroundBuild
+from zindex.indexing.blend import BlendBuild
+from zindex.indexing.coordination import HEARTBEAT_INTERVAL, NUM_WATCHED, Rank, wait_for_others
+from zindex.indexing.index import IndexBuild
+from zindex.indexing.packing import PackingBuild
+from zindex.indexing.sentence_mapping import MappingBuild
+from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, ignore_progress
+from zindex.io import files
+from zindex.io.objects import Place, PlaceLike
+from zindex.plan.blend_plan import BlendPlan
+from zindex.plan.build_plan import BuildPlan
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
+from zindex.plan.sentence_mapping import MappingPlan
+from zindex.store.commit import ROOT_KEY, StorePlan
+from zindex.store.heartbeat import write_heartbeat
+from zindex.store.open import Store, follow_plan
+
+logger = logging.getLogger(__name__)
+
+# Rows below which starting a cluster costs more than the build.
+_SERIAL_ROWS = 1 << 22
+# Threads that build small stores; most of the time they wait for the disk.
+_NUM_THREADS = 16
+# Seconds between two checks of a builder for failures of other ranks.
+_LISTEN = 0.5
+# A run starts with the first shards of its blends and of any index; other shards are less urgent.
+_BLEND_PRIORITY = -10
+# The sizes of other stores are unknown before they are built, so they cannot be followed.
+_FOLLOWED_KINDS = ("gpt", "blend")
+
+Receive = Callable[[Store], None]
+
+_BUILDS: dict[type[BuildPlan], Any] = {
+    BlendPlan: BlendBuild,
+    IndexPlan: IndexBuild,
+    MappingPlan: MappingBuild,
+    PackingPlan: PackingBuild,
+}
+
+
+async def build_store(
+    plan: BuildPlan,
+    source: Any,
+    folder: PlaceLike,
+    executor: Executor,
+    advance: Callable[[int], None] = ignore_progress,
+    **settings: Any,
+) -> BuildResult:
+    """Build any index or blend, or its missing shards, and commit it.
+
+    An index that was begun on another grid keeps that one.
+
+    Parameters
+    ----------
+    plan, source
+        What to build, from the lengths or sentences of a dataset; None for a blend.
+    folder
+        Directory of the index stores.
+    executor
+        Where the tasks run.
+    advance
+        Called with the number of shards that were finished since the last call.
+    settings
+        Further fields of the build, such as ``priority``.
+
+    Raises
+    ------
+    PlanError
+        If the documents of a split give no sample.
+    FingerprintMismatchError
+        If the directory holds something else.
+    VerificationError
+        If the lengths do not sum to the tokens of the source.
+
+    Notes
+    -----
+    Law: the result does not depend on the grid, the executor or interruptions.
+    """
+    if source is not None:
+        settings["source"] = source
+    settings |= {"plan": plan, "folder": folder, "executor": executor, "advance": advance}
+    build: StoreBuild[Any] = _BUILDS[type(plan)](**settings)
+    return await build.build()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BuildRequest:
+    """A store that is needed, and its build."""
+
+    plan: StorePlan
+    #: Rows that a build computes: the amount of work.
+    num_rows: int
+    #: Called with an executor; ``priority=`` is added to the priorities of all tasks.
+    build: Callable[..., Coroutine[Any, Any, BuildResult]]
+
+    @property
+    def root(self) -> Place:
+        """Directory of the store."""
+        return self.plan.root
+
+    def find(self) -> Store | None:
+        """Return the store if it is committed; before that, this costs one look-up."""
+        return find_index(self.plan) if files.exists(self.root / ROOT_KEY) else None
+
+
+def request_build(plan: BuildPlan, folder: PlaceLike, source: Any = None) -> BuildRequest:
+    """Return a build request for an index or blend below a folder; see `build_store`."""
+    build = partial(build_store, plan, source, folder)
+    return BuildRequest(plan.store_plan(folder), plan.num_build_rows, build)
+
+
+def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
+    """Return a committed store, after building it or waiting for it.
+
+    Raises
+    ------
+    NotReadyError
+        If the store is not committed at the timeout.
+    """
+    found: list[Store] = []
+    with Builds(rank or Rank()) as builds:
+        builds.add(request, found.append)
+        builds.finish()
+    return found[0]
+
+
+class Builds:
+    """Stores that a run needs, built in the background while the caller adds more.
+
+    A context manager. By default `finish` waits for all stores, and builds that are unfinished when
+    the block is left are cancelled; finished shards stay. With a patience, stores are followed:
+    each is received at once, to be read while it is built, and again when it is committed; the
+    builds outlast the block, unless an error leaves it, and end with the process.
+
+    Parameters
+    ----------
+    rank
+        This process among those that need the same stores.
+    patience
+        Seconds that a read waits at most for a shard of a followed store; None: follow nothing.
+    report
+        Called with an error that ended builds in the background, to notify other processes; reads
+        in this process raise it too.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        patience: float | None = None,
+        report: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self.rank = rank
+        self.patience = patience
+        self.error: BaseException | None = None
+        self._report = report
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._requests: dict[Place, BuildRequest] = {}
+        self._receivers: dict[Place, list[Receive]] = {}
+        self._committed: dict[Place, Store] = {}
+        # Followed blends, which are received last, and stores that cannot be followed.
+        self._blends: set[Place] = set()
+        self._unfollowed: set[Place] = set()
+        self._loop: _BuildLoop | None = None
+        self._background: BackgroundBuild[None] | None = None
+        self._is_complete = False
+        self._is_stopped = False
+
+    def __enter__(self) -> "Builds":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.patience is None or error is not None:
+            self.stop()
+
+    def add(self, request: BuildRequest, receive: Receive) -> None:
+        """Call back with a store: immediately if it is committed, otherwise in `finish`.
+
+        On rank 0 its build begins now. Thread-safe.
+        """
+        store = find_index(request.plan)
+        if store is not None:
+            receive(store)
+            return
+        root = request.root
+        if self.patience is not None:
+            request = self._follow(request, receive, self.patience)
+        with self._changed:
+            self._receivers.setdefault(root, []).append(receive)
+            if root in self._requests:
+                return
+            self._requests[root] = request
+            if self.rank.number == 0:
+                self._build(request)
+
+    def _follow(self, request: BuildRequest, receive: Receive, patience: float) -> BuildRequest:
+        """Call back with a followed store, if possible; return the request, a blend's deferred."""
+        kind = request.plan.spec.get("kind")
+        if kind in _FOLLOWED_KINDS:
+            receive(follow_plan(request.plan, patience, self.listen))
+        else:
+            self._unfollowed.add(request.root)
+        if kind != "blend":
+            return request
+        self._blends.add(request.root)
+        return replace(request, build=partial(request.build, priority=_BLEND_PRIORITY))
+
+    def finish(self) -> None:
+        """Wait for all stores, or in the background if they are followed, and call back with each.
+
+        Stores that cannot be followed are awaited here in any case.
+
+        Raises
+        ------
+        NotReadyError
+            If a store is not committed at the timeout.
+        ZindexError
+            If a build fails here or on another rank.
+        """
+        if self.patience is None:
+            self._finish()
+            return
+        if self._receivers and self._background is None:
+            _stop_at_exit(self)
+            self._background = BackgroundBuild(self._run, "zindex-follow")
+        with self._changed:
+            self._is_complete = True
+            self._receive_blends()
+            while self.error is None and self._unfollowed & self._receivers.keys():
+                self._changed.wait()
+        self.listen()
+
+    def _finish(self) -> None:
+        """Wait for the builds of other ranks, if any, and for those of this one."""
+        if self.rank.number != 0:
+            # In the same order everywhere: the first ones have a heartbeat.
+            pending = [self._requests[root] for root in sorted(self._requests)]
+            wait_for_others(self.rank, pending, self._deliver)
+            for request in pending:
+                if request.root not in self._committed:
+                    self._build(request)
+        if self._loop is not None:
+            for root, store in self._loop.finish().items():
+                self._deliver(root, store)
+
+    def _run(self) -> None:
+        """Finish in the background; report an error."""
+        try:
+            self._finish()
+        except BaseException as error:
+            self.error = error
+            if not self._is_stopped and isinstance(error, Exception):
+                logger.error("what a run reads cannot be built: %s", error)
+                self._report(error)
+        finally:
+            self._stop_loop()
+            with self._changed:
+                self._changed.notify_all()
+
+    def _deliver(self, root: Place, store: Store) -> None:
+        """Call back with a committed store; with followed blends once all else is received."""
+        with self._changed:
+            self._committed[root] = store
+            if root not in self._blends:
+                self._receive(root)
+            self._receive_blends()
+            self._changed.notify_all()
+
+    def _receive_blends(self) -> None:
+        if self._blends and self._is_complete and self._receivers.keys() <= self._blends:
+            for root in self._blends & self._committed.keys():
+                self._receive(root)
+
+    def _receive(self, root: Place) -> None:
+        for receive in self._receivers.pop(root, ()):
+            receive(self._committed[root])
+
+    def _build(self, request: BuildRequest) -> None:
+        """Begin a build in this process."""
+        if self._loop is None:
+            on_built = None if self.patience is None else self._deliver
+            self._loop = _BuildLoop(self.rank, on_built)
+        self._loop.add(request)
+
+    def listen(self) -> None:
+        """Raise the error that ended the builds in the background, if any."""
+        if self.error is not None:
+            raise self.error
+
+    def wait(self) -> None:
+        """Wait until all stores are committed; raise the error of a build."""
+        if self._background is not None:
+            self._background.join()
+        self.listen()
+
+    def stop(self) -> None:
+        """Cancel the builds; finished shards stay. A forked process has none to cancel."""
+        if os.getpid() == self._process:
+            self._is_stopped = True
+            self._stop_loop()
+
+    def _stop_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.stop()
+
+
+def _stop_at_exit(builds: Builds) -> None:
+    """Register an exit hook that cancels builds."""
+    weak = ref(builds)
+
+    def stop() -> None:
+        if (running := weak()) is not None:
+            running.stop()
+
+    # Functions of atexit run too late: the pools that the builds use are closed by then.
+    getattr(threading, "_register_atexit", atexit.register)(stop)
+
+
+class _BuildLoop:
+    """An event loop in a background thread that builds the stores of its queue.
+
+    Small stores are built in this process; the executor opens once there is enough to do.
+    """
+
+    def __init__(self, rank: Rank, on_built: Callable[[Place, Store], None] | None = None) -> None:
+        self.rank = rank
+        self._on_built = on_built
+        self._stores: dict[Place, Store] = {}
+        self._building: set[Place] = set()
+        self._num_rows = 0
+        self._threads = ThreadExecutor(_NUM_THREADS)
+        self._shared: Executor | None = None
+        self._stack = ExitStack()
+        self._ready = threading.Event()
+        self._task: asyncio.Task[Any] | None = None
+        self._thread = BackgroundBuild(self._run, "zindex-builds")
+        self._ready.wait()
+
+    def _run(self) -> None:
+        try:
+            run_builds(self._serve())
+        finally:
+            self._threads.close()
+            self._stack.close()
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._queue: asyncio.Queue[BuildRequest | None] = asyncio.Queue()
+        self._opening = asyncio.Lock()
+        self._ready.set()
+        async with asyncio.TaskGroup() as group:
+            side = [group.create_task(self._write_heartbeats()), group.create_task(self._listen())]
+            async with asyncio.TaskGroup() as builds:
+                while (request := await self._queue.get()) is not None:
+                    builds.create_task(self._build(request))
+            for task in side:
+                task.cancel()
+
+    async def _build(self, request: BuildRequest) -> None:
+        self._building.add(request.root)
+        result = await request.build(await self._executor(request))
+        self._building.discard(request.root)
+        self._stores[request.root] = result.store
+        if self._on_built is not None:
+            self._on_built(request.root, result.store)
+
+    async def _executor(self, request: BuildRequest) -> Executor:
+        """Return where to build a store: here, as long as a cluster's start would cost more."""
+        self._num_rows += request.num_rows
+        if self._num_rows <= _SERIAL_ROWS:
+            return self._threads
+        async with self._opening:
+            if self._shared is None and self._on_built is not None and ambient_client() is None:
+                # Readers follow these stores, and would wait for an embedded cluster to start.
+                threads = ThreadExecutor()
+                self._stack.callback(threads.close)
+                self._shared = threads
+            if self._shared is None:
+                # In a thread: a cluster cannot be started from within a running event loop.
+                opened = open_executor()
+                self._shared = await asyncio.to_thread(self._stack.enter_context, opened)
+        return self._shared
+
+    async def _write_heartbeats(self) -> None:
+        """Write the heartbeat of some unfinished stores, for the ranks that wait for them."""
+        while True:
+            await asyncio.sleep(min(self.rank.takeover / 6, HEARTBEAT_INTERVAL))
+            for root in sorted(self._building)[:NUM_WATCHED]:
+                with suppress(StoreUnavailableError):
+                    await asyncio.to_thread(write_heartbeat, root)
+
+    async def _listen(self) -> None:
+        while True:
+            await asyncio.sleep(_LISTEN)
+            await asyncio.to_thread(self.rank.listen)
+
+    def add(self, request: BuildRequest | None) -> None:
+        """Queue one more store, or None after the last; raise the error that ended the loop."""
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, request)
+        except RuntimeError:  # the loop is closed
+            self._thread.wait()
+
+    def finish(self) -> dict[Place, Store]:
+        """Return all stores by their directories once they are built; raise a build's error."""
+        self.add(None)
+        self._thread.wait()
+        return self._stores
+
+    def stop(self) -> None:
+        """Cancel the builds and end the thread."""
+        if not self._thread.is_done and self._task is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()

@@ -1,0 +1,321 @@
+"""GPT indices: built shard by shard, several small ones per task, and opened for reading."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.arrays import AnyArray
+from zindex.errors import VerificationError
+from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_together
+from zindex.execution.timeline import Span, Timeline
+from zindex.indexing.computed_arrays import ComputedArray
+from zindex.indexing.index_tasks import (
+    compute_documents,
+    compute_shuffle,
+    count_document_shard,
+    find_partitions,
+    shuffle_documents,
+    shuffle_samples,
+    store_document_shard,
+    store_sample_shard,
+    store_shuffle_shard,
+    store_shuffled_documents,
+    store_shuffled_samples,
+)
+from zindex.indexing.length_cache import evict_lengths
+from zindex.indexing.store_build import (
+    FIRST,
+    BuildResult,
+    StoreBuild,
+    find_shards,
+    ignore_progress,
+    task_key,
+)
+from zindex.ingest.length_source import LengthSource
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.kernels.samples import fill_boundaries, gather_lengths
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.layout import SHARD_LENGTH
+from zindex.store.open import FollowedStore, Store
+from zindex.store.reader import RowReader
+from zindex.store.shard_files import ShardResult
+
+R = TypeVar("R")
+
+#: Fewer small indices than this are built like large ones.
+MIN_SMALL = 16
+#: Indices of one task at most; a worker that dies loses the one in progress.
+MAX_INDICES = 32
+#: Documents and samples of one task, if it has several indices.
+MAX_ROWS = 2 * SHARD_LENGTH
+#: Tasks per thread, so that all threads finish at about the same time.
+TASKS_PER_THREAD = 8
+
+#: A plan and the lengths to build it from.
+SmallIndex = tuple[IndexPlan, LengthSource]
+
+
+@dataclass(kw_only=True)
+class IndexBuild(StoreBuild[IndexPlan]):
+    """The build of one index."""
+
+    source: LengthSource
+
+    async def store_arrays(self) -> tuple[list[ShardResult], dict[str, Any]]:
+        """Store documents, boundaries of samples and the shuffle, in parallel where possible."""
+        await self.begin()
+        plan = self.plan = replace(self.plan, grid=self.store_plan.grid or self.plan.grid)
+        try:
+            # Only samples need the lengths: where all of them are stored, none are read.
+            samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
+            async with asyncio.TaskGroup() as group:
+                if plan.order == "scalable":
+                    shuffle = group.create_task(self._shuffle_scalable())
+                    source = self.source if samples is None else None
+                    documents, num_tokens = await self._documents_scalable(source)
+                else:
+                    # The legacy generator shuffles all documents in one task, then all samples.
+                    documents = await self.store(
+                        "documents", store_shuffled_documents, plan, self.root, priority=FIRST
+                    )
+                    shuffle = group.create_task(self._shuffle_megatron())
+                    if samples is None:
+                        num_tokens = await self._each_document_shard(
+                            "count", count_document_shard, self.source
+                        )
+                if samples is None:
+                    samples = await self._samples(self._token_starts(num_tokens))
+                else:
+                    self.advance(len(samples))
+        finally:
+            evict_lengths(self.source, self.root)
+        results = [*documents, *samples, *shuffle.result()]
+        return results, {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
+
+    async def _each_document_shard(
+        self,
+        stage: str,
+        function: Callable[..., R],
+        source: LengthSource | None,
+        advance: int = 0,
+    ) -> list[R]:
+        """Run a task for every shard of the document index."""
+
+        async def one(shard: int) -> R:
+            args = (self.plan, self.root, source, shard)
+            result = await self.run(stage, function, *args, number=shard, priority=FIRST)
+            self.advance(advance)
+            return result
+
+        return list(await asyncio.gather(*map(one, range(self.plan.document_layout.num_shards))))
+
+    async def _documents_scalable(
+        self, source: LengthSource | None
+    ) -> tuple[list[ShardResult], list[int]]:
+        """Store every shard of the document index independently, and count its tokens."""
+        stored = int(self.plan.stored == "all")
+        done = await self._each_document_shard("documents", store_document_shard, source, stored)
+        results = [shard.result for shard in done if shard.result is not None]
+        return results, [shard.num_tokens for shard in done]
+
+    def _token_starts(self, num_tokens: list[int]) -> list[int]:
+        """Return the stream position of each document shard's first token."""
+        sums = [0, *accumulate(num_tokens)]
+        expected = self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
+        if sums[-1] != expected:
+            raise VerificationError(
+                f"{self.source.path} must hold {expected} tokens in {self.plan.split}, its lengths "
+                f"sum to {sums[-1]}; convert it again"
+            )
+        return sums[:-1]
+
+    async def _each_shard(
+        self, stage: str, function: Callable[..., ShardResult], arguments: list[tuple[Any, ...]]
+    ) -> list[ShardResult]:
+        """Run a task for every shard of an array, given its own arguments."""
+        done = await asyncio.gather(
+            *(
+                self.store(stage, function, self.plan, self.root, *args, shard, number=shard)
+                for shard, args in enumerate(arguments)
+            )
+        )
+        return [result for results in done for result in results]
+
+    async def _samples(self, token_starts: list[int]) -> list[ShardResult]:
+        """Store every shard of the sample index from its document shards."""
+        shards = range(self.plan.sample_layout.num_shards)
+        near = [(self.source, *find_partitions(self.plan, token_starts, n)) for n in shards]
+        return await self._each_shard("samples", store_sample_shard, near)
+
+    async def _shuffle_scalable(self) -> list[ShardResult]:
+        """Store every shard of the shuffle index; none depends on another array."""
+        stored = self.plan.stored == "all"
+        nothing: list[tuple[Any, ...]] = [()]
+        num_shards = self.plan.shuffle_layout.num_shards
+        return await self._each_shard(
+            "shuffle", store_shuffle_shard, nothing * (num_shards if stored else 0)
+        )
+
+    async def _shuffle_megatron(self) -> list[ShardResult]:
+        """Shuffle all samples in one task, continuing the generator of the documents."""
+        if not self.plan.num_samples:
+            return []
+        args = (self.plan, self.root)
+        return await self.store("shuffle", store_shuffled_samples, *args, priority=FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltBatch:
+    """The results of a batch of small indices, in order, and when its tasks ran."""
+
+    results: list[BuildResult]
+    spans: list[Span]
+
+
+def is_small(plan: IndexPlan) -> bool:
+    """Return whether an index is one shard of documents and one of samples."""
+    layouts = (plan.document_layout, plan.sample_layout, plan.shuffle_layout)
+    return all(layout.num_shards <= 1 for layout in layouts)
+
+
+def batch_small(plans: Sequence[IndexPlan], num_threads: int) -> list[range]:
+    """Group small indices into batches, each the work of one task.
+
+    Parameters
+    ----------
+    plans
+        The small indices.
+    num_threads
+        Tasks that run at a time.
+
+    Notes
+    -----
+    Law: the batches are consecutive and cover all.
+    """
+    longest = min(MAX_INDICES, max(1, len(plans) // (TASKS_PER_THREAD * num_threads)))
+    batches, start, num_rows = [], 0, 0
+    for number, plan in enumerate(plans):
+        rows = plan.num_build_rows
+        if number > start and (number - start == longest or num_rows + rows > MAX_ROWS):
+            batches.append(range(start, number))
+            start, num_rows = number, 0
+        num_rows += rows
+    return [*batches, range(start, len(plans))] if plans else []
+
+
+async def build_small(
+    indices: Sequence[SmallIndex],
+    folder: PlaceLike,
+    executor: Executor,
+    advance: Callable[[int], None] = ignore_progress,
+) -> list[BuildResult]:
+    """Build and commit small indices, or their missing shards, several per task.
+
+    An index whose arrays are one shard each is built in less time than Dask needs to schedule its
+    tasks, so one task builds several, each from start to commit.
+
+    Parameters
+    ----------
+    indices
+        What to build, from which lengths.
+    folder, executor, advance
+        As for `build_store`.
+
+    Returns
+    -------
+    results
+        Of each index, in order.
+    """
+    place = place_of(folder)
+
+    async def one(numbers: range) -> list[BuildResult]:
+        batch = [indices[number] for number in numbers]
+        key = task_key(batch[0][0].store_plan(place).root, "bundle", len(batch))
+        built = await executor.run(build_batch, batch, place, key=key)
+        executor.timeline.add(built.spans)
+        advance(sum(result.num_shards for result in built.results))
+        return built.results
+
+    batches = batch_small([plan for plan, _ in indices], executor.num_threads)
+    return [result for built in await run_together(map(one, batches)) for result in built]
+
+
+def build_batch(indices: Sequence[SmallIndex], folder: Place) -> BuiltBatch:
+    """Task: build and commit small indices in order; finished ones are kept."""
+    timeline = Timeline()
+
+    async def build() -> list[BuildResult]:
+        executor = SerialExecutor(timeline)
+        return [
+            await IndexBuild(plan=plan, source=source, folder=folder, executor=executor).build()
+            for plan, source in indices
+        ]
+
+    return BuiltBatch(run_builds(build()), timeline.spans)
+
+
+class IndexArrays(NamedTuple):
+    """What maps a position of the run to documents and offsets."""
+
+    #: Rows to document ids: shape (rows,).
+    document_index: RowReader | AnyArray
+    #: Boundaries of samples: shape (samples + 1, 2), row and token offset.
+    sample_index: RowReader | AnyArray
+    #: Positions to sample ids: shape (samples,).
+    shuffle_index: RowReader | AnyArray
+
+
+def open_index_arrays(store: Store) -> IndexArrays:
+    """Return the arrays of an index; nothing is read before it is used.
+
+    Parameters
+    ----------
+    store
+        An index store, built with ``store="all"`` or ``"minimal"``, or followed while it is built:
+        then nothing is waited for that the scalable order computes on read.
+    """
+    samples = store[schema.SAMPLE_INDEX.name]
+    is_computed = isinstance(store, FollowedStore) and store.spec["algorithm"] == "scalable"
+    if schema.DOCUMENT_INDEX.name in store and not is_computed:
+        return IndexArrays(
+            store[schema.DOCUMENT_INDEX.name], samples, store[schema.SHUFFLE_INDEX.name]
+        )
+    spec = dict(store.spec)
+    plan = IndexPlan.from_spec(spec, stored=spec.pop("store"))
+    return IndexArrays(
+        ComputedArray(plan.document_layout, plan, compute_documents),
+        samples,
+        ComputedArray(plan.shuffle_layout, plan, compute_shuffle),
+    )
+
+
+def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
+    """Return the arrays of an index in memory, without storing anything.
+
+    Parameters
+    ----------
+    plan
+        What to compute.
+    lengths
+        Shape (plan.num_documents,), int32, tokens of the split's documents.
+    """
+    if plan.order == "scalable":
+        documents: AnyArray = compute_documents(plan, 0, plan.num_rows)
+        shuffled: AnyArray = compute_shuffle(plan, 0, plan.num_samples)
+    else:
+        documents, state = shuffle_documents(plan)
+        shuffled = shuffle_samples(plan, state)
+    gathered = np.empty(plan.num_rows, np.int32)
+    gather_lengths(lengths, documents, plan.start, gathered)
+    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
+    stop = plan.num_full_samples + 1
+    length, extra = plan.sequence_length, plan.extra_token
+    fill_boundaries(gathered, 0, 0, length, extra, boundaries[:stop], 0, 0)
+    boundaries[stop:] = plan.num_rows - 1, gathered[-1] - extra
+    return IndexArrays(documents, boundaries, shuffled)

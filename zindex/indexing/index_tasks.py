@@ -1,0 +1,383 @@
+"""The tasks of a GPT index: shards of documents, of sample boundaries and of the shuffle.
+
+Boundary k of the sample index is token ``k * S`` of the token stream. A shard of boundaries needs
+the documents that hold its tokens, and the number of tokens before them: the exclusive prefix sum
+over the tokens of document shards.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import StoreError, VerificationError
+from zindex.indexing.computed_arrays import permute_epochs
+from zindex.indexing.length_cache import cache_shard, find_shard, order_lengths
+from zindex.indexing.store_build import store_whole_array
+from zindex.ingest.length_source import LengthSource
+from zindex.io import files
+from zindex.io.objects import Place
+from zindex.kernels.legacy_shuffle import legacy_shuffle
+from zindex.kernels.mersenne import seed_state
+from zindex.kernels.samples import fill_boundaries
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.keys import Stage
+from zindex.store.commit import canonical_json, fingerprint, parse_json
+from zindex.store.open import open_reader
+from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
+
+#: Key of the file with the state of Megatron's generator after the documents, for resumed builds.
+GENERATOR_KEY = "_zindex/generator.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentShard:
+    """The result of one shard of the document index."""
+
+    #: None where the shard is not stored.
+    result: ShardResult | None
+    num_tokens: int
+
+
+def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
+    """Return rows ``[start, stop)`` of the scalable order's document index.
+
+    Parameters
+    ----------
+    plan
+        A plan with ``order="scalable"``.
+    start, stop
+        Rows, ``0 <= start <= stop <= plan.num_rows``.
+
+    Returns
+    -------
+    documents
+        Shape (stop - start,), int32 or int64, document ids.
+
+    Notes
+    -----
+    Law: every epoch's rows are a permutation of the split's documents. Any row can be computed
+    alone.
+    """
+    documents: npt.NDArray[np.signedinteger] = np.empty(stop - start, plan.document_layout.dtype)
+    length = plan.num_documents
+
+    def find_epoch(row: int) -> tuple[int, int, int]:
+        epoch = row // length
+        return epoch, epoch * length, (epoch + 1) * length
+
+    permute_epochs(plan, Stage.DOCUMENT, start, documents, find_epoch, plan.start)
+    return documents
+
+
+def read_documents(
+    plan: IndexPlan, root: Place, start: int, stop: int
+) -> npt.NDArray[np.signedinteger]:
+    """Return rows ``[start, stop)`` of the document index, read or computed."""
+    if plan.stored == "minimal":
+        return compute_documents(plan, start, stop)
+    return open_reader(root, plan.document_layout).read(start, stop)
+
+
+def store_document_shard(
+    plan: IndexPlan, root: Place, source: LengthSource | None, shard: int
+) -> DocumentShard:
+    """Task: store one shard of the scalable order's document index, and count its tokens.
+
+    Without a source the count is 0.
+    """
+    layout = plan.document_layout
+    start, stop = layout.shard_bounds(shard)
+    documents = compute_documents(plan, start, stop)
+    result = None
+    if plan.stored == "all":
+        result = store_shard(root, layout, shard, lambda: documents, whole=True)
+    if source is None:
+        return DocumentShard(result, num_tokens=0)
+    return DocumentShard(result, _count_tokens(plan, root, source, shard, documents))
+
+
+def store_shuffled_documents(plan: IndexPlan, root: Place) -> list[ShardResult]:
+    """Task: store all shards of Megatron's document index.
+
+    The legacy shuffle is serial: each draw depends on all draws before it. So it is one task per
+    dataset and split; its shards are written in parallel.
+    """
+
+    def compute() -> npt.NDArray[np.signedinteger]:
+        documents, state = shuffle_documents(plan)
+        content: dict[str, Any] = {"mt19937": state.tolist()}
+        content["sha256"] = fingerprint(content)
+        buffers = [canonical_json(content).encode()]
+        if not files.write_once(root / GENERATOR_KEY, buffers) and not _has_generator(root):
+            files.write_once(root / GENERATOR_KEY, buffers, replace=True)
+        return documents
+
+    if _has_generator(root):
+        return store_whole_array(root, plan.document_layout, compute, whole=True)
+    return store_all_shards(root, plan.document_layout, compute(), whole=True)
+
+
+def count_document_shard(plan: IndexPlan, root: Place, source: LengthSource, shard: int) -> int:
+    """Task: count the tokens of one stored shard of the document index."""
+    documents = read_documents(plan, root, *plan.document_layout.shard_bounds(shard))
+    return _count_tokens(plan, root, source, shard, documents)
+
+
+def shuffle_documents(
+    plan: IndexPlan,
+) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
+    """Return Megatron's document index and the state of its generator afterwards.
+
+    Returns
+    -------
+    documents
+        Shape (plan.num_rows,), document ids.
+    state
+        Shape (625,), uint32: MT19937, from which the shuffle of the samples continues.
+
+    Notes
+    -----
+    Source: Megatron Core ``_build_document_index``.
+    """
+    state = seed_state(plan.seed)
+    documents = np.empty(plan.num_rows, plan.document_layout.dtype)
+    epoch = np.arange(plan.start, plan.stop, dtype=documents.dtype)
+    documents.reshape(-1, plan.num_documents)[:] = epoch
+    num_mixed = plan.epochs.num_epochs - plan.epochs.separate_final_epoch
+    legacy_shuffle(documents[: num_mixed * plan.num_documents], state)
+    if plan.epochs.separate_final_epoch:
+        legacy_shuffle(documents[num_mixed * plan.num_documents :], state)
+    return documents, state
+
+
+def read_generator(root: Place) -> npt.NDArray[np.uint32]:
+    """Return the state of the generator that ``store_shuffled_documents`` saved."""
+    path = root / GENERATOR_KEY
+    content = parse_json(files.read_file(path), str(path))
+    words = content.get("mt19937")
+    if not isinstance(words, list) or len(words) != 625:
+        raise VerificationError(f"{path} must hold 625 words; build again")
+    if content.get("sha256") != fingerprint({"mt19937": words}):
+        raise VerificationError(f"{path} fails its digest; build again")
+    return np.array(words, np.uint32)
+
+
+def _has_generator(root: Place) -> bool:
+    """Return whether a valid state of the generator is saved."""
+    try:
+        read_generator(root)
+    except (StoreError, VerificationError):
+        return False
+    return True
+
+
+def _count_tokens(
+    plan: IndexPlan,
+    root: Place,
+    source: LengthSource,
+    shard: int,
+    documents: npt.NDArray[np.signedinteger],
+) -> int:
+    """Return the tokens of one shard of documents; cache their lengths for the sample index."""
+    ordered = order_lengths(plan, source, documents)
+    cache_shard(root, plan.document_layout.shard_bounds(shard), ordered)
+    return int(ordered.sum(dtype=np.int64))
+
+
+def find_partitions(
+    plan: IndexPlan, token_starts: Sequence[int], shard: int
+) -> tuple[int, list[int]]:
+    """Return the shards of the document index that a shard of samples overlaps.
+
+    Parameters
+    ----------
+    plan
+        The index.
+    token_starts
+        Stream position of the first token of each shard of the document index.
+    shard
+        Number of the sample index's shard.
+
+    Returns
+    -------
+    first_partition
+        The first of these shards.
+    token_starts
+        Of these shards only: a task gets few numbers even in a long run.
+    """
+    start, stop = plan.sample_layout.shard_bounds(shard)
+    stop_full = min(stop, plan.num_full_samples + 1)
+    first = _find_partition(plan, token_starts, start)
+    last = bisect_right(token_starts, (stop_full - 1) * plan.sequence_length) - 1
+    return first, list(token_starts[first : max(first, last) + 1])
+
+
+def _find_partition(plan: IndexPlan, token_starts: Sequence[int], boundary: int) -> int:
+    """Return the row of ``token_starts`` for the document shard that contains a boundary."""
+    # Without an extra token a boundary belongs to the document that ends there, if any.
+    token = boundary * plan.sequence_length - (1 - plan.extra_token)
+    # Boundary 0 is row 0 by definition, even where the first documents are empty.
+    return bisect_right(token_starts, token) - 1 if boundary else 0
+
+
+def store_sample_shard(
+    plan: IndexPlan,
+    root: Place,
+    source: LengthSource,
+    first_partition: int,
+    token_starts: Sequence[int],
+    shard: int,
+) -> ShardResult:
+    """Task: store one shard of the sample index.
+
+    Parameters
+    ----------
+    plan, root, source
+        The index, its store and its dataset.
+    first_partition, token_starts
+        From `find_partitions`.
+    shard
+        Number of the sample index's shard.
+    """
+    start, stop = plan.sample_layout.shard_bounds(shard)
+    return store_shard(
+        root,
+        plan.sample_layout,
+        shard,
+        lambda: compute_boundaries(
+            plan, root, source, token_starts, start, stop, first_partition=first_partition
+        ),
+    )
+
+
+def compute_boundaries(
+    plan: IndexPlan,
+    root: Place,
+    source: LengthSource,
+    token_starts: Sequence[int],
+    start: int,
+    stop: int,
+    *,
+    first_partition: int = 0,
+) -> npt.NDArray[np.signedinteger]:
+    """Return rows ``[start, stop)`` of the sample index.
+
+    Parameters
+    ----------
+    plan, root, source
+        The index, its store and its dataset.
+    token_starts
+        Stream position of the first token of each shard of the document index.
+    start, stop
+        Boundaries, half-open.
+    first_partition
+        The shard at which ``token_starts`` begins, from `find_partitions`.
+
+    Returns
+    -------
+    boundaries
+        Shape (stop - start, 2): row in document_index, token offset in that document.
+
+    Notes
+    -----
+    Source: Megatron Core ``build_sample_idx``. Cost: O(documents of these samples).
+    """
+    boundaries = np.empty((stop - start, 2), plan.sample_layout.dtype)
+    length, extra = plan.sequence_length, plan.extra_token
+    stop_full = min(stop, plan.num_full_samples + 1)
+    if start < stop_full:
+        near = _find_partition(plan, token_starts, start)
+        boundary = start
+        full = boundaries[: stop_full - start]
+        while boundary < stop_full:
+            if near == len(token_starts):
+                raise VerificationError(
+                    f"{source.path} must hold the tokens that its offsets name, boundary "
+                    f"{boundary} lies beyond its last document; convert it again"
+                )
+            partition = first_partition + near
+            row, token = partition * plan.document_layout.shard_length, token_starts[near]
+            ordered = _read_ordered(plan, root, source, partition)
+            boundary = fill_boundaries(ordered, row, token, length, extra, full, start, boundary)
+            near += 1
+    if stop > stop_full:
+        # The last, shorter sample ends with the last document.
+        last = read_documents(plan, root, plan.num_rows - 1, plan.num_rows)
+        boundaries[-1] = plan.num_rows - 1, int(order_lengths(plan, source, last)[0]) - extra
+    return boundaries
+
+
+def _read_ordered(
+    plan: IndexPlan, root: Place, source: LengthSource, partition: int
+) -> npt.NDArray[np.int32]:
+    """Return the lengths of one document shard, in document order."""
+    rows = plan.document_layout.shard_bounds(partition)
+    cached = find_shard(root, rows)
+    if cached is not None:
+        return cached
+    return order_lengths(plan, source, read_documents(plan, root, *rows))
+
+
+def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.integer]:
+    """Return positions ``[start, stop)`` of the scalable order's shuffle index.
+
+    Returns
+    -------
+    samples
+        Shape (stop - start,), uint32 or int64, sample ids.
+
+    Notes
+    -----
+    Law: the samples of each epoch fill that epoch's positions. Cost: O(positions), however many
+    epochs there are.
+    """
+    samples: npt.NDArray[np.integer] = np.empty(stop - start, plan.shuffle_layout.dtype)
+
+    def find_epoch(position: int) -> tuple[int, int, int]:
+        epoch = plan.epoch_of_sample(position)
+        return epoch, *plan.samples_of_epoch(epoch)
+
+    permute_epochs(plan, Stage.SAMPLE, start, samples, find_epoch)
+    return samples
+
+
+def store_shuffle_shard(plan: IndexPlan, root: Place, shard: int) -> ShardResult:
+    """Task: store one shard of the scalable order's shuffle index."""
+    start, stop = plan.shuffle_layout.shard_bounds(shard)
+    return store_shard(root, plan.shuffle_layout, shard, lambda: compute_shuffle(plan, start, stop))
+
+
+def store_shuffled_samples(plan: IndexPlan, root: Place) -> list[ShardResult]:
+    """Task: store all shards of Megatron's shuffle index, with the generator of the documents."""
+    return store_whole_array(
+        root, plan.shuffle_layout, lambda: shuffle_samples(plan, read_generator(root))
+    )
+
+
+def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer]:
+    """Return Megatron's shuffle index.
+
+    Parameters
+    ----------
+    plan
+        A plan with ``order="megatron"``.
+    state
+        Shape (625,), uint32: MT19937 after the shuffle of the documents; advanced in place.
+
+    Notes
+    -----
+    Source: Megatron Core ``_build_shuffle_index``.
+    """
+    samples = np.arange(plan.num_samples, dtype=plan.shuffle_layout.dtype)
+    if plan.epochs.separate_final_epoch:
+        num_first = plan.epochs.num_samples_sans_final_epoch
+        legacy_shuffle(samples[:num_first], state)
+        # For an empty second range, as in Megatron, nothing is drawn.
+        legacy_shuffle(samples[num_first:], state)
+    else:
+        legacy_shuffle(samples, state)
+    return samples

@@ -1,0 +1,165 @@
+"""A cache of sequence lengths, shared by the tasks of one process.
+
+Correctness does not depend on it: what is not cached is read or computed again, in another process,
+after a restart, or when there is no room.
+"""
+
+import errno
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.errors import StoreError
+from zindex.ingest.length_source import LengthSource
+from zindex.io.objects import Place
+from zindex.kernels.samples import gather_lengths
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
+
+Lengths = npt.NDArray[np.int32]
+#: Rows of a document index, half-open.
+Rows = tuple[int, int]
+
+# Bytes of lengths in file order: random access needs those of a whole split, 4 bytes per document,
+# once per process for all its threads. Larger splits spill to a scratch file.
+_LENGTHS_NBYTES = 1 << 30
+# Documents whose lengths are copied to a scratch file at a time.
+_COPIED_ROWS = 1 << 22
+# Bytes of lengths in document order, cached from the count of tokens to the search of boundaries.
+_ORDERED_NBYTES = 1 << 28
+
+
+def _nbytes(arrays: Iterable[Lengths]) -> int:
+    return sum(values.nbytes for values in arrays)
+
+
+class _SplitCache:
+    """Lengths of splits in file order; the least recently used are evicted first."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start empty, as in a new process."""
+        self.lock = threading.Lock()
+        self.locks: dict[tuple[str, int, int], threading.Lock] = {}
+        self.arrays: OrderedDict[tuple[str, int, int], Lengths] = OrderedDict()
+
+    def get(self, source: LengthSource, start: int, stop: int) -> Lengths:
+        """Return the lengths of sequences ``[start, stop)``, read at most once."""
+        key = (source.facts.length_digest, start, stop)
+        with self.lock:
+            reading = self.locks.setdefault(key, threading.Lock())
+        with reading:
+            with self.lock:
+                found = self.arrays.get(key)
+                if found is not None:
+                    self.arrays.move_to_end(key)
+                    return found
+            values = _read_lengths(source, start, stop)
+            with self.lock:
+                self.arrays[key] = values
+                while len(self.arrays) > 1 and _nbytes(self.arrays.values()) > _LENGTHS_NBYTES:
+                    evicted, _ = self.arrays.popitem(last=False)
+                    self.locks.pop(evicted, None)
+        return values
+
+    def evict(self, source: LengthSource) -> None:
+        """Evict a dataset whose build has ended."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] == source.facts.length_digest]:
+                del self.arrays[key]
+                self.locks.pop(key, None)
+
+
+def _read_lengths(source: LengthSource, start: int, stop: int) -> Lengths:
+    """Return the lengths of sequences ``[start, stop)``, in memory or mapped from a scratch file.
+
+    The kernel can reclaim the pages of a mapped file. The file has no name and is deleted with the
+    array.
+    """
+    nbytes = 4 * (stop - start)
+    if nbytes <= _LENGTHS_NBYTES:
+        return source.lengths(start, stop)
+    with tempfile.TemporaryFile(prefix="zindex-lengths-", buffering=0) as scratch:
+        for first in range(start, stop, _COPIED_ROWS):
+            part = source.lengths(first, min(first + _COPIED_ROWS, stop))
+            try:
+                if scratch.write(part.data) != part.nbytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                raise StoreError(
+                    f"the lengths of {stop - start:,} documents of {source.path} need {nbytes:,} "
+                    f"bytes of scratch in {tempfile.gettempdir()}, the system says: "
+                    f"{error.strerror}; let TMPDIR name a folder with room on a disk of the node"
+                ) from error
+        return np.memmap(scratch, np.int32, "r", shape=(stop - start,))
+
+
+class _ShardCache:
+    """Lengths of document shards, in document order; a shard without room is not cached.
+
+    A root names the content of an index but not its grid, so shards are known by their rows. They
+    are read in the order in which they were cached, so evicting the oldest would evict each of them
+    just before its use.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start empty, as in a new process."""
+        self.lock = threading.Lock()
+        self.arrays: OrderedDict[tuple[Place, Rows], Lengths] = OrderedDict()
+
+    def put(self, root: Place, rows: Rows, lengths: Lengths) -> None:
+        """Cache the lengths of a shard if there is room, at the expense of other builds."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] != root]:
+                if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
+                    break
+                del self.arrays[key]
+            if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
+                self.arrays[root, rows] = lengths
+
+    def get(self, root: Place, rows: Rows) -> Lengths | None:
+        """Return the lengths of a shard, or None if they are not cached."""
+        with self.lock:
+            return self.arrays.get((root, rows))
+
+    def evict(self, root: Place) -> None:
+        """Evict a build that has ended."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] == root]:
+                del self.arrays[key]
+
+
+_splits = _SplitCache()
+_shards = _ShardCache()
+os.register_at_fork(after_in_child=_splits.reset)
+os.register_at_fork(after_in_child=_shards.reset)
+
+
+def order_lengths(
+    plan: IndexPlan | PackingPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
+) -> Lengths:
+    """Return the lengths of documents in the given order: shape (documents,), int32."""
+    lengths = _splits.get(source, plan.start, plan.stop)
+    ordered = np.empty(len(documents), np.int32)
+    gather_lengths(lengths, documents, plan.start, ordered)
+    return ordered
+
+
+cache_shard = _shards.put
+find_shard = _shards.get
+
+
+def evict_lengths(source: LengthSource, root: Place) -> None:
+    """Evict the lengths of one build from the cache of this process."""
+    _splits.evict(source)
+    _shards.evict(root)

@@ -1,0 +1,239 @@
+"""A whole run: every index of every dataset and split of a configuration, and every blend."""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from zindex.config import RunConfig, as_config
+from zindex.execution.executor import Executor, open_executor, run_builds
+from zindex.execution.progress import Progress, open_progress
+from zindex.execution.timeline import Timeline
+from zindex.indexing.ensure import build_store
+from zindex.indexing.index import MIN_SMALL, build_small, is_small
+from zindex.indexing.permutation import Permutation
+from zindex.indexing.run_plan import (
+    PlannedBlend,
+    PlannedIndex,
+    PlannedStore,
+    RunPlan,
+    check_members,
+    has_much_to_check,
+    known_blends,
+    known_permutations,
+    open_by_tasks,
+    plan_run,
+)
+from zindex.indexing.store_build import BuildResult, find_index
+from zindex.io.local import local_path
+from zindex.plan.blend_plan import PermutationPlan
+from zindex.plan.index_plan import IndexPlan
+
+if TYPE_CHECKING:
+    from zindex.io.objects import Place
+
+#: Dataset and split; None instead of a dataset for the blend.
+ResultKey = tuple[str | None, str]
+
+
+def build(
+    config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
+    client: Any = None,
+    *,
+    progress: bool = False,
+    timeline: str | os.PathLike[str] | Timeline | None = None,
+) -> dict[ResultKey, BuildResult]:
+    """Build every index and every blend of a run; finished shards are kept.
+
+    Blends that depend on the configuration only, and permutations of blends of a configured size,
+    are started before any dataset is opened.
+
+    Parameters
+    ----------
+    config
+        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+    client
+        A ``distributed.Client`` or a scheduler's address. None uses the current client of the
+        process; if there is none, a cluster of this machine's cores is embedded in this process
+        for the time of the build.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere.
+    timeline
+        File for a trace of all tasks, to open in Perfetto or chrome://tracing, or a `Timeline` that
+        records them.
+
+    Returns
+    -------
+    results
+        The index of each dataset path and split, and the blend of each split under the key
+        (None, split), with the number of shards that were written.
+
+    Raises
+    ------
+    ZindexError
+        If an input is missing, damaged or too small, or the disk is full; finished shards stay.
+
+    Notes
+    -----
+    Law: the result does not depend on chunks, workers, threads or interruptions.
+    """
+    config = as_config(config)
+    path, record = None, timeline
+    if not isinstance(record, Timeline):
+        path, record = record and local_path(record, "a timeline"), Timeline()
+    try:
+        with open_progress(progress) as shown:
+            run = _Run(config, shown, record)
+            run.build(client)
+    finally:
+        if path is not None:
+            record.write(path)
+    return run.results()
+
+
+class _Run:
+    """One build of a run: its plan, once known, and its finished stores."""
+
+    def __init__(self, config: RunConfig, progress: Progress, timeline: Timeline) -> None:
+        self.config = config
+        self.progress = progress
+        self.timeline = timeline
+        self.plan: RunPlan | None = None
+        self.finished: dict[ResultKey, BuildResult] = {}
+
+    def build(self, client: Any) -> None:
+        """Build the missing stores; a cluster is started only if there are some."""
+        early = self._missing(known_blends(self.config))
+        permutations = known_permutations(self.config)
+        if not early and not permutations and not has_much_to_check(self._paths):
+            self._plan_run()
+        if self.plan is None or early or permutations or self._missing(self.plan):
+            with open_executor(client, self.timeline) as executor:
+                run_builds(self._build_missing(executor, early, permutations))
+        assert self.plan is not None
+        stores = {key: done.store for key, done in self.finished.items()}
+        for blend in self.plan.blends:
+            check_members(
+                stores[None, blend.split],
+                blend.datasets,
+                [stores[path, blend.split].attributes["num_samples"] for path in blend.datasets],
+                blend.split,
+            )
+
+    def results(self) -> dict[ResultKey, BuildResult]:
+        """Return the finished stores, in the order of the plan."""
+        assert self.plan is not None
+        return {_key(item): self.finished[_key(item)] for item in self.plan}
+
+    @property
+    def _paths(self) -> list[str]:
+        return [dataset.path for dataset in self.config.members]
+
+    def _plan_run(self) -> None:
+        with self.timeline.span("open-datasets"):
+            self.plan = plan_run(self.config)
+
+    async def _plan_run_by_tasks(self, executor: Executor) -> None:
+        """Plan, after opening the datasets by tasks if there is much to check."""
+        if not has_much_to_check(self._paths):
+            await asyncio.to_thread(self._plan_run)
+            return
+        with self.timeline.span("open-datasets"):
+            sources = await open_by_tasks(self._paths, executor)
+            self.plan = await asyncio.to_thread(plan_run, self.config, sources=sources)
+
+    def _missing(self, items: Iterable[PlannedStore]) -> list[PlannedStore]:
+        """Return the stores that are not finished; record the others as finished."""
+        missing = []
+        for item in items:
+            if _key(item) in self.finished:
+                continue
+            store = find_index(item.plan.store_plan(self.config.index))
+            if store is None:
+                missing.append(item)
+            else:
+                self.finished[_key(item)] = BuildResult(store, 0, store.num_shards)
+        return missing
+
+    async def _build_missing(
+        self,
+        executor: Executor,
+        early: list[PlannedStore],
+        permutations: tuple[PermutationPlan, ...],
+    ) -> None:
+        """Build the known stores while datasets are opened, then the others."""
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            for blend in early:
+                group.create_task(self._build_one([blend], executor, {}))
+            ahead = {}
+            for plan in permutations:
+                ahead[plan.split] = Permutation(plan, executor, self.config.index)
+                stack.push_async_callback(ahead[plan.split].close)
+                ahead[plan.split].start()
+            if self.plan is None:
+                await self._plan_run_by_tasks(executor)
+            assert self.plan is not None
+            started = {_key(blend) for blend in early}
+            missing = self._missing(self.plan)
+            await _keep_wanted(ahead, missing)
+            # Datasets of the same lengths share an index, which is built once.
+            by_root: dict[Place, list[PlannedStore]] = {}
+            for item in missing:
+                if _key(item) not in started:
+                    by_root.setdefault(item.plan.store_plan(self.config.index).root, []).append(
+                        item
+                    )
+            small = [same for same in by_root.values() if _is_small(same[0])]
+            if len(small) >= MIN_SMALL:
+                group.create_task(self._build_small(small, executor))
+                by_root = {r: same for r, same in by_root.items() if not _is_small(same[0])}
+            for same in by_root.values():
+                group.create_task(self._build_one(same, executor, ahead))
+
+    async def _build_small(self, small: list[list[PlannedStore]], executor: Executor) -> None:
+        """Build many small indices, several per task."""
+        firsts = [same[0] for same in small]
+        indices = [(item.plan, item.source) for item in firsts if isinstance(item, PlannedIndex)]
+        num_shards = sum(item.plan.store_plan(self.config.index).num_shards for item in firsts)
+        with self.progress.step(f"{len(small)} small indices", num_shards) as advance:
+            results = await build_small(indices, self.config.index, executor, advance)
+        for same, done in zip(small, results, strict=True):
+            self.finished |= {_key(item): done for item in same}
+
+    async def _build_one(
+        self,
+        same: list[PlannedStore],
+        executor: Executor,
+        ahead: dict[str, Permutation],
+    ) -> None:
+        """Build one index or blend, and record its result for all datasets that share it."""
+        item, folder = same[0], self.config.index
+        with self.progress.step(item.name, item.plan.store_plan(folder).num_shards) as advance:
+            if isinstance(item, PlannedIndex):
+                done = await build_store(item.plan, item.source, folder, executor, advance)
+            else:
+                started = ahead.get(item.split)
+                done = await build_store(
+                    item.plan, None, folder, executor, advance, permutation=started
+                )
+        self.finished |= {_key(other): done for other in same}
+
+
+async def _keep_wanted(ahead: dict[str, Permutation], missing: list[PlannedStore]) -> None:
+    """Cancel the permutations that no missing blend uses."""
+    wanted = {item.plan.permutation.name for item in missing if isinstance(item, PlannedBlend)}
+    for split, permutation in list(ahead.items()):
+        if permutation.plan.name not in wanted:
+            await ahead.pop(split).close()
+            await permutation.remove_scratch()
+
+
+def _is_small(item: PlannedStore) -> bool:
+    return isinstance(item.plan, IndexPlan) and is_small(item.plan)
+
+
+def _key(item: PlannedStore) -> ResultKey:
+    if isinstance(item, PlannedBlend):
+        return None, item.split
+    return item.dataset, item.plan.split

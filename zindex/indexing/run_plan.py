@@ -1,0 +1,383 @@
+"""The plan of a run: the index of every dataset and split, and the blend of every split.
+
+A blend whose size and weights are configured is known before any dataset is opened; the others
+follow from the datasets' tokens. A ``.idx`` file is read to its last element before it is trusted:
+tens of gigabytes for trillions of tokens, which all nodes together read faster than one.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from zindex import schema
+from zindex.config import RunConfig
+from zindex.errors import PlanError, StoreNotFoundError
+from zindex.execution.executor import Executor, run_together
+from zindex.ingest.length_source import LengthSource, open_source
+from zindex.io.objects import is_remote
+from zindex.plan.blend_plan import BlendPlan, PermutationPlan
+from zindex.plan.blend_sizes import BlendSizes, resolve_blend
+from zindex.plan.build_plan import SplitPlan, choose_grid
+from zindex.plan.epochs import plan_epochs
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
+from zindex.plan.split import SPLIT_NAMES, split_range
+from zindex.store.commit import StoreStatus, read_status
+from zindex.store.open import Store
+
+P = TypeVar("P", bound=SplitPlan)
+
+#: Bytes of ``.idx`` files that one process checks alone, in about a tenth of a second.
+FEW_NBYTES = 1 << 28
+#: Most bytes and files of one task.
+TASK_NBYTES, TASK_FILES = 1 << 28, 64
+# Threads that open datasets, which mostly wait for the file system.
+_NUM_OPENERS = 8
+# Before permutations that are computed ahead: all other tasks wait for the datasets.
+_FIRST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedIndex(Generic[P]):
+    """One index of a run, packed or not."""
+
+    dataset: str
+    plan: P
+    source: LengthSource
+    #: Samples requested; None means one epoch.
+    num_requested: int | None
+
+    @property
+    def name(self) -> str:
+        """Dataset and split, for people."""
+        suffix = " packed" if isinstance(self.plan, PackingPlan) else ""
+        return f"{os.path.basename(self.dataset.rstrip('/'))} {self.plan.split}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlend:
+    """The blend of one split of a run."""
+
+    #: Paths of the datasets that it draws from, in the order of their ids.
+    datasets: tuple[str, ...]
+    plan: BlendPlan
+    sizes: BlendSizes
+
+    @property
+    def split(self) -> str:
+        """The split."""
+        return self.plan.split
+
+    @property
+    def name(self) -> str:
+        """Name of the blend, for people."""
+        return f"blend {self.split}"
+
+
+#: Any store that a run needs.
+PlannedStore = PlannedIndex[Any] | PlannedBlend
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Every store that a run needs."""
+
+    #: Indices of either kind, in the order of the datasets.
+    members: tuple[PlannedIndex[Any], ...]
+    #: In the order of the splits.
+    blends: tuple[PlannedBlend, ...]
+
+    @property
+    def indices(self) -> tuple[PlannedIndex[IndexPlan], ...]:
+        """Indices of a run that cuts samples out of a stream."""
+        return tuple(item for item in self.members if isinstance(item.plan, IndexPlan))
+
+    @property
+    def packings(self) -> tuple[PlannedIndex[PackingPlan], ...]:
+        """Indices of a run that packs documents."""
+        return tuple(item for item in self.members if isinstance(item.plan, PackingPlan))
+
+    def __iter__(self) -> Iterator["PlannedStore"]:
+        return iter((*self.members, *self.blends))
+
+
+def plan_run(
+    config: RunConfig,
+    *,
+    require_bin: bool = True,
+    sources: Sequence[LengthSource] | None = None,
+) -> RunPlan:
+    """Return every index and every blend of a run.
+
+    Without blends, splits without documents are left out unless they have requested samples.
+
+    Parameters
+    ----------
+    config
+        The run.
+    require_bin
+        Whether pairs must have their ``.bin``.
+    sources
+        The opened members of the run, if they are open already.
+
+    Raises
+    ------
+    StoreNotFoundError, SourceError
+        If a dataset is missing or damaged.
+    PlanError
+        If samples are requested of a split without tokens, or too many of a dataset.
+    """
+    if sources is None:
+        sources = open_here([dataset.path for dataset in config.members], require_bin=require_bin)
+    spans = {
+        split: [split_range(source.facts.num_sequences, bookends) for source in sources]
+        for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True)
+    }
+    tokens = {
+        split: [source.count_tokens(*span) for source, span in zip(sources, rows, strict=True)]
+        for split, rows in spans.items()
+    }
+    blends = _plan_blends(config, tokens)
+    requested = {
+        blend.split: dict(zip(blend.sizes.members, blend.sizes.requested, strict=True))
+        for blend in blends
+    }
+    if config.packing is None:
+        sizes = [source.facts.num_sequences for source in sources]
+        config = replace(config, grid=choose_grid(config.grid, sizes))
+    members = []
+    for row, (dataset, source) in enumerate(zip(config.members, sources, strict=True)):
+        for split in SPLIT_NAMES:
+            if config.blend_kind is None:
+                num_requested = config.samples_of(dataset, split)
+            else:
+                # A dataset that a blend does not draw from needs no index: 0 samples.
+                num_requested = requested.get(split, {}).get(row, 0)
+            span = spans[split][row]
+            item = plan_split(config, dataset.path, source, split, span, num_requested)
+            members += [] if item is None else [item]
+    return RunPlan(tuple(members), blends)
+
+
+def known_blends(config: RunConfig) -> tuple[PlannedBlend, ...]:
+    """Return the blends that depend on the configuration only."""
+    return _plan_blends(config, None)
+
+
+def known_permutations(config: RunConfig) -> tuple[PermutationPlan, ...]:
+    """Return the permutations of blends whose size is configured but whose counts are not."""
+    if config.blend_kind is None or config.order != "scalable" or config.store != "all":
+        return ()
+    known = {blend.split for blend in known_blends(config)}
+    return tuple(
+        PermutationPlan(num_samples, config.seed, split, config.shuffle, config.grid)
+        for split, num_samples in config.samples.items()
+        if num_samples and split not in known
+    )
+
+
+def _plan_blends(
+    config: RunConfig, tokens: dict[str, list[int]] | None
+) -> tuple[PlannedBlend, ...]:
+    """Return the blends of a run; without tokens, those that do not depend on them."""
+    request = config.blend_request
+    if request is None:
+        return ()
+    blends = []
+    for split in SPLIT_NAMES:
+        sizes = resolve_blend(request, split, tokens)
+        if sizes is None or not sizes.members:
+            continue
+        settings: dict[str, Any] = {
+            "split": split,
+            "order": config.order,
+            "seed": config.seed,
+            "shuffle": config.shuffle,
+            "stored": config.store,
+            "grid": config.grid,
+        }
+        if sizes.weights is not None:
+            plan = BlendPlan.weighted(sizes.weights, sizes.num_samples, **settings)
+        else:
+            assert sizes.sizes is not None
+            plan = BlendPlan.exhaustive(sizes.sizes, **settings)
+        datasets = tuple(request.datasets[row] for row in sizes.members)
+        blends.append(PlannedBlend(datasets, plan, sizes))
+    return tuple(blends)
+
+
+def plan_split(
+    config: RunConfig,
+    path: str,
+    source: LengthSource,
+    split: str,
+    span: tuple[int, int],
+    num_requested: int | None,
+) -> PlannedIndex[Any] | None:
+    """Return the plan of one dataset's split, packed or not, or None if nothing is needed.
+
+    Parameters
+    ----------
+    config
+        The run.
+    path, source
+        The dataset.
+    split, span
+        The split, and its documents, half-open.
+    num_requested
+        Samples wanted; None for one epoch.
+
+    Raises
+    ------
+    PlanError
+        If samples are requested of a split without tokens.
+    """
+    start, stop = span
+    num_tokens = source.count_tokens(start, stop)
+    if num_requested == 0 or (not num_tokens and num_requested is None):
+        return None
+    if not num_tokens:
+        raise PlanError(
+            f"{split} of {path} must hold tokens to give {num_requested} samples, split "
+            f"{config.split!r} gives it documents [{start}, {stop}) of "
+            f"{source.facts.num_sequences}; give it a larger share or set its samples to 0"
+        )
+    samples = {
+        "sequence_length": config.sequence_length,
+        "extra_token": int(config.add_extra_token_to_sequence),
+    }
+    settings: dict[str, Any] = samples | {
+        "source": source.facts,
+        "split": split,
+        "start": start,
+        "stop": stop,
+        "seed": config.seed,
+        "stored": config.store,
+        "grid": config.grid,
+    }
+    plan: IndexPlan | PackingPlan
+    if config.packing is not None:
+        plan = PackingPlan(
+            tokens_per_epoch=num_tokens,
+            num_requested=num_requested,
+            rules=config.packing,
+            **settings,
+        )
+    else:
+        drop_last = config.drop_last(split)
+        epochs = plan_epochs(num_tokens, num_requested, drop_last=drop_last, **samples)
+        plan = IndexPlan(epochs=epochs, drop_last=drop_last, order=config.order, **settings)
+    return PlannedIndex(path, plan, source, num_requested)
+
+
+def build_status(item: PlannedStore, folder: str) -> StoreStatus:
+    """Return how many shards of an index or a blend are finished."""
+    store_plan = item.plan.store_plan(folder)
+    try:
+        return read_status(store_plan.root)
+    except StoreNotFoundError:
+        return StoreStatus(num_done=0, num_shards=store_plan.num_shards, committed=False)
+
+
+def check_members(store: Store, names: Sequence[str], lengths: Sequence[int], split: str) -> None:
+    """Check that each member of a committed blend has the samples that the blend draws.
+
+    Parameters
+    ----------
+    store
+        The blend.
+    names, lengths
+        Name and number of samples of each member.
+    split
+        The split, for the message.
+
+    Raises
+    ------
+    PlanError
+        If a member has too few.
+    """
+    counts = store[schema.DATASET_COUNT.name][:]
+    short = np.flatnonzero(counts > np.asarray(lengths, np.int64))
+    if short.size:
+        first = int(short[0])
+        raise PlanError(
+            f"the {split} blend draws {int(counts[first]):,} samples of {names[first]}, which has "
+            f"{lengths[first]:,}; raise the surplus or lower its weight"
+        )
+
+
+def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthSource]:
+    """Return the opened datasets, several opened at a time; raises as `open_source` does."""
+    with ThreadPoolExecutor(_NUM_OPENERS, thread_name_prefix="zindex-open") as pool:
+        return list(pool.map(lambda path: open_source(path, require_bin=require_bin), paths))
+
+
+def has_much_to_check(paths: Iterable[str]) -> bool:
+    """Return whether the ``.idx`` files of datasets are large enough to be checked by tasks."""
+    return sum(map(_idx_nbytes, paths)) > FEW_NBYTES
+
+
+async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[LengthSource]:
+    """Return the opened datasets, their ``.idx`` files checked by tasks, small ones in batches.
+
+    Parameters
+    ----------
+    paths
+        Paths of stores, and of pairs without their suffix.
+    executor
+        Where the tasks run; its workers see the same files.
+
+    Raises
+    ------
+    StoreNotFoundError, SourceError
+        As `open_source` does.
+    """
+    pairs = [path for path in paths if _idx_nbytes(path)]
+
+    async def one(number: int, batch: list[str]) -> list[LengthSource]:
+        # Workers may run in another directory.
+        absolute = [os.path.abspath(path) for path in batch]
+        found = await executor.run(open_pairs, absolute, key=f"check-{number}", priority=_FIRST)
+        return [replace(source, path=path) for source, path in zip(found, batch, strict=True)]
+
+    batches = enumerate(_batch_pairs(pairs))
+    opened = [
+        source for batch in await run_together(one(*item) for item in batches) for source in batch
+    ]
+    by_path = dict(zip(pairs, opened, strict=True))
+    others = [path for path in paths if path not in by_path]
+    by_path |= zip(others, open_here(others), strict=True)
+    return [by_path[path] for path in paths]
+
+
+def open_pairs(paths: Sequence[str]) -> list[LengthSource]:
+    """Task: open pairs."""
+    return [open_source(path) for path in paths]
+
+
+def _batch_pairs(pairs: Sequence[str]) -> list[list[str]]:
+    """Group pairs into per-task batches."""
+    batches: list[list[str]] = []
+    nbytes = 0
+    for path in pairs:
+        nbytes += _idx_nbytes(path)
+        if not batches or nbytes > TASK_NBYTES or len(batches[-1]) == TASK_FILES:
+            batches.append([])
+            nbytes = _idx_nbytes(path)
+        batches[-1].append(path)
+    return batches
+
+
+def _idx_nbytes(path: str) -> int:
+    """Return the size of a pair's ``.idx`` file; 0 if there is none."""
+    if is_remote(path):
+        return 0
+    try:
+        return Path(f"{path}.idx").stat().st_size
+    except OSError:
+        return 0

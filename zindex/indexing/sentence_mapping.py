@@ -1,0 +1,347 @@
+"""Sentence mappings: documents scanned for samples partition by partition, and opened for reading.
+
+Samples are counted before any is stored, since the position of a sample depends on the number of
+samples before it. Where Megatron draws targets in sequence, the counting tasks form a chain;
+otherwise all run in parallel, as do the tasks that store.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from zindex import schema
+from zindex.arrays import AnyArray, Int64Array, UInt32Array
+from zindex.errors import PlanError
+from zindex.execution.executor import run_together
+from zindex.indexing.computed_arrays import CountedArrays, fill_shuffle
+from zindex.indexing.mapping_tasks import (
+    SentenceSource,
+    count_partitions,
+    map_epochs,
+    seed_targets,
+    shuffle_mapping,
+    store_row_shard,
+    store_shuffled_mapping,
+)
+from zindex.indexing.store_build import FIRST, CountedBuild
+from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
+from zindex.kernels.sentence_mapping import scan_sentences
+from zindex.plan.build_plan import SourceFacts
+from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
+from zindex.store.layout import ArrayLayout
+from zindex.store.open import Store
+from zindex.store.reader import RowReader
+from zindex.store.shard_files import ShardResult
+
+_BLOCK_INDEX = replace(schema.SENTENCE_INDEX, num_columns=4)
+
+
+@dataclass(kw_only=True)
+class MappingBuild(CountedBuild[MappingPlan]):
+    """The build of one sentence mapping."""
+
+    source: SentenceSource
+    task_length: int = 1 << 23
+    #: State of the generator after the partitions that were counted, if targets form a chain.
+    memory: UInt32Array | None = None
+
+    starts_spec = schema.SCAN_OFFSET
+
+    async def count(self, start: int, stop: int) -> Int64Array:
+        """Scan partitions; return samples and drawn targets of each."""
+        plan = self.plan
+        num_sentences = max(1, plan.num_sentences // plan.partitions_per_epoch)
+        step = max(1, self.task_length // num_sentences)
+
+        async def one(first: int) -> Int64Array:
+            partitions = (first, min(first + step, stop))
+            args = (plan, self.source, *partitions, self.memory)
+            counts, self.memory = await self.run(
+                "count", count_partitions, *args, number=first, priority=FIRST
+            )
+            return counts
+
+        firsts = range(start, stop, step)
+        if not plan.is_chained:
+            return np.concatenate(await run_together(map(one, firsts)))
+        if self.memory is None:
+            self.memory = seed_targets(plan.seed)
+        return np.concatenate([await one(first) for first in firsts])
+
+    def no_samples(self) -> PlanError:
+        """Return the error of a split whose documents are all too short or too long."""
+        plan = self.plan
+        return PlanError(
+            f"{plan.split} of {self.source.sentences.path} must hold documents of at least "
+            f"{plan.min_num_sentences} sentences, none too long, its {plan.num_documents:,}"
+            " give no sample; split documents into sentences, or give it a larger share"
+        )
+
+    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
+        """Return the exact layouts, and facts for the attributes."""
+        facts = mapping_facts(self.plan, starts)
+        sizes = (len(starts) - 1, facts["num_rows"], facts["num_samples"])
+        return self.plan.layouts_of(*sizes), facts
+
+    async def store_counted(
+        self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
+    ) -> list[ShardResult]:
+        """Store samples and shuffle."""
+        rows = layouts[schema.SENTENCE_INDEX.name]
+        work: list[Coroutine[Any, Any, list[ShardResult]]] = []
+        for shard in range(rows.num_shards):
+            near = near_partitions(starts, *rows.shard_bounds(shard))
+            args = (self.plan, self.source, self.root, rows, shard, near)
+            work.append(self.store("sentences", store_row_shard, *args, number=shard))
+        shuffle = layouts.get(schema.SHUFFLE_INDEX.name)
+        if shuffle is not None and self.plan.order == "megatron":
+            # The longest task, which depends on no other.
+            whole = (self.plan, self.root, shuffle)
+            work.append(self.store("shuffle", store_shuffled_mapping, *whole, priority=FIRST))
+        elif shuffle is not None:
+            work += self.shuffle_tasks(shuffle, starts)
+        return [result for results in await run_together(work) for result in results]
+
+
+def mapping_facts(plan: MappingPlan, starts: Int64Array) -> dict[str, Any]:
+    """Return the sizes of a mapping, for its attributes.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    starts
+        Shape (partitions + 1, 2), int64: sample and drawn target at which each partition starts.
+    """
+    num_rows = int(starts[-1, 0])
+    num_samples = int(plan.sample_starts(starts)[-1])
+    num_epochs = (len(starts) - 1) // plan.partitions_per_epoch
+    if plan.repeats:
+        num_epochs = num_samples // num_rows
+    return {
+        "num_samples": num_samples,
+        "num_rows": num_rows,
+        "num_epochs": num_epochs,
+        "num_documents": plan.num_documents,
+    }
+
+
+def near_partitions(starts: Int64Array, start: int, stop: int) -> tuple[int, int, int, int]:
+    """Return the partitions that overlap samples ``[start, stop)``; see `compute_rows`."""
+    firsts = starts[:-1, 0].tolist()
+    first = max(0, bisect_right(firsts, start) - 1)
+    return first, bisect_left(firsts, stop), int(starts[first, 0]), int(starts[first, 1])
+
+
+@dataclass(frozen=True)
+class MappingArrays(CountedArrays):
+    """The arrays that map a position of the run to sentences."""
+
+    plan: MappingPlan
+    #: Samples of one epoch, or of all where they differ: shape (rows, 3), uint32 or uint64.
+    sentence_index: RowReader
+
+    @cached_property
+    def sample_index(self) -> RowReader:
+        """Megatron's mapping: shape (samples, 3), or 4 columns of blocks, in shuffled order."""
+        return _ShuffledSamples(self)
+
+    def find_samples(self, positions: Int64Array) -> AnyArray:
+        """Return the samples at shuffled positions, by two reads in all.
+
+        Parameters
+        ----------
+        positions
+            Shape (positions,), int64.
+
+        Returns
+        -------
+        samples
+            Shape (positions, 3), uint32 or uint64: first sentence, sentence after the last one, and
+            target length in tokens. For blocks (positions, 4): instead of tokens the document,
+            counted from the first of the split, then the number of the block in its epoch.
+        """
+        return self._locate(self.shuffle_index.take(positions))
+
+    def _locate(self, samples: AnyArray) -> AnyArray:
+        """Return the rows of samples, by their numbers before the shuffle."""
+        rows = samples.astype(np.int64)
+        if self.plan.repeats:
+            rows %= len(self.sentence_index)
+        found = self.sentence_index.take(rows)
+        return found if self.plan.kind == "sentences" else _number(found, rows)
+
+
+class _ShuffledSamples(RowReader):
+    """A mapping as Megatron stores it: samples in shuffled order."""
+
+    def __init__(self, arrays: MappingArrays) -> None:
+        spec = schema.SENTENCE_INDEX if arrays.plan.kind == "sentences" else _BLOCK_INDEX
+        length = len(arrays.shuffle_index)
+        super().__init__(ArrayLayout.plan(spec, length, arrays.plan.row_dtype, arrays.plan.grid))
+        self.arrays = arrays
+
+    def _read(self, start: int, stop: int, out: AnyArray) -> None:
+        out[:] = self.arrays._locate(self.arrays.shuffle_index.read(start, stop))
+
+
+def _number(rows: AnyArray, numbers: AnyArray) -> AnyArray:
+    """Return blocks with their numbers in an additional column."""
+    return np.column_stack([rows, numbers.astype(rows.dtype)])
+
+
+def open_mapping_arrays(store: Store) -> MappingArrays:
+    """Return the arrays of a committed mapping, read lazily.
+
+    Parameters
+    ----------
+    store
+        An index store, built with ``store="all"`` or ``"minimal"``.
+    """
+    spec = dict(store.spec)
+    has_shuffle = schema.SHUFFLE_INDEX.name in store
+    return MappingArrays(
+        MappingPlan.from_spec(spec, stored=spec.pop("store")),
+        store[schema.SCAN_OFFSET.name],
+        store[schema.SHUFFLE_INDEX.name] if has_shuffle else None,
+        store[schema.SENTENCE_INDEX.name],
+    )
+
+
+def stored_facts(source: SentenceSource) -> SentenceFacts:
+    """Return the facts that decide the mappings of a dataset on disk, its documents digested."""
+    titles = None if source.titles is None else source.titles.facts.length_digest
+    reader = source.sentences.reader
+    if not isinstance(reader, Store):
+        num_documents = reader.num_documents
+    else:
+        num_documents = len(reader[schema.DOCUMENT_OFFSET.name]) - 1
+        if reader.spec.get("document_digest") is not None:
+            digest = str(reader.spec["document_digest"])
+            return SentenceFacts(source.sentences.facts, digest, num_documents, titles)
+
+    def read(start: int, stop: int) -> Int64Array:
+        return source.bounds(start, stop - 1)
+
+    digest = _digest_bounds(read, num_documents)
+    return SentenceFacts(source.sentences.facts, digest, num_documents, titles)
+
+
+def memory_facts(lengths: SourceFacts, document_indices: AnyArray) -> SentenceFacts:
+    """Return the facts that decide the mappings of a dataset in memory.
+
+    Parameters
+    ----------
+    lengths
+        The facts that decide its other indices.
+    document_indices
+        Shape (documents + 1,): sentences at which its documents start, then the end.
+    """
+    bounds = np.ascontiguousarray(document_indices, np.int64)
+    num_documents = len(bounds) - 1
+    digest = _digest_bounds(lambda start, stop: bounds[start:stop], num_documents)
+    return SentenceFacts(lengths, digest, num_documents)
+
+
+def _digest_bounds(read: Callable[[int, int], Int64Array], num_documents: int) -> str:
+    """Return the digest of the sentences at which documents start."""
+    blocks = range(num_blocks(num_documents + 1))
+    return join_digests(digest_rows(read, num_documents + 1, block) for block in blocks)
+
+
+def plan_mapping(
+    source: SentenceSource, span: range, *, facts: SentenceFacts | None = None, **settings: Any
+) -> MappingPlan:
+    """Return the plan of the mapping of a split.
+
+    Parameters
+    ----------
+    source
+        The dataset.
+    span
+        Documents of the split.
+    facts
+        The result of `stored_facts`, if known already.
+    settings
+        Of `MappingPlan`: split, max_sequence_length, seed, and others.
+
+    Raises
+    ------
+    ConfigError, PlanError
+        As `MappingPlan` does.
+    """
+    facts = facts or stored_facts(source)
+    inside = [min(max(0, at), facts.num_documents) for at in (span.start, span.stop)]
+    first, stop = (int(source.bounds(at, at)[0]) for at in inside)
+    return MappingPlan(
+        source=facts,
+        start=span.start,
+        stop=span.stop,
+        first_sentence=first,
+        stop_sentence=stop,
+        **settings,
+    )
+
+
+def compute_mapping(
+    plan: MappingPlan, bounds: AnyArray, lengths: AnyArray, titles: AnyArray | None = None
+) -> AnyArray:
+    """Return a whole mapping in memory, for data that are not stored.
+
+    Parameters
+    ----------
+    plan
+        The plan; only the scalable order uses its digests.
+    bounds
+        Shape (documents of the split + 1,), int64: sentences at which its documents start.
+    lengths
+        Shape (sentences of the split,), int32, tokens, from sentence ``bounds[0]``.
+    titles
+        Shape (documents of the split,), int32, tokens of each title, for blocks.
+
+    Returns
+    -------
+    sample_index
+        Shape (samples, 3), or (samples, 4) of blocks, uint32 or uint64, in shuffled order; empty if
+        no document gives a sample.
+
+    Notes
+    -----
+    Law: equal to `MappingArrays.sample_index` of the same plan.
+    """
+    memory = seed_targets(plan.seed) if plan.is_chained else None
+    is_keyed = not (plan.repeats or plan.is_chained)
+
+    def scan(epoch: int) -> AnyArray:
+        samples, _ = scan_sentences(
+            np.ascontiguousarray(bounds, np.int64),
+            np.ascontiguousarray(lengths, np.int32),
+            plan.rule,
+            memory=memory,
+            key=plan.target_key(epoch) if is_keyed else None,
+            titles=None if titles is None else np.ascontiguousarray(titles, np.int32),
+            first_document=0 if plan.kind == "blocks" else plan.start,
+            dtype=plan.row_dtype,
+        )
+        return samples if plan.kind == "sentences" else _number(samples, np.arange(len(samples)))
+
+    epochs = map_epochs(
+        scan,
+        plan.rule,
+        num_epochs=1 if plan.num_requested is None else None,
+        num_wanted=plan.num_requested or 1,
+    )
+    if not epochs:
+        return np.empty((0, 3 if plan.kind == "sentences" else 4), plan.row_dtype)
+    mapping: AnyArray = np.concatenate(epochs)
+    if plan.order == "megatron":
+        order = shuffle_mapping(plan, len(mapping), np.int64)
+    else:
+        order = np.empty(len(mapping), np.int64)
+        starts = np.cumsum([0, *map(len, epochs)])
+        fill_shuffle(plan, starts, 0, order)
+    return mapping[order]

@@ -1,0 +1,298 @@
+"""The build of one store: find it, begin it, run a task per shard, commit it."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from zindex import schema
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import NotReadyError, PlanError, StoreNotFoundError, VerificationError
+from zindex.execution.executor import Executor, Held
+from zindex.indexing.computed_arrays import fill_shuffle
+from zindex.io.objects import Place, PlaceLike
+from zindex.plan.build_plan import BuildPlan, CountedPlan, count_epochs
+from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
+from zindex.store.heartbeat import remove_first_heartbeat, write_first_heartbeat
+from zindex.store.layout import ArrayLayout
+from zindex.store.open import Store, open_reader, open_store
+from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
+
+P = TypeVar("P", bound=BuildPlan)
+C = TypeVar("C", bound=CountedPlan)
+R = TypeVar("R")
+
+#: Priority of tasks that other tasks wait for.
+FIRST = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """The outcome of one build."""
+
+    store: Store
+    #: Shards that this build computed and wrote; it found the others.
+    num_written: int
+    num_shards: int
+
+
+def ignore_progress(num_shards: int) -> None:
+    """Report no progress."""
+
+
+def find_index(store_plan: StorePlan) -> Store | None:
+    """Return the committed store of a plan, or None while it is not finished."""
+    try:
+        return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
+    except (NotReadyError, StoreNotFoundError):
+        return None
+
+
+def task_key(root: Place, stage: str, number: int | None = None) -> str:
+    """Return the key of a task; its first word names the stage of the build."""
+    suffix = "" if number is None else f"-{number}"
+    return f"{stage}-{root.name[:28]}{suffix}"
+
+
+@dataclass(kw_only=True)
+class StoreBuild(Generic[P]):
+    """One build of one store, resumed from the shards that exist.
+
+    A subclass implements `store_arrays`, from `begin` to the last shard. A task gets small
+    arguments, writes whole shards and is idempotent, so a build may be interrupted and repeated,
+    by several builders at once.
+    """
+
+    plan: P
+    #: Directory of the index stores.
+    folder: PlaceLike
+    executor: Executor
+    #: Called with the number of shards that were finished since the last call.
+    advance: Callable[[int], None] = ignore_progress
+    #: Added to the priorities of all tasks.
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        self.store_plan = self.plan.store_plan(self.folder)
+
+    @property
+    def root(self) -> Place:
+        """Directory of the store."""
+        return self.store_plan.root
+
+    async def build(self) -> BuildResult:
+        """Build the store, or its missing shards, and commit it.
+
+        Raises
+        ------
+        FingerprintMismatchError
+            If the directory holds something else.
+
+        Notes
+        -----
+        Law: the result does not depend on the grid, the executor or interruptions.
+        """
+        store = find_index(self.store_plan)
+        if store is not None:
+            self.advance(self.store_plan.num_shards)
+            return BuildResult(store, num_written=0, num_shards=store.num_shards)
+        results, facts = await self.store_arrays()
+        receipts = [result.receipt for result in results]
+        await asyncio.to_thread(commit_store, self.store_plan, receipts, dict(facts))
+        return BuildResult(
+            open_store(self.root, kind="index", expected=self.store_plan.fingerprint),
+            num_written=sum(result.written for result in results),
+            num_shards=self.store_plan.num_shards,
+        )
+
+    async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
+        """Store every array; return the results of all shards, and facts for the attributes."""
+        raise NotImplementedError
+
+    async def begin(self, store_plan: StorePlan | None = None) -> None:
+        """Write the store's plan, or adopt the grid of one that was begun before."""
+        self.store_plan = await asyncio.to_thread(begin_store, store_plan or self.store_plan)
+
+    async def run(
+        self,
+        stage: str,
+        function: Callable[..., R],
+        *args: Any,
+        number: int | None = None,
+        priority: int = 0,
+    ) -> R:
+        """Run one task of a stage."""
+        key, priority = task_key(self.root, stage, number), self.priority + priority
+        return await self.executor.run(function, *args, key=key, priority=priority)
+
+    async def hold(
+        self,
+        stage: str,
+        function: Callable[..., Any],
+        *args: Any,
+        number: int,
+        priority: int = 0,
+        place: float | None = None,
+    ) -> Held:
+        """Run one task of a stage whose result stays on its worker, for later tasks."""
+        key, priority = task_key(self.root, stage, number), self.priority + priority
+        return await self.executor.hold(function, *args, key=key, priority=priority, place=place)
+
+    async def store(
+        self,
+        stage: str,
+        function: Callable[..., ShardResult | list[ShardResult]],
+        *args: Any,
+        number: int | None = None,
+        priority: int = 0,
+    ) -> list[ShardResult]:
+        """Run one task that stores a shard or several, and report them as progress."""
+        found = await self.run(stage, function, *args, number=number, priority=priority)
+        results = found if isinstance(found, list) else [found]
+        self.advance(len(results))
+        return results
+
+
+@dataclass(kw_only=True)
+class CountedBuild(StoreBuild[C], Generic[C]):
+    """A build that counts its samples before it can store any of them.
+
+    Partitions are counted epoch after epoch until there are enough samples. The starts of all
+    partitions are stored first, so that a resumed build, or one that replaces a lost shard, does
+    not count again.
+    """
+
+    #: The array of partition starts.
+    starts_spec: ClassVar[schema.ArraySpec]
+    #: Rows that one counting task covers at least, over several epochs: a task costs milliseconds.
+    task_length: int
+
+    async def count(self, start: int, stop: int) -> Int64Array:
+        """Return the counts of partitions ``[start, stop)``: samples in the first column."""
+        raise NotImplementedError
+
+    def no_samples(self) -> PlanError:
+        """Return the error of a split that gives no sample."""
+        raise NotImplementedError
+
+    def check_starts(self, starts: Int64Array) -> None:
+        """Check the starts of all partitions."""
+
+    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
+        """Return the exact layouts, and facts for the attributes, given the partition starts."""
+        raise NotImplementedError
+
+    async def store_counted(
+        self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
+    ) -> list[ShardResult]:
+        """Store every array but the partition starts."""
+        raise NotImplementedError
+
+    async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
+        """Count, unless the counts are stored, then store every array."""
+        root, spec = self.root, self.starts_spec
+        try:
+            starts = await asyncio.to_thread(find_starts, root, spec)
+            if starts is None:
+                # Nothing is stored while documents are counted, which may take long.
+                await asyncio.to_thread(write_first_heartbeat, root)
+                starts = await self._count_epochs()
+                self.check_starts(starts)
+            layouts, facts = self.describe(starts)
+            exact = StorePlan(root, "index", self.store_plan.spec, layouts, self.plan.grid)
+            await self.begin(exact)
+            by_name = {layout.name: layout for layout in self.store_plan.layouts}
+            results = await self.store(
+                "starts", store_all_shards, root, by_name[spec.name], starts, number=0
+            )
+            return results + await self.store_counted(by_name, starts), facts
+        finally:
+            remove_first_heartbeat(root)
+
+    async def _count_epochs(self) -> Int64Array:
+        """Count epoch after epoch until there are enough samples; return the partition starts."""
+        plan, per_epoch = self.plan, self.plan.partitions_per_epoch
+        starts = np.zeros((1, self.starts_spec.num_columns), np.int64)
+        num_epochs = 1
+        while True:
+            counts = await self.count(len(starts) - 1, num_epochs * per_epoch)
+            starts = np.concatenate([starts, starts[-1] + np.cumsum(counts, axis=0)])
+            num_samples = int(starts[-1, 0])
+            if not num_samples:
+                raise self.no_samples()
+            enough = count_epochs(starts[::per_epoch, 0], plan.num_wanted)
+            if enough is not None:
+                return starts[: enough * per_epoch + 1]
+            assert plan.num_wanted is not None
+            num_epochs = max(num_epochs + 1, -(-plan.num_wanted * num_epochs // num_samples))
+
+    def shuffle_tasks(self, layout: ArrayLayout, starts: Int64Array) -> Iterable[Any]:
+        """Return one coroutine per shard of a shuffle within epochs."""
+        sample_starts = self.plan.sample_starts(starts)
+        for shard in range(layout.num_shards):
+            args = (self.plan, sample_starts, self.root, layout, shard)
+            yield self.store("shuffle", store_shuffle, *args, number=shard)
+
+
+def store_shuffle(
+    plan: CountedPlan, sample_starts: Int64Array, root: Place, layout: ArrayLayout, shard: int
+) -> ShardResult:
+    """Task: store one shard of a shuffle within epochs."""
+    start, stop = layout.shard_bounds(shard)
+
+    def compute() -> AnyArray:
+        values: AnyArray = np.empty(stop - start, layout.dtype)
+        fill_shuffle(plan, sample_starts, start, values)
+        return values
+
+    return store_shard(root, layout, shard, compute)
+
+
+def find_starts(root: Place, spec: schema.ArraySpec) -> Int64Array | None:
+    """Return the partition starts of an index that was begun, or None if they are not stored.
+
+    Parameters
+    ----------
+    root
+        The store.
+    spec
+        The array that holds them.
+
+    Returns
+    -------
+    starts
+        Shape (partitions + 1, columns), int64; of packed documents: sample, part and token.
+    """
+    try:
+        stored = read_plan(root)
+    except StoreNotFoundError:
+        return None
+    layouts = [ArrayLayout.from_json(fields) for fields in stored["arrays"]]
+    layout = next(item for item in layouts if item.name == spec.name)
+    try:
+        return open_reader(root, layout).read(0, layout.length)
+    except VerificationError:  # a shard is missing or damaged
+        return None
+
+
+def find_shards(
+    root: Place, layout: ArrayLayout, *, whole: bool = False
+) -> list[ShardResult] | None:
+    """Return the results of all shards of an array, or None if one is not stored."""
+    results = []
+    for shard in range(layout.num_shards):
+        receipt = find_receipt(root, layout, shard, whole=whole)
+        if receipt is None:
+            return None
+        results.append(ShardResult(receipt, written=False))
+    return results
+
+
+def store_whole_array(
+    root: Place, layout: ArrayLayout, compute: Callable[[], AnyArray], *, whole: bool = False
+) -> list[ShardResult]:
+    """Store all shards of an array that only one task can compute, unless all exist already."""
+    found = find_shards(root, layout, whole=whole)
+    return store_all_shards(root, layout, compute(), whole=whole) if found is None else found

@@ -1,0 +1,1 @@
+"""Ingestion and export: convert, tokenize, import, merge, count and export corpora and records."""

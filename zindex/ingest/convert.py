@@ -1,0 +1,242 @@
+"""Convert ``.bin/.idx`` corpora to Zarr token stores: lossless, one task per shard."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zindex import schema
+from zindex.arrays import AnyArray
+from zindex.errors import ConfigError
+from zindex.execution.executor import Executor, run_builds, run_together
+from zindex.execution.progress import Progress
+from zindex.formats.bin_idx import bin_path
+from zindex.ingest.corpora.corpus import Corpus
+from zindex.ingest.corpora.pairs import RemotePair, expand_prefixes, is_glob, open_pair
+from zindex.ingest.driver import open_workers, write_store
+from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.store.commit import StorePlan
+from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.open import Store
+from zindex.store.shard_files import ShardResult, store_shard
+from zindex.store.tokens import LINK, open_tokens
+
+#: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to keep any disk busy.
+TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
+
+# The identity of a corpus has the first bytes of every block of its .bin: a build is not resumed
+# with other data, and a petabyte need not be read twice.
+_BIN_BLOCK_NBYTES, _BIN_SAMPLE_NBYTES = 1 << 26, 1 << 16
+
+
+def convert(
+    prefix: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    store_url: PlaceLike,
+    *,
+    client: Any = None,
+    link: bool = False,
+    grid: ChunkGrid | None = None,
+    multimodal: bool | None = None,
+    progress: bool = False,
+) -> list[Store]:
+    """Convert tokenised corpora to Zarr token stores; finished stores and shards are kept.
+
+    Parameters
+    ----------
+    prefix
+        Path or URL of a ``.bin/.idx`` pair without its suffix, a glob of paths, or several of them.
+    store_url
+        The store of a corpus given by its path. For a glob or several paths, even if they name one
+        corpus only, the directory of their stores, each named after its corpus with ``.zarr``.
+    client
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+    link
+        Whether to leave the tokens in place: the store then holds the lengths and offsets, and the
+        path of the ``.bin``.
+    grid
+        Elements per chunk and shard of every array, and the codec; None takes the defaults.
+    multimodal
+        True demands a mode per sequence; None takes them where there are any.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere.
+
+    Returns
+    -------
+    stores
+        One opened store per corpus, in the order of the prefixes.
+
+    Raises
+    ------
+    SourceError
+        If a pair is missing or damaged, before anything is written; or if a finished store links
+        to a ``.bin`` that is gone.
+    ConfigError
+        If a store would link to object storage.
+    FingerprintMismatchError
+        If a store of other content is already there.
+
+    Notes
+    -----
+    Law: ``zindex.export`` gives back the same bytes. Memory: one shard per thread.
+    """
+    corpora = [open_pair(path, multimodal) for path in expand_prefixes(prefix)]
+    prefixes = [corpus.prefix for corpus in corpora]
+    if link and any(isinstance(corpus, RemotePair) for corpus in corpora):
+        raise ConfigError(
+            f"link must name a .bin on a file system, got {', '.join(prefixes)}; leave it out to "
+            "copy the tokens"
+        )
+    root = place_of(store_url)
+    is_one = isinstance(prefix, (str, os.PathLike)) and not is_glob(os.fspath(prefix))
+    roots = [root] if is_one else _name_stores(prefixes, root)
+
+    async def main() -> list[Store]:
+        return await run_together(
+            convert_corpus(corpus, root, executor, shown, grid, link=link)
+            for corpus, root in zip(corpora, roots, strict=True)
+        )
+
+    with open_workers(client, None, progress) as (executor, shown):
+        return run_builds(main())
+
+
+def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
+    """Return the place of each of several stores."""
+    roots = [root / f"{os.path.basename(prefix)}.zarr" for prefix in prefixes]
+    for i, path in enumerate(roots):
+        if path in roots[:i]:
+            raise ConfigError(
+                f"corpora converted together must have different names, got {prefixes[i]} and "
+                f"{prefixes[roots.index(path)]}; convert one of them by itself"
+            )
+    return roots
+
+
+async def convert_corpus(
+    corpus: Corpus,
+    root: Place,
+    executor: Executor,
+    shown: Progress,
+    grid: ChunkGrid | None,
+    *,
+    link: bool = False,
+    verb: str = "",
+    facts: Mapping[str, Any] | None = None,
+) -> Store:
+    """Write a corpus as a token store.
+
+    Parameters
+    ----------
+    corpus, root, grid
+        The corpus, the place of the store, and its grid; None for the default grids.
+    executor, shown, verb
+        Where tasks run and progress is shown, and the end of the name of the step.
+    link
+        Whether to store the path of the ``.bin`` in place of the tokens.
+    facts
+        Further attributes of the store.
+    """
+    plan = await plan_corpus(corpus, root, link, grid, executor)
+    name = os.path.basename(corpus.prefix)
+
+    async def write(layout: ArrayLayout, shard: int) -> ShardResult:
+        key = f"convert-{name}-{layout.name}-{shard}"
+        return await executor.run(store_corpus_shard, corpus, root, layout, shard, key=key)
+
+    with shown.step(f"{name}{verb}", plan.num_shards) as advance:
+        attributes = dict(facts or {})
+        if link:
+            nbytes = corpus.num_tokens * corpus.dtype.itemsize
+            attributes[LINK] = {"path": bin_path(corpus.prefix), "nbytes": nbytes}
+        store = await write_store(plan, write, advance, attributes)
+    open_tokens(store)  # a dangling link of a finished store is an error
+    return store
+
+
+async def plan_corpus(
+    corpus: Corpus, root: Place, link: bool, grid: ChunkGrid | None, executor: Executor
+) -> StorePlan:
+    """Return the plan of a corpus's store; tasks compute its digests."""
+
+    async def digest(name: str, count: int, task: Callable[..., bytes], *args: Any) -> str:
+        key = f"digest-{os.path.basename(corpus.prefix)}-{name}"
+        blocks = (executor.run(task, corpus, i, *args, key=f"{key}-{i}") for i in range(count))
+        return join_digests(await run_together(blocks))
+
+    async def digest_array(array: schema.ArraySpec, num_rows: int) -> str:
+        return await digest(array.name, num_blocks(num_rows), digest_block, array.name, num_rows)
+
+    num_sequences, num_documents = corpus.num_sequences, corpus.num_documents
+    num_samples = -(-corpus.num_tokens * corpus.dtype.itemsize // _BIN_BLOCK_NBYTES)
+    spec = {
+        "token_dtype": corpus.dtype.name,
+        "num_tokens": corpus.num_tokens,
+        "num_sequences": num_sequences,
+        "num_documents": num_documents,
+        "length_digest": await digest_array(schema.SEQUENCE_LENGTH, num_sequences),
+        "document_digest": await digest_array(schema.DOCUMENT_OFFSET, num_documents + 1),
+        "token_sample_digest": await digest("tokens", num_samples, sample_tokens),
+        "mode_digest": None,
+        "link": link,
+    }
+    if corpus.has_modes:
+        spec["mode_digest"] = await digest_array(schema.SEQUENCE_MODE, num_sequences)
+    return StorePlan(root, "tokens", spec, corpus_layouts(corpus, link, grid))
+
+
+def corpus_layouts(corpus: Corpus, link: bool, grid: ChunkGrid | None) -> tuple[ArrayLayout, ...]:
+    """Return the layouts of a corpus's arrays."""
+    small = grid or ChunkGrid()
+    layouts = [
+        ArrayLayout.plan(schema.SEQUENCE_LENGTH, corpus.num_sequences, np.int32, small),
+        ArrayLayout.plan(schema.SEQUENCE_OFFSET, corpus.num_sequences + 1, np.int64, small),
+        ArrayLayout.plan(schema.DOCUMENT_OFFSET, corpus.num_documents + 1, np.int64, small),
+    ]
+    if corpus.has_modes:
+        layouts.append(ArrayLayout.plan(schema.SEQUENCE_MODE, corpus.num_sequences, np.int8, small))
+    if not link:
+        tokens = grid or TOKEN_GRID
+        layouts.insert(0, ArrayLayout.plan(schema.TOKENS, corpus.num_tokens, corpus.dtype, tokens))
+    return tuple(layouts)
+
+
+def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:
+    """Task: one shard of one array of a corpus."""
+    start, stop = layout.shard_bounds(shard)
+    return store_shard(
+        root, layout, shard, lambda: read_corpus_rows(corpus, layout.name, start, stop)
+    )
+
+
+def read_corpus_rows(corpus: Corpus, name: str, start: int, stop: int) -> AnyArray:
+    """Return rows ``[start, stop)`` of a store's array."""
+    readers: dict[str, Callable[[int, int], AnyArray]] = {
+        schema.TOKENS.name: corpus.read_tokens,
+        schema.SEQUENCE_LENGTH.name: corpus.sequence_lengths,
+        schema.DOCUMENT_OFFSET.name: corpus.document_indices,
+        schema.SEQUENCE_MODE.name: corpus.sequence_modes,
+    }
+    if name in readers:
+        return readers[name](start, stop)
+    offsets = np.full(stop - start, corpus.num_tokens, np.int64)
+    num_starts = min(stop, corpus.num_sequences) - start
+    pointers = corpus.sequence_pointers(start, start + num_starts)
+    offsets[:num_starts] = pointers // corpus.dtype.itemsize
+    return offsets
+
+
+def digest_block(corpus: Corpus, block: int, name: str, num_rows: int) -> bytes:
+    """Task: the SHA-256 of one block of an array's rows."""
+    return digest_rows(partial(read_corpus_rows, corpus, name), num_rows, block)
+
+
+def sample_tokens(corpus: Corpus, block: int) -> bytes:
+    """Task: the SHA-256 of the first bytes of one block of the ``.bin``."""
+    itemsize = corpus.dtype.itemsize
+    start = block * _BIN_BLOCK_NBYTES // itemsize
+    stop = min(start + _BIN_SAMPLE_NBYTES // itemsize, corpus.num_tokens)
+    return hashlib.sha256(corpus.read_tokens(start, stop).data).digest()

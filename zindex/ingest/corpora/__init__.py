@@ -1,0 +1,1 @@
+"""Pre-training corpora: ``.bin/.idx`` pairs, Zarr token stores, and tokenised texts."""

@@ -1,0 +1,302 @@
+"""Tokenise texts to a pre-training corpus: a Zarr token store or a ``.bin/.idx`` pair.
+
+The first stage encodes each partition of the source once, into scratch files in the store. The
+sums of their counts are the positions of all tokens; the second stage writes each shard of the
+store, or each span of the ``.bin``, from the scratch files. Both stages keep finished work.
+"""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from zindex.errors import ConfigError, StoreError
+from zindex.execution.executor import Executor, run_builds
+from zindex.execution.progress import Progress
+from zindex.formats.token_dtypes import DType
+from zindex.ingest.convert import convert_corpus
+from zindex.ingest.corpora.pairs import CorpusForm
+from zindex.ingest.corpora.text_documents import (
+    LENGTHS,
+    TOKENS,
+    EncodedCorpus,
+    TextDocuments,
+    TextSettings,
+)
+from zindex.ingest.corpora.write_pair import check_pair, finish_pair, work_folder, write_pair
+from zindex.ingest.driver import Claim, open_workers
+from zindex.ingest.records.open_files import TextKind, open_texts
+from zindex.ingest.records.partitions import read_source
+from zindex.ingest.records.read_partitions import Settings, read_partition, try_first
+from zindex.io.local import local_path
+from zindex.io.objects import PlaceLike, place_of
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import Paths
+from zindex.store.commit import fingerprint
+from zindex.store.layout import ChunkGrid
+from zindex.store.open import Store
+from zindex.store.scratch import end_import
+from zindex.text.text_encoder import TextEncoder, TokenizerLike
+
+logger = logging.getLogger(__name__)
+
+#: Attribute of a store with the identity of its texts and settings.
+TEXTS = "texts"
+_KIND = "tokens"
+# Least bytes that a task reads: a tokenizer needs about a second for them.
+_LEAST_NBYTES = 1 << 20
+_DTYPES = ("auto", "uint16", "int32", "uint8", "int16", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedCorpus:
+    """The place and counts of a corpus that was made from texts."""
+
+    #: Place of the store, or path of the pair without suffix.
+    place: str
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    token_dtype: str
+    #: Skipped documents, or rests of files.
+    num_skipped: int
+
+
+def tokenize_corpus(
+    source: Paths,
+    target: PlaceLike,
+    *,
+    tokenizer: TokenizerLike,
+    to: CorpusForm = "zarr",
+    kind: TextKind | None = None,
+    column: str = "text",
+    append_eod: bool | int | str | None = None,
+    split_sentences: bool = False,
+    language: str = "en",
+    special_tokens: bool = False,
+    token_dtype: str = "auto",
+    part_nbytes: int | None = None,
+    on_damage: OnDamage = "error",
+    restart: bool = False,
+    overwrite: bool = False,
+    grid: ChunkGrid | None = None,
+    client: Any = None,
+    num_processes: int | None = None,
+    progress: bool = False,
+) -> TokenizedCorpus:
+    """Tokenise texts into a corpus for pre-training, in the source's order.
+
+    Parameters
+    ----------
+    source
+        Jsonl or Parquet files, or files of text that are a document each; folders or brace
+        patterns separated by commas, or a list of them; local or in an object store.
+    target
+        Place of the store; with ``to="bin"`` the path of the pair without its suffix.
+    tokenizer
+        The path of a tokenizer, which every worker must see, or an object or function, see
+        `zindex.text.text_encoder.TextEncoder`.
+    to
+        ``"bin"`` writes the pair that Megatron's ``IndexedDatasetBuilder`` writes from the same
+        documents, ``"zarr"`` the store that ``zindex convert`` makes from this pair.
+    kind
+        Format of the files; None detects it from their names.
+    column
+        Field or column with the text.
+    append_eod
+        Token appended to each document that has tokens: its id or text, True for the tokenizer's
+        own, False for none; None is True, or False with ``split_sentences``.
+    split_sentences
+        Whether each sentence becomes a sequence, as BERT and T5 need; else each document is one.
+    language
+        Language of the texts, whose rules split sentences.
+    special_tokens
+        Whether the tokenizer adds its special tokens to each text.
+    token_dtype
+        Dtype of the ids; ``"auto"`` takes uint16 for a vocabulary below 65,500 ids, else int32.
+    part_nbytes, on_damage, restart, client, num_processes, progress
+        See `zindex.ingest.records.import_records.import_records`. Documents without a text are
+        damage.
+    overwrite
+        Whether an existing pair may be replaced.
+    grid
+        Elements per chunk and shard of the store, and the codec; None takes the defaults.
+
+    Returns
+    -------
+    corpus
+        The place and counts of the corpus.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is out of range, or the tokenizer lacks a required token.
+    SourceError
+        If a document is damaged.
+    StoreNotFoundError
+        If a file is missing.
+    StoreError
+        If a pair is already there.
+    FingerprintMismatchError
+        If there is something else at the place.
+
+    Notes
+    -----
+    Law: the corpus depends on the texts, the tokenizer and the settings only; not on the parts of
+    the files, the number of workers, or interruptions. A document without tokens has no sequences.
+    Source: Megatron-LM ``tools/preprocess_data.py``.
+    """
+    if to not in get_args(CorpusForm):
+        raise ConfigError(f"to (--to) must be 'zarr' or 'bin', got {to!r}; name one of these")
+    encoder = TextEncoder(tokenizer)
+    if append_eod is None:
+        append_eod = not split_sentences
+    settings = TextSettings(
+        column,
+        _find_dtype(encoder, token_dtype),
+        end_id=encoder.find_end(append_eod, "append_eod (--append-eod)"),
+        language=language if split_sentences else None,
+        special_tokens=special_tokens,
+    )
+    files, files_fingerprint = open_texts(
+        source, kind, part_nbytes, on_damage, [column], least_nbytes=_LEAST_NBYTES
+    )
+    texts = TextDocuments(
+        files,
+        files_fingerprint,
+        settings=settings,
+        encoder=encoder,
+        skip_damaged=on_damage == "skip",
+    )
+    try_first(texts)
+    base = str(local_path(str(target), "a .bin/.idx pair")) if to == "bin" else None
+    if base is not None:
+        check_pair(base, overwrite=overwrite)
+    identity = {
+        "source": texts.fingerprint(),
+        "skip_damaged": texts.skip_damaged,
+        "to": to,
+        **texts.identity(),
+    }
+    claim = Claim(place_of(target) if base is None else work_folder(base), identity, _KIND)
+    with open_workers(client, num_processes, progress, read_partition) as (executor, shown):
+        work = _Work(texts, claim, base, grid, overwrite, executor, shown)
+        return run_builds(claim.run(work.find, work.make, restart=restart))
+
+
+def _find_dtype(encoder: TextEncoder, given: str) -> str:
+    """Return the name of the dtype of the tokens."""
+    if given not in _DTYPES:
+        raise ConfigError(
+            f"token_dtype (--token-dtype) must be one of {', '.join(_DTYPES)}, got {given!r}; name "
+            "one of these"
+        )
+    if given != "auto":
+        return given
+    return np.dtype(DType.optimal_dtype(encoder.vocab_size())).name
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One corpus to be made; ``base`` is the path of a pair without suffix, None for a store."""
+
+    texts: TextDocuments
+    claim: Claim
+    base: str | None
+    grid: ChunkGrid | None
+    overwrite: bool
+    executor: Executor
+    shown: Progress
+
+    def find(self) -> TokenizedCorpus | None:
+        """Return the corpus if it is a committed store; another store is an error."""
+        if self.base is not None:
+            return None
+        other = "a corpus of other texts, or made with other settings"
+        store = self.claim.find_store(_read_identity, other)
+        if store is None:
+            return None
+        return self._describe(store.spec | {"num_skipped": store.attributes[TEXTS]["num_skipped"]})
+
+    def _describe(self, facts: dict[str, Any]) -> TokenizedCorpus:
+        """Return the place and counts of the corpus."""
+        names = ("num_documents", "num_sequences", "num_tokens", "num_skipped")
+        return TokenizedCorpus(
+            str(self.claim.root) if self.base is None else self.base,
+            token_dtype=self.texts.settings.token_dtype,
+            **{name: facts[name] for name in names},
+        )
+
+    async def make(self) -> TokenizedCorpus:
+        """Encode the texts, write the corpus, and commit it."""
+        if self.base is None:
+            return await self._write()
+        # An earlier call may have been interrupted while it renamed the files.
+        facts = await asyncio.to_thread(finish_pair, self.base, replace=self.overwrite)
+        if facts is not None:
+            return self._describe(facts)
+        try:
+            return await self._write()
+        except FileNotFoundError as error:  # such as StoreNotFoundError
+            if not os.path.exists(f"{self.base}.idx"):
+                raise
+            raise StoreError(
+                f"{self.base}.bin must be one call's alone, another one has finished it "
+                "meanwhile; use it"
+            ) from error
+
+    async def _write(self) -> TokenizedCorpus:
+        """Encode the texts, and write the corpus."""
+        root, identity = self.claim.root, self.claim.identity
+        dtype = self.texts.settings.token_dtype
+        settings = Settings((TOKENS, LENGTHS), ((TOKENS, dtype), (LENGTHS, "int32")))
+        results = await read_source(
+            self.texts,
+            self.claim,
+            self.executor,
+            self.shown,
+            settings,
+            stage="texts",
+            verb="tokenize",
+            least_nbytes=_LEAST_NBYTES,
+        )
+        streams = [item for result in results for item in result.streams]
+        tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]
+        corpus = await asyncio.to_thread(EncodedCorpus(root, tag, dtype, streams).save)
+        num_skipped = sum(result.num_skipped for result in results)
+        facts = {
+            "num_documents": corpus.num_documents,
+            "num_sequences": corpus.num_sequences,
+            "num_tokens": corpus.num_tokens,
+            "num_skipped": num_skipped,
+        }
+        if not corpus.num_tokens:
+            target = str(root) if self.base is None else self.base
+            logger.warning("%s has no tokens: its texts are empty, damaged, or not there", target)
+        if self.base is not None:
+            await write_pair(
+                corpus,
+                tag,
+                self.base,
+                self.executor,
+                self.shown,
+                facts,
+                verb="write",
+                replace=self.overwrite,
+            )
+            return self._describe(facts)
+        made = {TEXTS: {"identity": identity, "num_skipped": num_skipped}}
+        await convert_corpus(
+            corpus, root, self.executor, self.shown, self.grid, verb=": write", facts=made
+        )
+        await asyncio.to_thread(end_import, root)
+        return self._describe(facts)
+
+
+def _read_identity(store: Store) -> Any:
+    """Return the identity that a store was made with, if it was made of texts."""
+    made = store.attributes.get(TEXTS)
+    return made.get("identity") if isinstance(made, dict) else None

@@ -1,0 +1,301 @@
+"""The driver of ingestion: claim a place, run one task per partition or shard, commit, resume."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zindex.arrays import AnyArray
+from zindex.errors import (
+    ConfigError,
+    FingerprintMismatchError,
+    StoreNotFoundError,
+)
+from zindex.execution.executor import Executor, open_executor, run_together
+from zindex.execution.process_executor import open_processes
+from zindex.execution.progress import Progress, open_progress
+from zindex.io import files
+from zindex.io.objects import Place
+from zindex.store.commit import (
+    PLAN_KEY,
+    ROOT_KEY,
+    StorePlan,
+    begin_store,
+    commit_store,
+    parse_json,
+    read_plan,
+)
+from zindex.store.layout import ArrayLayout
+from zindex.store.open import Store, open_store
+from zindex.store.records import KIND
+from zindex.store.scratch import IMPORT_KEY, begin_import, end_import, has_notes
+from zindex.store.shard_files import ShardResult, store_shard
+
+R = TypeVar("R")
+#: Runs the task of one shard.
+WriteShard = Callable[[ArrayLayout, int], Awaitable[ShardResult]]
+
+# What a user calls the entries of an identity.
+_NAMES = {
+    "source": "the files, or their sizes",
+    "meta_names": "meta_names (--meta)",
+    "fields": "fields (--field)",
+    "dtypes": "dtypes (--dtype)",
+    "skip_damaged": "on_damage (--on-damage)",
+    "column": "column (--column)",
+    "end_id": "append_eod (--append-eod)",
+    "sentences": "split_sentences (--split-sentences), language or sentencex",
+    "token_dtype": "token_dtype (--token-dtype)",
+}
+# Depths of the files of an array below its folder: zarr.json, c/<i>, or c/<i>/0.
+_DEPTHS = (1, 2, 3)
+
+
+@contextmanager
+def open_workers(
+    client: Any, num_processes: int | None, progress: bool, *tasks: Callable[..., Any]
+) -> Iterator[tuple[Executor, Progress]]:
+    """Open the executor of a client or of processes of this machine, and the progress display.
+
+    Parameters
+    ----------
+    client
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+    num_processes
+        Processes to start in place of a client; None for none.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere.
+    tasks
+        Functions that the processes import while they start.
+
+    Raises
+    ------
+    ConfigError
+        If both are given.
+    """
+    if client is not None and num_processes is not None:
+        raise ConfigError(
+            "client (--scheduler) and num_processes (--processes) both say where the work is done; "
+            "give one of them"
+        )
+    opened = (
+        open_executor(client) if num_processes is None else open_processes(num_processes, *tasks)
+    )
+    with opened as executor, open_progress(progress) as shown:
+        yield executor, shown
+
+
+async def write_store(
+    plan: StorePlan,
+    write: WriteShard,
+    advance: Callable[[int], None],
+    facts: Mapping[str, Any] | None = None,
+) -> Store:
+    """Write and commit a planned store; committed stores and finished shards are kept.
+
+    Parameters
+    ----------
+    plan
+        The store.
+    write
+        Runs the task of a shard. Large arrays are submitted first, so that none is left for the
+        end.
+    advance
+        Called with the number of finished shards.
+    facts
+        Attributes of the store that are not part of its identity.
+
+    Raises
+    ------
+    FingerprintMismatchError
+        If other content is already there.
+    """
+    try:
+        store = open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
+    except StoreNotFoundError:
+        plan = await asyncio.to_thread(begin_store, plan)
+    else:
+        advance(plan.num_shards)
+        return store
+
+    async def write_one(layout: ArrayLayout, shard: int) -> ShardResult:
+        result = await write(layout, shard)
+        advance(1)
+        return result
+
+    results = await run_together(
+        write_one(layout, shard)
+        for layout in sorted(plan.layouts, key=lambda layout: -layout.nbytes)
+        for shard in range(layout.num_shards)
+    )
+    receipts = [result.receipt for result in results]
+    await asyncio.to_thread(commit_store, plan, receipts, dict(facts or {}))
+    return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
+
+
+async def write_rows(
+    root: Place, layout: ArrayLayout, shard: int, read: Callable[[int, int], AnyArray]
+) -> ShardResult:
+    """Write a shard whose rows ``[start, stop)`` this process can read, in a thread."""
+    bounds = layout.shard_bounds(shard)
+    return await asyncio.to_thread(store_shard, root, layout, shard, lambda: read(*bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A place claimed for one import; concurrent imports of the same content share the claim."""
+
+    #: Place of the store, or the work folder of a pair.
+    root: Place
+    #: Everything that decides the content.
+    identity: dict[str, Any]
+    #: Kind of the store.
+    kind: str = KIND
+
+    async def run(
+        self, find: Callable[[], R | None], make: Callable[[], Awaitable[R]], *, restart: bool
+    ) -> R:
+        """Return the finished result, or claim the place and make it.
+
+        Parameters
+        ----------
+        find
+            Returns the finished result, or None.
+        make
+            Makes it; finished partitions and shards of an earlier call are kept.
+        restart
+            See `take`.
+        """
+        found = await asyncio.to_thread(find)
+        if found is not None:
+            return found
+        await asyncio.to_thread(self.take, restart=restart)
+        try:
+            return await make()
+        except FileNotFoundError:  # such as StoreNotFoundError
+            # A concurrent call that makes the same removes the scratch files when it has finished.
+            found = await asyncio.to_thread(find)
+            if found is None:
+                raise
+            return found
+
+    def take(self, *, restart: bool) -> None:
+        """Claim the place, unless an unfinished import of other content is there.
+
+        An import without any finished partition, such as one whose first call had a wrong setting,
+        is replaced. If it is still running, it fails after its next partition: see `check`.
+
+        Parameters
+        ----------
+        restart
+            Whether to remove any unfinished import first, also one of the same content. No other
+            import may be running there.
+
+        Raises
+        ------
+        FingerprintMismatchError
+            If something else is there: another import, unless that is removed, or other files.
+        """
+        path = self.root / IMPORT_KEY
+        is_folder = not isinstance(self.root, Path) or self.root.is_dir()
+        if is_folder and files.exists(path):
+            names = [] if restart else self._differences()
+            if restart:
+                self._remove()
+            elif names and not has_notes(self.root) and not files.exists(self.root / PLAN_KEY):
+                # Compare again: a concurrent import of this content may have claimed the place.
+                if self._differences():
+                    files.remove_file(path)
+            elif names:
+                raise FingerprintMismatchError(
+                    f"{self.root} holds an unfinished import of another source, or with other "
+                    f"settings; what differs: {', '.join(names)}; choose another place or, if no "
+                    "import is running there, remove that one with restart=True (--restart)"
+                )
+        begin_import(self.root, self.identity)
+
+    def check(self) -> None:
+        """Check that no other import has claimed the place since.
+
+        Raises
+        ------
+        FingerprintMismatchError
+            If one has.
+        """
+        names = self._differences()
+        if names:
+            raise FingerprintMismatchError(
+                f"{self.root} must be one import's alone, another one has begun there meanwhile; "
+                f"what differs: {', '.join(names)}; choose another place"
+            )
+
+    def find_store(self, identify: Callable[[Store], Any], what: str) -> Store | None:
+        """Return the committed store and release the claim; None if it is not committed.
+
+        Parameters
+        ----------
+        identify
+            Returns the identity that a store was made with.
+        what
+            What another store holds, for the message.
+
+        Raises
+        ------
+        FingerprintMismatchError
+            If the store has another identity.
+        """
+        try:
+            store = open_store(self.root, kind=self.kind)
+        except StoreNotFoundError:
+            return None
+        if identify(store) != self.identity:
+            raise FingerprintMismatchError(
+                f"{self.root} holds {what}; choose another place or remove the store"
+            )
+        end_import(self.root)
+        return store
+
+    def _differences(self) -> list[str]:
+        """Return what differs from the import that the place is claimed for, in a user's words."""
+        path = self.root / IMPORT_KEY
+        try:
+            stored = parse_json(files.read_file(path), str(path))
+        except StoreNotFoundError:  # a concurrent import has just finished, or replaces another
+            return []
+        return [
+            _NAMES.get(name, name)
+            for name in sorted({*stored, *self.identity})
+            if stored.get(name) != self.identity.get(name)
+        ]
+
+    def _remove(self) -> None:
+        """Remove the files of an unfinished import, but never a committed store."""
+        root = self.root
+        if files.exists(root / ROOT_KEY):
+            return
+        try:
+            plan = read_plan(root)
+        except StoreNotFoundError:
+            plan = {"kind": self.kind, "arrays": []}
+        if plan["kind"] != self.kind:
+            raise FingerprintMismatchError(
+                f"{root} must hold an unfinished import to be removed, it holds an unfinished "
+                f"store of kind {plan['kind']!r}; choose another place"
+            )
+        for array in plan["arrays"]:
+            folder = root / array["name"]
+            for depth in _DEPTHS:
+                for key in list(files.list_keys(folder, depth=depth)):
+                    files.remove_file(folder / key)
+            if isinstance(folder, Path) and folder.is_dir():
+                for left, _, _ in os.walk(folder, topdown=False):
+                    os.rmdir(left)
+        metadata = (root / PLAN_KEY).parent
+        for key in sorted(files.list_keys(metadata)):
+            if key != IMPORT_KEY.rpartition("/")[2]:
+                files.remove_file(metadata / key)
+        # The claim is removed last: a removal that is interrupted is then repeated.
+        end_import(root)

@@ -1,0 +1,356 @@
+"""Export a store of keyed tokens to files, one per file that it was converted from."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.arrays import AnyArray
+from zindex.errors import ConfigError, StoreError
+from zindex.execution.executor import Executor, open_executor, run_builds, run_together
+from zindex.execution.progress import Progress, open_progress
+from zindex.formats.keyed.bin_folder import META, write_bin_folder
+from zindex.formats.keyed.h5_file import write_h5_file
+from zindex.formats.keyed.natural_order import natural_key
+from zindex.formats.keyed.shards import KeyedFormat
+from zindex.io.local import local_path, replacing
+from zindex.io.objects import PlaceLike
+from zindex.store.open import Store, open_store
+from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
+
+# Values that are written at once, and records whose offsets are read at once.
+_BLOCK_LENGTH = 1 << 22
+_BLOCK_RECORDS = 1 << 10
+# Endings of files of keyed tokens, and the name of a shard without one.
+_ENDING = re.compile(r"\.(jsonl|ndjson|json|h5|hdf5)(\.\w+)?$")
+_ONLY_SHARD = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One key of a store of keyed tokens."""
+
+    name: str
+    field: RecordField
+    #: The lengths of the items, where a record is a group of them.
+    lengths: RecordField | None
+
+
+def export_keyed(
+    store_url: PlaceLike,
+    target: str | os.PathLike[str],
+    *,
+    storage_type: KeyedFormat | None = None,
+    overwrite: bool = False,
+    client: Any = None,
+    progress: bool = False,
+) -> list[str]:
+    """Write a store of keyed tokens as files, one per file that it was converted from.
+
+    Parameters
+    ----------
+    store_url
+        Path or URL of the store.
+    target
+        A folder, which must be empty or missing.
+    storage_type
+        ``"bin"``: a folder of raw arrays for each file; ``"h5"``: an HDF5 file for each;
+        ``"jsonl"``: a file with one record per line. None takes the format of the source.
+    overwrite
+        Whether files of an earlier export may be replaced.
+    client
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere.
+
+    Returns
+    -------
+    paths
+        The files or folders, in the order of the store.
+
+    Raises
+    ------
+    ConfigError
+        If a field is not flat numbers, or the format is jsonl and the store has no records.
+    StoreError
+        If there are other files in the folder.
+
+    Notes
+    -----
+    Law: the files convert to the same values, dtypes, records and order; name the dtypes of jsonl.
+    Names that would change the order of shards get a number as prefix.
+    """
+    store = open_store(store_url, kind=KIND)
+    keys = stored_keys(store)
+    kind = _choose_format(store, storage_type)
+    root = str(local_path(target, "a folder of keyed files"))  # workers may run elsewhere
+    names = name_shards(_stored_names(store), kind)
+    _check_folder(root, [file for name in names for file in _files_of(name, keys, kind)], overwrite)
+
+    async def main(executor: Executor, shown: Progress) -> list[str]:
+        with shown.step(os.path.basename(root), len(names)) as advance:
+
+            async def one(number: int, name: str) -> str:
+                path = os.path.normpath(os.path.join(root, name))
+                key = f"export-{store.root.name[:28]}-{number}"
+                await executor.run(export_shard, store, number, path, kind, key=key)
+                advance(1)
+                return path
+
+            return await run_together(one(number, name) for number, name in enumerate(names))
+
+    with open_executor(client) as executor, open_progress(progress) as shown:
+        return run_builds(main(executor, shown))
+
+
+def stored_keys(store: Store) -> list[StoredKey]:
+    """Return the keys of a store of keyed tokens.
+
+    Raises
+    ------
+    ConfigError
+        If it has none, or a field that is not a key.
+    """
+    fields = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
+    fields.pop(KEY, None)
+    for name, field in fields.items():
+        if field.has_forms or field.form != Form.NUMBERS:
+            raise ConfigError(
+                f"{store.root} must hold keyed tokens, flat numbers in every record, its field "
+                f"{name!r} holds something else; import the files again with field (--field) and "
+                "dtypes (--dtype)"
+            )
+    lengths = {
+        name: fields[f"{name}{LENGTH_SUFFIX}"]
+        for name in fields
+        if f"{name}{LENGTH_SUFFIX}" in fields
+    }
+    inner = {field.name for field in lengths.values()}
+    keys = [
+        StoredKey(name, field, lengths.get(name))
+        for name, field in fields.items()
+        if name not in inner
+    ]
+    if not keys:
+        raise ConfigError(
+            f"{store.root} must hold keyed tokens, it has no fields; convert keyed files"
+        )
+    return keys
+
+
+def _choose_format(store: Store, storage_type: KeyedFormat | None) -> KeyedFormat:
+    """Return the format of the files to write."""
+    if storage_type is None:
+        made_of = store.spec.get("convert", {}).get("storage_type", "jsonl")
+        storage_type = "h5" if made_of == "h5" else "bin" if made_of == "bin" else "jsonl"
+    if storage_type not in get_args(KeyedFormat):
+        raise ConfigError(
+            f"storage_type (--to) must be one of {', '.join(get_args(KeyedFormat))}, got "
+            f"{storage_type!r}"
+        )
+    if storage_type == "jsonl" and not store.spec.get("has_records", True):
+        raise ConfigError(
+            f"{store.root} must know where records begin to be written as lines, it was made of "
+            "files without offsets; give another storage_type (--to)"
+        )
+    return storage_type
+
+
+def _stored_names(store: Store) -> list[str]:
+    """Return the names of the source files of a store, relative to their folder."""
+    bounds = store[schema.URL_TEXT_BOUND.name][:].tolist()
+    text = store[schema.URL_TEXT.name]
+    return [
+        str(text.read(start, stop).data, "utf-8", "surrogateescape")
+        for start, stop in pairwise(bounds)
+    ]
+
+
+def name_shards(stored: Sequence[str], kind: KeyedFormat) -> list[str]:
+    """Return the file or folder of each shard, named so that reading keeps their order.
+
+    Parameters
+    ----------
+    stored
+        Names of the source files.
+    kind
+        Format to write.
+
+    Raises
+    ------
+    StoreError
+        If a name leads out of the folder.
+
+    Examples
+    --------
+    >>> name_shards(["shard_9", "shard_10"], "h5"), name_shards(["b.jsonl", "a.jsonl"], "bin")
+    (['shard_9.h5', 'shard_10.h5'], ['0-b', '1-a'])
+    """
+    plain = []
+    for name in stored:
+        short = os.path.normpath(_ENDING.sub("", name) or _ONLY_SHARD)
+        if os.path.isabs(short) or short.split("/")[0] == ".." or "\0" in short:
+            raise StoreError(
+                f"the files of a store must lie in one folder to be written again, got {name!r}; "
+                "convert them from one folder"
+            )
+        plain.append(_ONLY_SHARD if short == "." and kind != "bin" else short)
+    suffix = "" if kind == "bin" else f".{kind}"
+    order = [f"{name}/{META}" if kind == "bin" else f"{name}{suffix}" for name in plain]
+    order = [name.removeprefix("./") for name in order]
+    # Jsonl files are read in the order of their names, others in natural order.
+    key = str if kind == "jsonl" else natural_key
+    if len(set(order)) < len(order) or order != sorted(order, key=key):
+        width = len(str(len(plain) - 1))
+        plain = [f"{number:0{width}d}-{name}" for number, name in enumerate(plain)]
+    return [f"{name}{suffix}" for name in plain]
+
+
+def _files_of(name: str, keys: Sequence[StoredKey], kind: KeyedFormat) -> list[str]:
+    """Return the files that are written for a shard."""
+    if kind != "bin":
+        return [name]
+    files = [META, *(f"{key.name}.bin" for key in keys)]
+    return [os.path.normpath(os.path.join(name, file)) for file in files]
+
+
+def _check_folder(root: str, written: Sequence[str], overwrite: bool) -> None:
+    """Refuse a folder with files that would be replaced, or be read with the export."""
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise StoreError(f"{root} must be a folder, it is a file; choose another place")
+    known = set(written)
+    for folder, _, files in os.walk(root):
+        for file in files:
+            path = os.path.join(folder, file)
+            name = os.path.relpath(path, root)
+            if name.endswith(".partial"):  # of an interrupted export
+                continue
+            if name not in known:
+                raise StoreError(
+                    f"{root} must hold nothing but an earlier export, it holds {name}; choose "
+                    "another folder"
+                )
+            if not overwrite:
+                raise StoreError(
+                    f"{path} exists; choose another folder or pass overwrite=True (--overwrite)"
+                )
+
+
+def export_shard(store: Store, number: int, path: str, kind: KeyedFormat) -> None:
+    """Task: write the records of one source file.
+
+    Parameters
+    ----------
+    store
+        The store.
+    number
+        Number of the source file.
+    path, kind
+        Path and format to write.
+    """
+    first, last = store[schema.URL_RECORD_BOUND.name].read(number, number + 2).tolist()
+    shard = _Shard(store, stored_keys(store), first, last)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if kind == "bin":
+        shard.write_bin(path)
+    elif kind == "h5":
+        write_h5_file(path, {key.name: shard.records(key) for key in shard.keys})
+    else:
+        shard.write_lines(path)
+
+
+class _Shard:
+    """The records of one file.
+
+    Parameters
+    ----------
+    store, keys
+        The store, and its keys.
+    first, last
+        Its range of records.
+    """
+
+    def __init__(self, store: Store, keys: Sequence[StoredKey], first: int, last: int) -> None:
+        self.store = store
+        self.keys = keys
+        self.first = first
+        self.last = last
+
+    def write_bin(self, folder: str) -> None:
+        """Write a folder of raw arrays."""
+        items, groups = {}, {}
+        if self.store.spec.get("has_records", True):
+            for key in self.keys:
+                offsets = self._offsets(key.lengths or key.field)
+                if key.lengths is not None:
+                    groups[key.name] = offsets - offsets[0]
+                    lengths = self.store[key.lengths.value.name].read(offsets[0], offsets[-1])
+                    offsets = np.concatenate(([0], np.cumsum(lengths)))
+                items[key.name] = offsets - offsets[0]
+        write_bin_folder(
+            folder,
+            {key.name: self._values(key.field) for key in self.keys},
+            dtypes={key.name: key.field.dtype for key in self.keys},
+            item_offset=items,
+            group_offset=groups,
+        )
+
+    def _offsets(self, field: RecordField) -> npt.NDArray[np.int64]:
+        """Return the offsets of the records among the values of a field."""
+        return self.store[field.offset.name].read(self.first, self.last + 1)
+
+    def _values(self, field: RecordField) -> Iterator[AnyArray]:
+        """Yield all values of a field, block by block."""
+        reader, offsets = self.store[field.value.name], self.store[field.offset.name]
+        start, stop = int(offsets[self.first]), int(offsets[self.last])
+        for row in range(start, stop, _BLOCK_LENGTH):
+            yield reader.read(row, min(row + _BLOCK_LENGTH, stop))
+
+    def records(self, key: StoredKey) -> Iterator[AnyArray | list[AnyArray]]:
+        """Yield the values of each record; for groups, a list with the values of each item."""
+        values = self._rows(key.field)
+        if key.lengths is None:
+            yield from values
+            return
+        for row, lengths in zip(values, self._rows(key.lengths), strict=True):
+            yield np.split(row, np.cumsum(lengths))[:-1]
+
+    def _rows(self, field: RecordField) -> Iterator[AnyArray]:
+        """Yield the values of a field in each record."""
+        reader, bounds = self.store[field.value.name], self.store[field.offset.name]
+        for first in range(self.first, self.last, _BLOCK_RECORDS):
+            offsets = bounds.read(first, min(first + _BLOCK_RECORDS, self.last) + 1).tolist()
+            row = 0
+            while row < len(offsets) - 1:
+                # As many records as have about a block of values together, at least one.
+                stop = row + 1
+                while stop < len(offsets) - 1 and offsets[stop + 1] - offsets[row] < _BLOCK_LENGTH:
+                    stop += 1
+                block, base = reader.read(offsets[row], offsets[stop]), offsets[row]
+                for start, end in pairwise(offsets[row : stop + 1]):
+                    yield block[start - base : end - base]
+                row = stop
+
+    def write_lines(self, path: str) -> None:
+        """Write one JSON object per line."""
+        with replacing(path) as partial, open(partial, "x", encoding="utf-8") as file:
+            columns = [self.records(key) for key in self.keys]
+            names = [key.name for key in self.keys]
+            for row in zip(*columns, strict=True):
+                record = dict(zip(names, map(_to_list, row), strict=True))
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+
+def _to_list(record: AnyArray | list[AnyArray]) -> list[Any]:
+    """Return the values of a record as JSON values."""
+    if isinstance(record, list):
+        return [item.tolist() for item in record]
+    values: list[Any] = record.tolist()
+    return values

@@ -1,0 +1,146 @@
+"""Read the sequence lengths of a dataset from a Zarr token store or an ``.idx`` file."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.errors import StoreNotFoundError
+from zindex.formats.bin_idx import IdxFile, read_index
+from zindex.io import files
+from zindex.io.objects import ObjectPath, PlaceLike, is_remote, place_of
+from zindex.plan.build_plan import SourceFacts
+from zindex.store.commit import PLAN_KEY, ROOT_KEY
+from zindex.store.open import Store, open_store
+from zindex.store.reader import RowReader
+
+#: Lengths per block of the digest; part of the format.
+DIGEST_BLOCK = 1 << 22
+# Threads that read the shards of one array.
+_NUM_READERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSource:
+    """The sequence lengths of one dataset, readable by span; pickles as a few fields."""
+
+    path: str
+    facts: SourceFacts
+    reader: Store | IdxFile
+
+    @classmethod
+    def of(cls, path: str, reader: Store | IdxFile) -> "LengthSource":
+        """Return the source of an opened dataset; an ``.idx`` file is digested here."""
+        if isinstance(reader, Store):
+            spec = reader.spec
+            facts = SourceFacts(spec["length_digest"], spec["num_sequences"], spec["num_tokens"])
+            return cls(path, facts, reader)
+        # Workers may run in another directory.
+        index = replace(reader, path=os.path.abspath(reader.path))
+        count = index.num_sequences
+        digests = [digest_rows(index.sequence_lengths, count, i) for i in range(num_blocks(count))]
+        facts = SourceFacts(join_digests(digests), count, index.num_tokens)
+        return cls(path, facts, index)
+
+    def lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the lengths of sequences ``[start, stop)``: shape (stop - start,), int32."""
+        if isinstance(self.reader, Store):
+            return _read_concurrently(self.reader[schema.SEQUENCE_LENGTH.name], start, stop)
+        return self.reader.sequence_lengths(start, stop)
+
+    def count_tokens(self, start: int, stop: int) -> int:
+        """Return the tokens of sequences ``[start, stop)`` from their offsets."""
+        return count_tokens(self.reader, start, stop)
+
+
+def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
+    """Return the tokens of sequences ``[start, stop)`` of an opened dataset from their offsets."""
+    if start >= stop:
+        return 0
+    if isinstance(reader, Store):
+        if start == 0 and stop == reader.spec["num_sequences"]:
+            return int(reader.spec["num_tokens"])
+        offsets = reader[schema.SEQUENCE_OFFSET.name]
+        return int(offsets[stop]) - int(offsets[start])
+    first = int(reader.sequence_pointers(start, start + 1)[0])
+    last = int(reader.sequence_pointers(stop - 1, stop)[0])
+    last_length = int(reader.sequence_lengths(stop - 1, stop)[0])
+    return (last - first) // reader.dtype.itemsize + last_length
+
+
+def _read_concurrently(reader: RowReader, start: int, stop: int) -> npt.NDArray[np.int32]:
+    """Return rows of an array, reading its shards concurrently: one core waits for memory."""
+    step = reader.layout.shard_length
+    if stop > len(reader) or stop - start <= step:
+        return reader.read(start, stop)
+    out = np.empty(stop - start, np.int32)
+    bounds = [start, *range((start // step + 1) * step, stop, step), stop]
+
+    def read(first: int, last: int) -> None:
+        reader.read(first, last, out[first - start : last - start])
+
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
+        list(pool.map(read, bounds[:-1], bounds[1:]))
+    return out
+
+
+def is_store(path: PlaceLike) -> bool:
+    """Return whether a path is a zindex store, committed or unfinished."""
+    root = place_of(path)
+    return files.exists(root / ROOT_KEY) or files.exists(root / PLAN_KEY)
+
+
+def open_source(path: PlaceLike, *, require_bin: bool = True) -> LengthSource:
+    """Open a dataset by the path of its Zarr store or the prefix of its ``.bin/.idx`` pair.
+
+    Parameters
+    ----------
+    path
+        Store path, or prefix without ``.idx``.
+    require_bin
+        Whether a prefix must have its ``.bin``; an index can be built without it.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no dataset.
+    SourceError
+        If the ``.idx`` is not valid.
+    """
+    text = str(path) if isinstance(path, ObjectPath) else os.fspath(path)
+    if is_store(text):
+        return LengthSource.of(text, open_store(text, kind="tokens"))
+    if is_remote(text):
+        raise StoreNotFoundError(
+            f"no zindex store at {text}; check the URL, or convert the corpus to it: .bin/.idx "
+            "pairs are read from file systems only"
+        )
+    if not Path(f"{text}.idx").exists():
+        raise StoreNotFoundError(
+            f"no dataset at {text}: neither a zindex store nor {text}.idx exists; "
+            "check the path, or convert the corpus first"
+        )
+    return LengthSource.of(text, read_index(text, require_bin=require_bin))
+
+
+def num_blocks(num_sequences: int) -> int:
+    """Return the number of blocks whose digests make up a length digest."""
+    return -(-num_sequences // DIGEST_BLOCK)
+
+
+def digest_rows(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int, block: int) -> bytes:
+    """Return the SHA-256 of one block of an array's rows, given ``read(start, stop)``."""
+    start = block * DIGEST_BLOCK
+    return hashlib.sha256(read(start, min(start + DIGEST_BLOCK, num_rows)).data).digest()
+
+
+def join_digests(digests: Iterable[bytes]) -> str:
+    """Return the SHA-256, in hex, of concatenated digests."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()

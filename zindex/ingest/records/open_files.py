@@ -1,0 +1,221 @@
+"""Open the files that a user names: tar, jsonl, Parquet or text, by their names or contents."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.io.file_list import list_files, named_paths
+from zindex.io.objects import mask
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.jsonl_files import JsonlFiles
+from zindex.sources.parquet_files import ParquetFiles
+from zindex.sources.sample_files import WHOLE_FILE, Paths, SampleFiles, WrappedFiles
+from zindex.sources.tar_files import TarFiles
+from zindex.sources.text_files import ENDINGS, TextFiles
+
+FilesKind = Literal["jsonl", "tar"]
+TextKind = Literal["jsonl", "parquet", "text"]
+
+#: Most bytes of a part by default, of plain local files, which may be split. To read a later part
+#: of a tar, the headers before it are read first, so only very large ones are split.
+JSONL_PART_NBYTES, TAR_PART_NBYTES = 1 << 26, 1 << 30
+# A source is split into at least this many tasks, so that the last ones end at about the same time.
+# But none gets fewer bytes than this, because each writes its own files.
+_NUM_SHARES, _LEAST_NBYTES = 256, 1 << 22
+_JSONL = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$")
+_SIDECAR = re.compile(r"\.meta\.jsonl$")
+_TAR = re.compile(r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$")
+_TEXT = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.\w+)?$")
+_PARQUET = ".parquet"
+
+
+def open_files(
+    source: Paths | SampleFiles,
+    kind: FilesKind | None,
+    *,
+    meta_names: Sequence[str] = (),
+    include_dirs: str | None = None,
+    part_nbytes: int | None = None,
+    on_damage: OnDamage = "error",
+    least_nbytes: int | None = None,
+) -> tuple[SampleFiles, dict[str, Any]]:
+    """Return the files of an import and their identity, as JSON values, independent of their parts.
+
+    Parameters
+    ----------
+    source, kind, meta_names, include_dirs, part_nbytes, on_damage
+        As of `zindex.ingest.records.import_records.import_records`.
+    least_nbytes
+        See `share_nbytes`.
+
+    Raises
+    ------
+    ConfigError
+        If a setting does not fit the kind of files, or there is no such kind.
+    """
+    if not isinstance(source, str | os.PathLike | Sequence):
+        own = source.identity() if isinstance(source, WrappedFiles) else {}
+        return source, _identify(source, None, ()) | own
+    if kind is None:
+        kind = find_kind(source, include_dirs)
+    if kind == "tar":
+        open_tar = partial(
+            TarFiles,
+            source,
+            meta_names=tuple(meta_names),
+            include_dirs=include_dirs,
+            on_damage=on_damage,
+        )
+        opened = open_tar(part_nbytes=TAR_PART_NBYTES if part_nbytes is None else part_nbytes)
+        return opened, _identify(open_tar(part_nbytes=WHOLE_FILE), kind, meta_names)
+    if kind not in get_args(FilesKind):
+        raise ConfigError(f"kind must be 'jsonl' or 'tar', got {kind!r}")
+    if meta_names or include_dirs:
+        raise ConfigError(
+            "meta_names (--meta) and include_dirs (--include-dirs) must come with tar files, got "
+            "them for jsonl files; leave them out"
+        )
+    whole = JsonlFiles(source, part_nbytes=WHOLE_FILE, on_damage=on_damage)
+    if part_nbytes is None:
+        nbytes = sum(whole.part_nbytes(part) or 0 for part in range(whole.num_parts))
+        part_nbytes = share_nbytes(nbytes, JSONL_PART_NBYTES, least_nbytes)
+    lines = JsonlFiles(source, part_nbytes=part_nbytes, on_damage=on_damage)
+    return lines, _identify(whole, kind, ())
+
+
+def share_nbytes(nbytes: int, most: int, least: int | None = None) -> int:
+    """Return the bytes of the source that one task reads, given the total.
+
+    It depends on the total alone, so that an import can be resumed with another number of
+    processes. Tasks that are slow per byte may have a lower ``least``.
+    """
+    share = 1 << max(0, -(-nbytes // _NUM_SHARES) - 1).bit_length()
+    return min(most, max(_LEAST_NBYTES if least is None else least, share))
+
+
+def _identify(
+    source: SampleFiles, kind: FilesKind | None, meta_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the identity of files: enough to open them again at another place."""
+    return {"source": source.fingerprint(), "kind": kind, "meta_names": list(meta_names)}
+
+
+def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
+    """Return the kind of the named files, by their endings or the contents of a folder.
+
+    Raises
+    ------
+    ConfigError
+        If there are no files of either kind, or files of both.
+    """
+    if include_dirs:
+        return "tar"
+    firsts: dict[FilesKind, str] = {}
+    for name in named_paths(source):
+        for kind, path in _kinds_of(name):
+            firsts.setdefault(kind, path)
+    if len(firsts) == 2:
+        raise ConfigError(
+            f"the files of an import must be of one kind, got tar ({firsts['tar']}) and jsonl "
+            f"({firsts['jsonl']}); import each kind by itself, or name the one that a folder is "
+            "read for with kind (--kind)"
+        )
+    for kind in firsts:
+        return kind
+    raise ConfigError(
+        f"a source must name tar or jsonl files, or a folder of them, got {source!r}; name files "
+        "that are there, and say their kind if their names do not"
+    )
+
+
+def _kinds_of(name: str) -> Iterator[tuple[FilesKind, str]]:
+    """Yield each kind of files that a name matches, with one of the files."""
+    if _JSONL.search(name):
+        yield "jsonl", mask(name)
+    elif _TAR.search(name):
+        yield "tar", mask(name)
+    else:
+        tars = _files_below(name, ["tar"])
+        if tars:
+            yield "tar", tars[0]
+        lines = _files_below(name, [".jsonl"])
+        # In a folder of tars these are their metadata.
+        lines = [url for url in lines if not (tars and _SIDECAR.search(url))]
+        if lines:
+            yield "jsonl", lines[0]
+
+
+def _files_below(name: str, endings: Sequence[str]) -> list[str]:
+    """Return the files below a folder with these endings; [] for files and missing folders."""
+    try:
+        urls = [file.url for file in list_files([name], endings)]
+    except (ConfigError, SourceError, StoreNotFoundError):
+        return []
+    return [] if urls == [name] else urls
+
+
+def open_texts(
+    source: Paths,
+    kind: TextKind | None,
+    part_nbytes: int | None,
+    on_damage: OnDamage,
+    columns: Sequence[str] | None = None,
+    *,
+    least_nbytes: int | None = None,
+) -> tuple[SampleFiles, str]:
+    """Return files of texts, and their fingerprint, independent of their parts.
+
+    Parameters
+    ----------
+    source
+        Files, folders or brace patterns, as of `zindex.ingest.records.import_records`.
+    kind
+        Format of the files; None detects it from their names.
+    part_nbytes
+        Bytes of a part of a jsonl file.
+    on_damage
+        Whether damage is an error, or skipped.
+    columns
+        Columns of Parquet files to read; None: all.
+    least_nbytes
+        See `share_nbytes`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such kind.
+    """
+    if kind is None:
+        kind = find_text_kind(source)
+    if kind == "text":
+        files = TextFiles(source, on_damage=on_damage)
+        return files, files.fingerprint()
+    if kind == "parquet":
+        tables = ParquetFiles(source, columns=columns, on_damage=on_damage)
+        return tables, tables.fingerprint()
+    if kind not in get_args(TextKind):
+        raise ConfigError(
+            f"kind (--kind) must be 'jsonl', 'parquet' or 'text', got {kind!r}; name one of these"
+        )
+    opened, identity = open_files(
+        source, kind, part_nbytes=part_nbytes, on_damage=on_damage, least_nbytes=least_nbytes
+    )
+    return opened, identity["source"]
+
+
+def find_text_kind(source: Paths) -> TextKind:
+    """Return the kind of the named files, by their endings or the contents of a folder."""
+    names = named_paths(source)
+    if all(_TEXT.search(name) or _found(name) == [True, False, False] for name in names):
+        return "text"
+    if all(name.endswith(_PARQUET) or _found(name)[1:] == [True, False] for name in names):
+        return "parquet"
+    return "jsonl"
+
+
+def _found(name: str) -> list[bool]:
+    """Return whether a folder has texts, Parquet, and JSON lines."""
+    return [bool(_files_below(name, found)) for found in (ENDINGS, [_PARQUET], [".jsonl"])]

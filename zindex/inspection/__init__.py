@@ -1,0 +1,1 @@
+"""What users ask about stores, runs and machines: tables, pictures and forecasts."""

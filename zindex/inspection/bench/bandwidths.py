@@ -1,0 +1,214 @@
+"""Measure the bandwidth of memory, of checksums and of the folder of indices."""
+
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from zindex.errors import ConfigError, ZindexError
+from zindex.io import files
+from zindex.io.objects import Place
+from zindex.kernels.samples import gather_lengths
+from zindex.store.codecs import checksum
+
+# Size and number of shards; enough of them to exceed a disk's own cache.
+_FILE_NBYTES, _MAX_FILES = 1 << 24, 64
+# Shards are written and read concurrently, as in builds.
+_NUM_THREADS = 4
+_SMALL_NBYTES, _NUM_SMALL = 1 << 12, 16
+# Far beyond caches of processors.
+_MEMORY_NBYTES = 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Bytes per second, unless a name says otherwise, of all processors together."""
+
+    #: Bytes copied per second, each of which is read and written.
+    copy: float
+    #: Random reads per second of four bytes, from far more memory than caches hold.
+    gathers_per_second: float
+    #: One thread's crc32c.
+    checksum: float
+    #: Files of 16 MiB, written and synced.
+    write: float
+    #: The same files, read again.
+    read: float
+    #: Whether they were read from the page cache; None: unknown.
+    is_read_cached: bool | None
+    #: Seconds to write and sync a file of 4 KiB.
+    file_seconds: float
+
+
+def measure_bandwidths(place: Place, seconds: float = 3.0) -> Bandwidths:
+    """Return the bandwidths of this machine and of a folder.
+
+    Parameters
+    ----------
+    place
+        Directory or prefix of future indices. All that is written there is removed.
+    seconds
+        Approximate duration of the measurement.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not writable.
+    """
+    copy, gathers, crc = _measure_memory(seconds / 3)
+    with scratch_place(place) as folder:
+        write, small = _measure_writes(folder, seconds / 3)
+        read, is_cached = _measure_reads(folder, seconds / 3)
+    return Bandwidths(copy, gathers, crc, write, read, is_cached, small)
+
+
+@contextmanager
+def scratch_place(place: Place) -> Iterator[Place]:
+    """Create a temporary folder in a place, and remove it with its content on exit.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not writable.
+    """
+    folder = place / f"zindex-bench-{uuid.uuid4().hex[:12]}"
+    missing: list[Path] = []
+    if isinstance(place, Path):
+        missing = [path for path in (place, *place.parents) if not path.exists()]
+    try:
+        files.write_once(folder / "probe", [b"\0"])
+    except (OSError, ZindexError) as error:
+        _remove(folder, missing)
+        raise ConfigError(
+            f"{place} must be a place to write indices to, it is not: {error}; name another folder"
+        ) from error
+    try:
+        yield folder
+    finally:
+        _remove(folder, missing)
+
+
+def _remove(folder: Place, missing: list[Path]) -> None:
+    """Remove a scratch folder, if it exists, and the parents that were created for it."""
+    if isinstance(folder, Path):
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        return
+    from zindex.io import object_client
+
+    with suppress(ZindexError, OSError):
+        for key in list(object_client.iterate_keys(folder)):
+            files.remove_file(folder / key)
+
+
+def _measure_memory(seconds: float) -> tuple[float, float, float]:
+    """Return bytes copied, numbers gathered and bytes checksummed, each per second."""
+    num_threads = len(os.sched_getaffinity(0))
+    length = _MEMORY_NBYTES // 4 // num_threads
+    numbers = [np.arange(length, dtype=np.int32) for _ in range(num_threads)]
+    others = [np.empty_like(part) for part in numbers]
+    lengths = np.ones(num_threads * length, np.int32)
+    generator = np.random.default_rng(0)
+    picks = generator.integers(0, len(lengths), (num_threads, 1 << 20), dtype=np.int32)
+    picked = np.empty_like(picks)
+
+    def copy(thread: int) -> None:
+        np.copyto(others[thread], numbers[thread])
+
+    def gather(thread: int) -> None:
+        gather_lengths(lengths, picks[thread], 0, picked[thread])
+
+    def crc(thread: int) -> None:
+        checksum(others[0][: 1 << 20].view(np.uint8).data)
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        copies = _rate(pool, copy, num_threads, seconds / 3)
+        gathers = _rate(pool, gather, num_threads, seconds / 3)
+        sums = _rate(pool, crc, 1, seconds / 3)
+    nbytes = numbers[0].nbytes
+    return copies * nbytes, gathers * picks.shape[1], sums * (1 << 22)
+
+
+def _rate(
+    pool: ThreadPoolExecutor, call: Callable[[int], None], num_threads: int, seconds: float
+) -> float:
+    """Return the calls per second of all threads together, after a warm-up."""
+    call(0)  # one thread alone compiles
+    list(pool.map(call, range(num_threads)))
+    num_calls, start = 0, time.perf_counter()
+    while not num_calls or time.perf_counter() - start < seconds:
+        list(pool.map(call, range(num_threads)))
+        num_calls += num_threads
+    return num_calls / (time.perf_counter() - start)
+
+
+def _measure_writes(folder: Place, seconds: float) -> tuple[float, float]:
+    """Return bytes written per second, and the seconds of a small file; keep the files."""
+    content = np.random.default_rng(0).bytes(_FILE_NBYTES)
+    small = content[:_SMALL_NBYTES]
+    start = time.perf_counter()
+    for number in range(_NUM_SMALL):
+        files.write_once(folder / f"small-{number}", [small])
+    file_seconds = (time.perf_counter() - start) / _NUM_SMALL
+    free = files.free_nbytes(folder)
+    if free is not None and free < 2 * _NUM_THREADS * _FILE_NBYTES:
+        raise ConfigError(
+            f"{folder.parent} must have {2 * _NUM_THREADS * _FILE_NBYTES:,} bytes free, it has "
+            f"{free:,}; make room or name another folder"
+        )
+    most = _MAX_FILES if free is None else min(_MAX_FILES, free // 2 // _FILE_NBYTES)
+
+    def write(number: int) -> None:
+        files.write_once(folder / f"large-{number}", [content], cached=False)
+
+    num_written, start = 0, time.perf_counter()
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        while num_written < most and time.perf_counter() - start < seconds:
+            list(pool.map(write, range(num_written, num_written + _NUM_THREADS)))
+            num_written += _NUM_THREADS
+    return num_written * _FILE_NBYTES / (time.perf_counter() - start), file_seconds
+
+
+def _measure_reads(folder: Place, seconds: float) -> tuple[float, bool | None]:
+    """Return bytes read per second of the large files, and whether they were cached."""
+    names = sorted(name for name in files.list_names(folder) if name.startswith("large-"))
+    is_cached = _drop_cached([folder / name for name in names])
+
+    def read(name: str) -> int:
+        return len(files.read_range(folder / name, 0, _FILE_NBYTES))
+
+    nbytes, start = 0, time.perf_counter()
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        for first in range(0, len(names), _NUM_THREADS):
+            nbytes += sum(pool.map(read, names[first : first + _NUM_THREADS]))
+            if time.perf_counter() - start > seconds:
+                break
+    return nbytes / (time.perf_counter() - start), is_cached
+
+
+def _drop_cached(paths: list[Place]) -> bool | None:
+    """Drop files from the page cache; return whether some are cached still, None if unknown."""
+    found: bool | None = False
+    for path in paths:
+        if not isinstance(path, Path):
+            return False
+        with open(path, "rb") as stream:
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                # Reads from the page cache only.
+                os.preadv(stream.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT)
+                found = True
+            except OSError as error:
+                if error.errno != errno.EAGAIN:
+                    return None
+    return found

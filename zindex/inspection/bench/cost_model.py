@@ -1,0 +1,400 @@
+"""Forecast how long a build takes on given nodes, what bounds it, and how much memory it needs.
+
+A build has two phases: all datasets are opened and checked, then all indices are built; the chunks
+of the blend run concurrently with both. A phase takes as long as its busiest resource: threads, the
+client and the scheduler (which handle one task at a time), memory, disks or the store. No phase is
+shorter than its critical path, the dependent tasks of one dataset.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zindex.errors import ConfigError
+from zindex.inspection.bench.job import IDX_NBYTES, Job
+from zindex.plan.build_plan import Order
+
+# Bytes of a length while an index is built.
+_LENGTH_NBYTES = 4.0
+# Threads of the client that open datasets, where there is too little to check for tasks.
+_NUM_OPENERS = 8
+# Tasks that the scheduler holds at a time, for each thread.
+_TASKS_PER_THREAD = 16
+# Bytes of ordered lengths that a process keeps for the sample index.
+_ORDERED_NBYTES = 2.0**28
+# Bytes of lengths that a process holds for random access.
+_HELD_NBYTES = 2.0**30
+# Bytes of the client for the receipt of each shard.
+_RECEIPT_NBYTES = 400
+# A resource that is busy for less of the time does not bound the build: waiting does.
+_BOUND_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Cost of a task of one stage on one thread, including its write to the disk."""
+
+    task_seconds: float
+    element_seconds: float
+    #: Bytes moved between processor and memory for each element.
+    memory_nbytes: float = 0.0
+
+
+# Bytes of memory traffic for each element: the streams, and a cache line for each random access.
+_MEMORY_NBYTES = {
+    "check": 20.0,
+    "documents": 90.0,
+    "count": 80.0,
+    "samples": 40.0,
+    "shuffle": 12.0,
+    "blend": 20.0,
+    "describe": 0.0,
+    "store": 18.0,
+}
+
+
+def stage_cost(stage: str, task_seconds: float, element_seconds: float) -> StageCost:
+    """Return the cost of a stage, with its known memory traffic."""
+    return StageCost(task_seconds, element_seconds, _MEMORY_NBYTES.get(stage, 0.0))
+
+
+def _stage_costs(**seconds: tuple[float, float]) -> Mapping[str, StageCost]:
+    return {stage: stage_cost(stage, *cost) for stage, cost in seconds.items()}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of steps and bandwidths of machines: measured, or plausible defaults of a server."""
+
+    #: Stage -> cost in the scalable order.
+    stages: Mapping[str, StageCost] = field(
+        default_factory=lambda: _stage_costs(
+            check=(0.5e-3, 10e-9),
+            documents=(3.5e-3, 25e-9),
+            count=(1.0e-3, 8e-9),
+            samples=(3.5e-3, 30e-9),
+            shuffle=(3.5e-3, 8e-9),
+            blend=(5e-3, 12e-9),
+            describe=(0.5e-3, 0.0),
+            store=(5e-3, 3e-9),
+        )
+    )
+    #: Stage -> cost in Megatron's order where it differs: one task shuffles a dataset.
+    megatron: Mapping[str, StageCost] = field(
+        default_factory=lambda: _stage_costs(
+            documents=(6e-3, 8e-9), shuffle=(5e-3, 8e-9), blend=(5e-3, 40e-9)
+        )
+    )
+    #: Seconds of Python for each task besides its computation: in the process that submits tasks,
+    #: in Dask's scheduler, and on the worker.
+    client_task_seconds: float = 1.3e-3
+    scheduler_task_seconds: float = 1.8e-3
+    worker_task_seconds: float = 1.7e-3
+    #: Seconds of client and scheduler for each number that a task carries.
+    argument_seconds: float = 0.35e-6
+    #: Seconds of the client for each dataset: opening and planning it.
+    dataset_seconds: float = 2e-3
+    #: Seconds to begin and commit each index: on the worker that builds a bundle of small ones, and
+    #: on the client, which does it for the others.
+    index_seconds: float = 9e-3
+    client_index_seconds: float = 9e-3
+    #: Seconds of the client for each shard in a commit.
+    shard_seconds: float = 20e-6
+    #: Seconds before the first task and after the last.
+    base_seconds: float = 0.1
+    #: Bytes per second of a node's memory, of its disk or network, and of the store for all nodes.
+    memory_bandwidth: float = 2e10
+    write_bandwidth: float = 1e9
+    read_bandwidth: float = 2e9
+    store_bandwidth: float = 1e11
+    #: Mean seconds between two losses of one node; infinity: none.
+    node_mtbf_seconds: float = float("inf")
+    #: Seconds until a lost node is detected, and until it is replaced.
+    detection_seconds: float = 15.0
+    restart_seconds: float = 60.0
+    #: Bytes of the client and of the scheduler for each submitted task that is not done.
+    client_task_nbytes: float = 19_000.0
+    scheduler_task_nbytes: float = 4_800.0
+
+    def stage(self, name: str, order: Order) -> StageCost:
+        """Return the cost of a stage in an order."""
+        found = self.megatron.get(name) if order == "megatron" else None
+        return found or self.stages[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The nodes that a build runs on."""
+
+    num_nodes: int = 1
+    #: Tasks that a node runs at a time.
+    num_threads: int = 16
+    #: Whether the scheduler shares the Python process of the client, as `LocalCluster` does.
+    scheduler_in_client: bool = False
+    #: Processors shared by all processes, where all run on one machine; None: there are enough.
+    num_processors: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 1 or self.num_threads < 1:
+            raise ConfigError(
+                "a cluster must have at least one node with one thread, got "
+                f"{self.num_nodes} nodes with {self.num_threads} threads; name more"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Predicted time and memory of a build."""
+
+    seconds: float
+    num_tasks: int
+    #: Tasks that run again because their node was lost.
+    num_lost: int
+    #: Files of values that are written.
+    num_shards: int
+    written_nbytes: float
+    #: Resource -> share of the time in which it is busy; the mean over nodes.
+    busy: dict[str, float]
+    #: The busiest resource, or "order" where none is busy for half of the time.
+    bound: str
+    #: Peak memory of the client and of the scheduler for tasks that are not done.
+    client_nbytes: float
+    scheduler_nbytes: float
+    #: Stage -> seconds from the start until the last of its tasks is done.
+    stages: dict[str, float]
+
+
+@dataclass
+class _Phase:
+    """Totals of the tasks of one phase."""
+
+    num_tasks: int = 0
+    #: Seconds of threads that compute, and of those that wait for lengths.
+    compute_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    #: Seconds of the client besides those for each task.
+    client_seconds: float = 0.0
+    memory_nbytes: float = 0.0
+    read_nbytes: float = 0.0
+    written_nbytes: float = 0.0
+    #: Seconds and tasks of the critical path.
+    path_seconds: float = 0.0
+    path_tasks: int = 0
+    #: Stage -> seconds of its tasks.
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+
+def forecast_build(job: Job, machines: Machines, costs: Costs | None = None) -> Forecast:
+    """Return the forecast time and memory of a build.
+
+    Parameters
+    ----------
+    job
+        The build.
+    machines
+        The nodes that it runs on.
+    costs
+        Costs of its steps; plausible defaults if None.
+
+    Notes
+    -----
+    Law: never faster than all work over all threads, bytes over bandwidth, the number of tasks
+    times the seconds of client or scheduler for one, or the critical path.
+
+    Examples
+    --------
+    >>> job = Job(1e12, num_datasets=100)
+    >>> one, ten = (forecast_build(job, Machines(num_nodes=nodes)) for nodes in (1, 10))
+    >>> one.num_tasks == ten.num_tasks, one.seconds > ten.seconds
+    (True, True)
+    """
+    return _Model(job, machines, costs or Costs()).forecast()
+
+
+class _Model:
+    """The formula, for one build."""
+
+    def __init__(self, job: Job, machines: Machines, costs: Costs) -> None:
+        self.job, self.machines, self.costs = job, machines, costs
+        self.loads = job.loads()
+        self.num_threads = machines.num_nodes * machines.num_threads
+        self.checks, self.indices, self.blend = _Phase(), _Phase(), _Phase()
+        # Seconds of the client between opening the datasets and submitting their tasks.
+        self.planning_seconds = costs.dataset_seconds * job.num_datasets
+        self.opening_seconds = self._add_checks()
+        num_bundles = job.bundle_tasks(self.num_threads)
+        if num_bundles:
+            self._add_bundles(num_bundles)
+        else:
+            self._add_indices()
+        if job.blend_shards:
+            greedy = job.order == "megatron"
+            self._add_path(self.blend, "blend", *(("describe", "store") if greedy else ()))
+            self.blend.client_seconds = 2 * job.blend_shards * costs.shard_seconds
+
+    def _add_stage(self, phase: _Phase, stage: str, num_tasks: int) -> float:
+        """Add the work of a stage; return the seconds of one of its tasks."""
+        num_steps, num_elements = self.loads[stage]
+        cost = self.costs.stage(stage, self.job.order)
+        seconds = cost.task_seconds * num_steps + cost.element_seconds * num_elements
+        phase.num_tasks += num_tasks
+        phase.compute_seconds += seconds + num_tasks * self.costs.worker_task_seconds
+        phase.memory_nbytes += cost.memory_nbytes * num_elements
+        phase.written_nbytes += self.job.written_nbytes(stage) * num_elements
+        phase.stage_seconds[stage] = seconds
+        return seconds / max(1, num_tasks)
+
+    def _add_path(self, phase: _Phase, *stages: str) -> None:
+        """Add stages whose tasks each wait for a task of the previous stage."""
+        for stage in stages:
+            phase.path_seconds += self._add_stage(phase, stage, self.loads[stage][0])
+        phase.path_tasks += len(stages)
+
+    def _add_checks(self) -> float:
+        """Add the tasks that check all datasets, or return the seconds in which the client does."""
+        job, costs, phase = self.job, self.costs, self.checks
+        nbytes = IDX_NBYTES * job.dataset_documents
+        if job.check_tasks:
+            phase.path_seconds = self._add_stage(phase, "check", job.check_tasks)
+            phase.path_tasks = 1
+            phase.read_nbytes = float(nbytes * job.num_datasets)
+            return 0.0
+        cost = costs.stage("check", job.order)
+        seconds = cost.task_seconds + cost.element_seconds * job.dataset_documents
+        seconds = max(seconds, nbytes / costs.read_bandwidth * _NUM_OPENERS)
+        return seconds * -(-job.num_datasets // _NUM_OPENERS)
+
+    def _add_bundles(self, num_bundles: int) -> None:
+        """Add the tasks that build several small indices each."""
+        job, costs, phase = self.job, self.costs, self.indices
+        for stage in ("documents", "count", "shuffle", "samples"):
+            if stage in self.loads:
+                self._add_stage(phase, stage, 0)
+        reading = _LENGTH_NBYTES * job.dataset_documents / costs.read_bandwidth
+        phase.compute_seconds += job.num_datasets * (costs.index_seconds + reading)
+        phase.path_seconds, phase.path_tasks = phase.compute_seconds / num_bundles, 1
+        phase.compute_seconds += num_bundles * costs.worker_task_seconds
+        phase.num_tasks = num_bundles
+        phase.stage_seconds = {"bundle": phase.compute_seconds}
+
+    def _add_indices(self) -> None:
+        """Add the stages of indices that are built alone."""
+        job, costs, phase = self.job, self.costs, self.indices
+        ordering = ("documents", "count") if job.order == "megatron" else ("documents",)
+        self._add_path(phase, *ordering, "samples")
+        if "shuffle" in self.loads:
+            self._add_stage(phase, "shuffle", self.loads["shuffle"][0])
+        self._add_lengths(ordering[-1])
+        seconds = job.num_datasets * costs.client_index_seconds / 2
+        self.planning_seconds += seconds
+        phase.client_seconds = (
+            seconds
+            + costs.shard_seconds * (job.num_shards - 2 * job.blend_shards)
+            + costs.argument_seconds * self.loads["samples"][0]
+        )
+
+    def _add_lengths(self, stage: str) -> None:
+        """Add the reads of lengths, and the ordering of those that a task of samples lacks.
+
+        A task runs on any of N nodes, so one in N finds the lengths that another task of its
+        dataset has ordered, as long as the node keeps them.
+        """
+        job, phase, nodes = self.job, self.indices, self.machines.num_nodes
+        lengths_nbytes = _LENGTH_NBYTES * job.dataset_documents
+        num_tasks = job.document_shards + 2 * job.sample_shards
+        in_flight = min(job.num_datasets, -(-_TASKS_PER_THREAD * self.num_threads // num_tasks))
+        missing = 1 - min(1 / nodes, _ORDERED_NBYTES / (lengths_nbytes * in_flight))
+        element_seconds = self.costs.stage(stage, job.order).element_seconds
+        phase.compute_seconds += missing * self.loads["documents"][1] * element_seconds
+        reads = [min(nodes, job.document_shards)]
+        reads.append(min(nodes, job.sample_shards) if missing > 0.5 else 0)
+        forgotten = 1 - min(1.0, _HELD_NBYTES / (lengths_nbytes * in_flight))
+        nbytes = lengths_nbytes * job.num_datasets * (max(reads) + forgotten * min(reads))
+        phase.read_nbytes += nbytes
+        # The threads of a node that run tasks of a dataset all wait for its lengths.
+        threads = min(self.machines.num_threads, -(-job.document_shards // nodes))
+        phase.waiting_seconds += threads * nbytes / self.costs.read_bandwidth
+
+    def _busy(self, *phases: _Phase) -> dict[str, float]:
+        """Return the seconds in which concurrent phases keep each resource busy."""
+        costs, nodes = self.costs, self.machines.num_nodes
+        num_tasks = sum(phase.num_tasks for phase in phases)
+        read = sum(phase.read_nbytes for phase in phases)
+        written = sum(phase.written_nbytes for phase in phases)
+        client = sum(phase.client_seconds for phase in phases)
+        busy = {
+            "processors": sum(phase.compute_seconds for phase in phases) / self.num_threads,
+            "client": client + num_tasks * costs.client_task_seconds,
+            "memory": sum(phase.memory_nbytes for phase in phases) / nodes / costs.memory_bandwidth,
+            "node's writes": written / nodes / costs.write_bandwidth,
+            "node's reads": read / nodes / costs.read_bandwidth,
+            "store": (read + written) / costs.store_bandwidth,
+        }
+        scheduler = num_tasks * costs.scheduler_task_seconds
+        name = "client" if self.machines.scheduler_in_client else "scheduler"
+        busy[name] = busy.get(name, 0.0) + scheduler
+        return busy
+
+    def _seconds(self, *phases: _Phase) -> float:
+        """Return how long concurrent phases take."""
+        costs, processors = self.costs, self.machines.num_processors
+        busy = self._busy(*phases)
+        waiting = sum(phase.waiting_seconds for phase in phases) / self.num_threads
+        each = costs.client_task_seconds + costs.scheduler_task_seconds + costs.worker_task_seconds
+        path = max(phase.path_seconds + phase.path_tasks * each for phase in phases)
+        # Graham's bound of list scheduling: the last tasks of a path leave other threads idle.
+        threads = busy["processors"] + waiting + (1 - 1 / self.num_threads) * path
+        shared = busy["processors"] * self.num_threads + busy["client"] + busy.get("scheduler", 0)
+        return max(path, threads, *busy.values(), shared / processors if processors else 0.0)
+
+    def forecast(self) -> Forecast:
+        """Return the forecast."""
+        job, costs = self.job, self.costs
+        phases = self.checks, self.indices, self.blend
+        num_tasks = sum(phase.num_tasks for phase in phases)
+        checked = self.opening_seconds + self._seconds(self.checks)
+        opened = checked + self.planning_seconds
+        # The blend uses the idle resources of the other phases.
+        built = max(opened + self._seconds(self.indices), self._seconds(*phases))
+        seconds = costs.base_seconds + built
+        busy = self._busy(*phases)
+        busy["client"] += self.planning_seconds
+        if not job.check_tasks:
+            busy["checks"] = self.opening_seconds
+        # A node is away after each loss, and its unfinished tasks run again.
+        away = (costs.detection_seconds + costs.restart_seconds) / costs.node_mtbf_seconds
+        again = sum(phase.compute_seconds for phase in phases) / num_tasks / 2
+        seconds *= (1 + away) * (1 + again / costs.node_mtbf_seconds)
+        num_running = min(self.num_threads, num_tasks) * min(1.0, busy["processors"] / seconds)
+        num_lost = round(seconds / costs.node_mtbf_seconds * max(num_running, 1.0))
+        shares = {name: value / seconds for name, value in busy.items()}
+        bound = max(shares, key=shares.__getitem__)
+        most = max(self.checks.num_tasks, self.indices.num_tasks) + self.blend.num_tasks
+        outstanding = min(most, _TASKS_PER_THREAD * self.num_threads)
+        receipts = job.num_shards * _RECEIPT_NBYTES
+        return Forecast(
+            seconds=seconds,
+            num_tasks=num_tasks,
+            num_lost=num_lost,
+            num_shards=job.num_shards,
+            written_nbytes=sum(phase.written_nbytes for phase in phases),
+            busy=shares,
+            bound=bound if shares[bound] >= _BOUND_SHARE else "order",
+            client_nbytes=outstanding * costs.client_task_nbytes + receipts,
+            scheduler_nbytes=outstanding * costs.scheduler_task_nbytes,
+            stages=self._stage_stops(checked, opened, built),
+        )
+
+    def _stage_stops(self, checked: float, opened: float, built: float) -> dict[str, float]:
+        """Return the end of each stage, with the stages of a phase in turn, by their work."""
+        stops = {}
+        for phase, start, stop in (
+            (self.checks, 0.0, checked),
+            (self.indices, opened, built),
+            (self.blend, 0.0, built),
+        ):
+            work, done = sum(phase.stage_seconds.values()), 0.0
+            for stage, seconds in phase.stage_seconds.items():
+                done += seconds
+                share = done / work if work else 1.0
+                stops[stage] = self.costs.base_seconds / 2 + start + share * (stop - start)
+        return stops

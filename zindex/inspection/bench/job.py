@@ -1,0 +1,157 @@
+"""A build to forecast: its size, order and store, and the numbers of its shards and tasks."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from zindex.errors import ConfigError
+from zindex.indexing.index import MAX_INDICES, MAX_ROWS, MIN_SMALL, TASKS_PER_THREAD
+from zindex.indexing.run_plan import FEW_NBYTES, TASK_FILES, TASK_NBYTES
+from zindex.plan.build_plan import Order, Stored, choose_grid
+from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid
+
+#: Bytes of a ``.idx`` file for each of its documents.
+IDX_NBYTES = 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """A build of equally large datasets: their size, order, shards and store."""
+
+    num_tokens: float
+    num_datasets: int = 1000
+    #: Tokens of a document on average.
+    document_length: float = 800.0
+    #: Tokens of a sample.
+    sequence_length: int = 4096
+    order: Order = "scalable"
+    stored: Stored = "all"
+    #: Whether the datasets are blended; otherwise there is one index per dataset, and no more.
+    blend: bool = True
+    #: Elements per file, the work of one task, before it grows with the array.
+    shard_length: int = SHARD_LENGTH
+    #: Whether the shards of indices grow with the datasets, as `choose_grid` has it.
+    grows: bool = True
+    #: Elements per file of the blend; None: the same as for indices.
+    blend_shard_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_tokens < 1 or self.num_datasets < 1 or self.shard_length < 1:
+            raise ConfigError(
+                "a job must have at least one token, one dataset and one element per shard, got "
+                f"{self.num_tokens:,} tokens, {self.num_datasets} datasets and shards of "
+                f"{self.shard_length}; name a larger one"
+            )
+
+    @property
+    def dataset_documents(self) -> int:
+        """Documents of each dataset."""
+        return max(1, round(self.num_tokens / self.document_length / self.num_datasets))
+
+    @property
+    def dataset_samples(self) -> int:
+        """Samples of each dataset."""
+        return max(1, round(self.num_tokens / self.sequence_length / self.num_datasets))
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all datasets, and so of the blend."""
+        return self.dataset_samples * self.num_datasets
+
+    @cached_property
+    def index_shard_length(self) -> int:
+        """Elements per file of an index."""
+        if not self.grows or self.shard_length != SHARD_LENGTH:
+            return self.shard_length
+        return choose_grid(ChunkGrid(), [self.dataset_documents] * self.num_datasets).shard_length
+
+    @property
+    def document_shards(self) -> int:
+        """Shards of the documents of one dataset."""
+        return _count_shards(self.dataset_documents, self.index_shard_length)
+
+    @property
+    def sample_shards(self) -> int:
+        """Shards of the samples of one dataset."""
+        return _count_shards(self.dataset_samples, self.index_shard_length)
+
+    @property
+    def blend_shards(self) -> int:
+        """Shards of the blend; 0 if it is not stored."""
+        if not self.blend or self.stored == "minimal":
+            return 0
+        return _count_shards(self.num_samples, self.blend_shard_length or self.shard_length)
+
+    @property
+    def check_tasks(self) -> int:
+        """Tasks that check the ``.idx`` files; 0 if the client does it."""
+        nbytes = IDX_NBYTES * self.dataset_documents
+        if nbytes * self.num_datasets <= FEW_NBYTES:
+            return 0
+        return -(-self.num_datasets // min(TASK_FILES, max(1, TASK_NBYTES // nbytes)))
+
+    def bundle_tasks(self, num_threads: int) -> int:
+        """Return how many tasks build several small indices each; 0 if all are built alone."""
+        is_small = self.document_shards == self.sample_shards == 1
+        if not is_small or self.num_datasets < MIN_SMALL:
+            return 0
+        rows = self.dataset_documents + self.dataset_samples
+        longest = min(
+            MAX_INDICES,
+            max(1, self.num_datasets // (TASKS_PER_THREAD * num_threads)),
+            max(1, MAX_ROWS // rows),
+        )
+        return -(-self.num_datasets // longest)
+
+    @property
+    def num_shards(self) -> int:
+        """Files of values that the build writes."""
+        index = self.sample_shards
+        if self.stored == "all":
+            index += self.document_shards + self.sample_shards
+        return index * self.num_datasets + 2 * self.blend_shards
+
+    def loads(self) -> dict[str, tuple[int, int]]:
+        """Return the steps and the elements of each stage.
+
+        A step is a task, or a part of one that does several. Elements are documents while datasets
+        are checked, ordered and counted, samples otherwise.
+        """
+        num, documents, samples = self.num_datasets, self.dataset_documents, self.dataset_samples
+        loads = {"check": (num, num * documents)}
+        shards = num * self.document_shards, num * documents
+        if self.order == "megatron":
+            loads |= {"documents": (num, num * documents), "count": shards}
+            loads["shuffle"] = num, num * samples
+        else:
+            loads["documents"] = shards
+            if self.stored == "all":
+                loads["shuffle"] = num * self.sample_shards, num * samples
+        loads["samples"] = num * self.sample_shards, num * samples
+        if self.blend_shards:
+            loads["blend"] = self.blend_shards, self.num_samples
+            if self.order == "megatron":
+                loads["describe"] = self.blend_shards, 0
+                loads["store"] = self.blend_shards, self.num_samples
+        return loads
+
+    def written_nbytes(self, stage: str) -> float:
+        """Return the bytes that a stage writes for each of its elements."""
+        wide = 2 if self.dataset_documents >= 2**31 else 1
+        per_sample = {"samples": 8.0 * wide, "shuffle": 4.0, "blend": 6.0, "store": 6.0}
+        if self.order == "megatron":
+            per_sample["blend"] = 0.0
+        if stage == "documents":
+            return 4.0 * wide if self.stored == "all" else 0.0
+        return per_sample.get(stage, 0.0)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of values of the whole build."""
+        return sum(self.written_nbytes(stage) * load[1] for stage, load in self.loads().items())
+
+
+def _count_shards(length: int, shard_length: int) -> int:
+    """Return the number of shards of an array; shards grow where there would be too many."""
+    while length > shard_length * MAX_SHARDS:
+        shard_length *= 2
+    return -(-length // shard_length)

@@ -1,0 +1,70 @@
+"""Describe the machine and the software of a measurement."""
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    *("numpy", "numba", "zarr", "dask", "distributed", "torch", "obstore", "megatron-core"),
+    *("grain", "litdata", "mosaicml-streaming"),
+)
+
+
+def describe_machine(folder: str | os.PathLike[str] = ".") -> dict[str, Any]:
+    """Return the facts of the machine that a measurement depends on.
+
+    Parameters
+    ----------
+    folder
+        Folder of the measured files.
+
+    Returns
+    -------
+    machine
+        ``processor``, ``num_processors`` (that this process may use), ``memory_nbytes``,
+        ``file_system`` of the folder, ``system``.
+    """
+    return {
+        "processor": _processor(),
+        "num_processors": len(os.sched_getaffinity(0)),
+        "memory_nbytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "file_system": _file_system(Path(folder).resolve()),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+    }
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages that matter."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def peak_nbytes() -> int:
+    """Return the peak memory of this process; getrusage would include its parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(folder: Path) -> str:
+    """Return the file system type of a folder, from the longest matching mount."""
+    best = ("", "unknown")
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        mount = mount.replace("\\040", " ")
+        if folder.is_relative_to(mount):
+            best = max(best, (mount, kind), key=lambda found: len(found[0]))
+    return best[1]

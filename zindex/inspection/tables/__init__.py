@@ -1,0 +1,1 @@
+"""Tables and JSON of runs, blends, packing, journals and lengths; formatting only."""

@@ -1,0 +1,187 @@
+"""Tables of the samples that the blends of a run draw of each dataset."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zindex.config import DatasetConfig
+from zindex.inspection.tables.formatting import (
+    align_columns,
+    format_count,
+    format_epochs,
+    format_nbytes,
+    format_share,
+)
+from zindex.plan.blend_sizes import BlendKind
+from zindex.store.commit import StoreStatus
+
+if TYPE_CHECKING:  # planning imports kernels and their compiler
+    from zindex.indexing.run_plan import PlannedBlend
+
+#: Rows of a table; of more datasets, the largest are shown. JSON has all.
+MAX_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BlendRow:
+    """One dataset of a blend; the number of the row is its id in ``dataset_index``."""
+
+    dataset: str
+    #: Configured weight, tokens or epochs; None if not configured.
+    given: float | None
+    #: Samples that the blend draws; Megatron's order may differ by a few.
+    num_samples: int
+    #: Share of the blend.
+    share: float
+    #: Epochs of the dataset in the blend.
+    num_epochs: float | None
+    #: Whether max_epochs limits it.
+    capped: bool
+    #: Requested samples of its index; None means one epoch.
+    num_requested: int | None
+    #: Samples of its index: those of whole epochs.
+    num_index_samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlendReport:
+    """The blend of one split."""
+
+    split: str
+    #: Basis of the shares; ``"sizes"`` for one epoch of each dataset.
+    kind: BlendKind
+    order: str
+    #: Shuffle of the scalable order; None in Megatron's order.
+    shuffle: str | None
+    #: Whether every counted sample is drawn.
+    exhaustive: bool
+    num_samples: int
+    #: Bytes of values of the whole blend.
+    nbytes: int
+    #: Bytes still to write, with all shards counted as equally large.
+    missing_nbytes: int
+    num_shards: int
+    num_done: int
+    committed: bool
+    rows: tuple[BlendRow, ...]
+
+    def to_lines(self) -> list[str]:
+        """Return a line of the blend and a table of its datasets."""
+        shuffle = f", shuffle {self.shuffle}" if self.shuffle else ""
+        whole = ", one epoch" if self.kind == "sizes" and self.exhaustive else ""
+        progress = "built" if self.committed else f"{self.num_done}/{self.num_shards} shards"
+        first = (
+            f"blend of {self.split} by {self.kind}: {format_count(self.num_samples)} samples"
+            f"{whole} of {_count_datasets(len(self.rows))}; order {self.order}{shuffle}; "
+            f"{format_nbytes(self.nbytes)}, {progress}"
+        )
+        ids = largest_rows([row.num_samples for row in self.rows])
+        lines = [first, *self._table_lines([self.rows[i] for i in ids])]
+        shown = set(ids)
+        rest = [row for i, row in enumerate(self.rows) if i not in shown]
+        if rest:
+            num_capped = sum(row.capped for row in rest)
+            capped = f", {num_capped:,} of them capped" if num_capped else ""
+            lines.append(
+                f"  and {_count_datasets(len(rest))} more with "
+                f"{format_share(sum(row.share for row in rest))}{capped}; --json lists all"
+            )
+        return lines
+
+    def _table_lines(self, rows: Sequence[BlendRow]) -> list[str]:
+        """Return the columns; paths are last because of their length."""
+        given = () if self.kind == "sizes" else (_GIVEN_HEADERS[self.kind],)
+        marked = ("limit",) if any(row.capped for row in rows) else ()
+        headers = (*given, "samples", "share", "epochs", "to build", *marked, "dataset")
+        cells = [
+            (
+                *((_format_given(row.given, self.kind),) if given else ()),
+                format_count(row.num_samples),
+                format_share(row.share),
+                "" if row.num_epochs is None else format_epochs(row.num_epochs),
+                "" if row.num_index_samples is None else format_count(row.num_index_samples),
+                *(("capped" if row.capped else "",) if marked else ()),
+                row.dataset,
+            )
+            for row in rows
+        ]
+        return align_columns([headers, *cells], text_columns=("limit", "dataset"))
+
+
+#: Header of the configured share; ``epochs`` is the header of the result.
+_GIVEN_HEADERS: Mapping[str, str] = {"weight": "weight", "tokens": "tokens", "epochs": "given"}
+
+
+def make_blend_report(
+    kind: BlendKind,
+    datasets: Mapping[str, DatasetConfig],
+    blend: "PlannedBlend",
+    status: StoreStatus,
+    index_samples: Mapping[tuple[str, str], int],
+) -> BlendReport:
+    """Return the report of one planned blend.
+
+    Parameters
+    ----------
+    kind
+        Basis of the shares of the run's datasets.
+    datasets
+        The run's datasets by path.
+    blend, status
+        The blend, and the status of its store.
+    index_samples
+        Samples of the run's indices by dataset and split.
+    """
+    plan, sizes = blend.plan, blend.sizes
+    one_epoch = all(count is None for count in sizes.requested)
+    rows = tuple(
+        BlendRow(
+            dataset=path,
+            given=datasets[path].share,
+            num_samples=count,
+            share=count / max(1, sizes.num_samples),
+            num_epochs=None if sizes.epochs is None else sizes.epochs[i],
+            capped=sizes.capped[i],
+            num_requested=sizes.requested[i],
+            num_index_samples=index_samples.get((path, plan.split)),
+        )
+        for i, (path, count) in enumerate(zip(blend.datasets, sizes.counts, strict=True))
+    )
+    return BlendReport(
+        split=plan.split,
+        kind="sizes" if one_epoch else kind,
+        order=plan.order,
+        shuffle=plan.shuffle if plan.order == "scalable" else None,
+        exhaustive=plan.sizes is not None,
+        num_samples=plan.num_samples,
+        nbytes=plan.nbytes,
+        missing_nbytes=missing_nbytes(plan.nbytes, status.num_shards, status),
+        num_shards=status.num_shards,
+        num_done=status.num_done,
+        committed=status.committed,
+        rows=rows,
+    )
+
+
+def missing_nbytes(nbytes: int, num_shards: int, status: StoreStatus) -> int:
+    """Return the bytes still to write, with all shards counted as equally large."""
+    num_missing = 0 if status.committed else max(0, num_shards - status.num_done)
+    return nbytes * num_missing // max(1, num_shards)
+
+
+def largest_rows(sizes: Sequence[int]) -> list[int]:
+    """Return the rows that a table shows, in order: all if few, else the largest."""
+    if len(sizes) <= MAX_SHOWN:
+        return list(range(len(sizes)))
+    return sorted(sorted(range(len(sizes)), key=lambda i: -sizes[i])[:MAX_SHOWN])
+
+
+def _format_given(given: float | None, kind: BlendKind) -> str:
+    """Return a configured share as text."""
+    if given is None:
+        return ""
+    return format_count(int(given)) if kind == "tokens" else f"{given:g}"
+
+
+def _count_datasets(number: int) -> str:
+    return f"{number:,} dataset" + ("s" if number != 1 else "")

@@ -1,0 +1,111 @@
+"""Tables and JSON of the edits of a run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from zindex.config import RunConfig
+from zindex.indexing.run_plan import plan_run
+from zindex.inspection.tables.formatting import align_columns, format_count
+from zindex.io import files
+from zindex.io.objects import place_of
+from zindex.maintenance.edits.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
+
+_COLUMNS = ("consumed", "skipped", "left", "drawn")
+# Datasets of an edit that a table shows.
+_MAX_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EditsReport:
+    """The edits of all splits of a run."""
+
+    journals: dict[str, RunJournal]
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines of text; none without edits."""
+        return [line for journal in self.journals.values() for line in journal_lines(journal)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the edits as JSON values; empty without edits."""
+        if not self.journals:
+            return {}
+        edits = {
+            split: list(map(entry_json, journal.entries))
+            for split, journal in self.journals.items()
+        }
+        return {"edits": edits}
+
+
+def report_edits(config: RunConfig) -> EditsReport:
+    """Return the edits of a run; without a journal, no dataset is opened.
+
+    Parameters
+    ----------
+    config
+        The run.
+    """
+    names = files.list_names(place_of(config.index))
+    if not any(name.startswith(JOURNAL_PREFIX) for name in names):
+        return EditsReport({})
+    return EditsReport(find_journals(config, plan_run(config, require_bin=False)))
+
+
+def journal_lines(journal: RunJournal) -> list[str]:
+    """Return the edits of one split as lines: the changes and their certificates."""
+    count = len(journal.entries)
+    times = "once" if count == 1 else f"{count} times"
+    lines = [
+        f"{journal.split} was edited {times}: {journal.state.num_samples:,} samples of "
+        f"{journal.state.sequence_length:,} tokens, fingerprint {journal.fingerprint[:16]}"
+        if count
+        else f"{journal.split} was not edited: {journal.state.num_samples:,} samples"
+    ]
+    for entry in journal.entries:
+        lines += entry_lines(entry)
+    return lines
+
+
+def entry_lines(entry: JournalEntry) -> list[str]:
+    """Return one edit as lines."""
+    lines = [f"edit {entry.number} at position {entry.position:,}: {_describe(entry)}"]
+    rows = entry.certificate["datasets"]
+    columns = [name for name in _COLUMNS if name in rows[0]]
+    cells = [
+        [row["dataset"], *(format_count(row.get(name, 0)) for name in columns)]
+        for row in rows[:_MAX_ROWS]
+    ]
+    lines += align_columns([["dataset", *columns], *cells], text_columns=("dataset",))
+    if len(rows) > _MAX_ROWS:
+        lines.append(f"and {len(rows) - _MAX_ROWS:,} more datasets; --json lists all")
+    return lines
+
+
+def _describe(entry: JournalEntry) -> str:
+    """Describe the change of an edit."""
+    change, datasets = entry.change, entry.state.datasets
+    parts = [
+        f"{datasets[int(number)]} to weight {weight:g}"
+        for number, weight in change["reweight"].items()
+    ]
+    parts += [f"{path} added with weight {weight:g}" for path, weight in change["add"].items()]
+    parts += [f"{datasets[number]} dropped" for number in change["drop"]]
+    if change["skip"] is not None:
+        parts.append(f"[{change['skip'][0]:,}, {change['skip'][1]:,}) skipped")
+    if change["sequence_length"] is not None:
+        parts.append(f"{change['sequence_length']:,} tokens per sample")
+    if change["num_samples"] is not None:
+        parts.append(f"{change['num_samples']:,} samples in all")
+    return ", ".join(parts)
+
+
+def entry_json(entry: JournalEntry) -> dict[str, Any]:
+    """Return one edit as JSON values."""
+    return {
+        "number": entry.number,
+        "position": entry.position,
+        "change": entry.change,
+        "before": entry.before,
+        "fingerprint": entry.fingerprint,
+        "certificate": entry.certificate,
+    }

@@ -1,0 +1,148 @@
+"""Plot the lengths of samples, the epochs of sources, and candidate sequence lengths."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zindex.errors import ConfigError
+from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice
+from zindex.streaming.lengths.draws import SourceDraws
+from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds
+from zindex.streaming.lengths.statistics import Lengths, SourceLengths
+
+# Sources with a color; of more, those with most tokens.
+_MAX_SHOWN = 8
+# Bins of each doubling of the length, as far as the histogram resolves them.
+_STEPS = 4
+
+
+def draw_lengths(lengths: Lengths, advice: RunAdvice, path: str | os.PathLike[str]) -> None:
+    """Plot lengths and advice to a file.
+
+    Parameters
+    ----------
+    lengths, advice
+        Content of the figure.
+    path
+        Output file, with a suffix such as ``.svg``, ``.png`` or ``.pdf``.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing, or the file cannot be written.
+    """
+    try:
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            f"a picture needs matplotlib ({error}); install zindex[quickstart], or take the text "
+            "or the JSON"
+        ) from error
+    sources = sorted(lengths, key=lambda source: -source.num_tokens)[:_MAX_SHOWN]
+    colors = {source.name: colormaps["tab10"](i) for i, source in enumerate(sources)}
+    panels = 1 + bool(advice.draws) + bool(advice.sequence_lengths)
+    figure = Figure(figsize=(5.2 * panels, 4.4), layout="constrained")
+    axes = list(np.atleast_1d(figure.subplots(1, panels)))
+    _draw_histograms(axes.pop(0), sources, colors, len(lengths))
+    if advice.draws:
+        _draw_epochs(axes.pop(0), advice.draws, colors)
+    if advice.sequence_lengths:
+        _draw_sequence_lengths(axes.pop(0), advice)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"a picture must be a file to write with a suffix such as .svg or .png, got {path}: "
+            f"{error}"
+        ) from error
+
+
+def _draw_histograms(
+    axis: Any, sources: Sequence[SourceLengths], colors: dict[str, Any], num_sources: int
+) -> None:
+    """Plot the distribution of each source's tokens over the lengths of samples."""
+    for source in sources:
+        sample_state = "~" if source.is_estimate else ""
+        label = f"{source.name}: {sample_state}{source.num_samples:,} samples"
+        if not source.histogram.num_tokens:
+            axis.plot([], [], color=colors[source.name], label=label)
+            continue
+        edges, shares = _group(source.histogram)
+        axis.stairs(shares, edges, color=colors[source.name], lw=1.4)
+        axis.stairs(
+            shares,
+            edges,
+            fill=True,
+            color=colors[source.name],
+            alpha=0.15,
+            label=label,
+        )
+    units = sorted({source.unit for source in sources if source.unit})
+    axis.set(xscale="log", xlabel=f"length of a sample, {' or '.join(units) or 'tokens'}")
+    axis.set_xlim(
+        max(1, min(source.histogram.shortest for source in sources)) / 1.2,
+        max(2, *(source.histogram.longest for source in sources)) * 1.2,
+    )
+    axis.set_ylabel("share of the source's length")
+    axis.set_title("Lengths", loc="left", weight="bold")
+    if num_sources > len(sources):
+        axis.plot([], [], " ", label=f"and {num_sources - len(sources):,} smaller sources")
+    axis.legend(frameon=False, fontsize=8)
+    _tidy(axis)
+
+
+def _group(histogram: LengthHistogram) -> tuple[Any, Any]:
+    """Return the edges of wide bins from 1 on, and the share of tokens in each."""
+    last = max(1, histogram.longest)
+    edges = np.unique(np.floor(2 ** np.arange(0, np.log2(last) + 2 / _STEPS + 1e-9, 1 / _STEPS)))
+    if edges[-1] <= last:
+        edges = np.append(edges, last + 1)
+    starts = np.array([bin_bounds(number)[0] for number, _, _ in histogram.bins])
+    sums = np.array([total for _, _, total in histogram.bins], float)
+    places = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, len(edges) - 2)
+    shares = np.bincount(places, sums, minlength=len(edges) - 1) / sums.sum()
+    return edges, shares
+
+
+def _draw_epochs(axis: Any, draws: Sequence[SourceDraws], colors: dict[str, Any]) -> None:
+    """Plot the epochs of each source, with lines at one epoch and at the advised maximum."""
+    shown = [drawn for drawn in draws if drawn.name in colors]
+    names = [drawn.name for drawn in shown]
+    epochs = [drawn.num_epochs for drawn in shown]
+    bars = axis.barh(names, epochs, color=[colors[name] for name in names])
+    axis.bar_label(bars, [f" {number:,.2f}" for number in epochs], fontsize=8)
+    for number, style in ((1, ":"), (MAX_EPOCHS, "--")):
+        axis.axvline(number, color="0.4", lw=1, ls=style)
+    axis.set_xlim(0, 1.15 * max([*epochs, MAX_EPOCHS]))
+    axis.invert_yaxis()
+    axis.set_xlabel(f"epochs (dotted: 1, dashed: {MAX_EPOCHS:g})")
+    total = sum(drawn.num_samples for drawn in draws)
+    axis.set_title(f"Epochs in {total:,} samples", loc="left", weight="bold")
+    _tidy(axis)
+
+
+def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
+    """Plot padding and truncation by sequence length."""
+    rows = advice.sequence_lengths
+    lengths = [row.sequence_length for row in rows]
+    for label, color, style, values in (
+        ("padding", "tab:purple", "o-", [row.padding for row in rows]),
+        ("cut off", "tab:red", "s-", [row.truncated for row in rows]),
+        ("padding if packed", "tab:purple", "o--", [row.packed_padding for row in rows]),
+        ("samples split if packed", "tab:red", "s--", [row.split for row in rows]),
+    ):
+        percents = [100 * value for value in values]
+        axis.plot(lengths, percents, style, color=color, label=label, ms=4)
+    axis.set(xlabel="sequence length", ylabel="percent", ylim=(-2, 102))
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.set_title("Choice of a sequence length", loc="left", weight="bold")
+    axis.legend(frameon=False, fontsize=8)
+    _tidy(axis)
+
+
+def _tidy(axis: Any) -> None:
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,134 @@
+"""Table of packed indices: documents, samples and padding."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zindex.indexing.packing import (
+    Basis,
+    PackingSizes,
+    measure_packing,
+    read_packing_sizes,
+)
+from zindex.indexing.run_plan import PlannedIndex
+from zindex.indexing.store_build import find_index
+from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
+from zindex.inspection.tables.formatting import format_count, format_nbytes, format_share
+from zindex.plan.packing import PackingPlan
+from zindex.store.commit import StoreStatus
+
+_HEADERS = (
+    "split",
+    "documents",
+    "tokens",
+    "wanted",
+    "epochs",
+    "samples",
+    "padding",
+    "to write",
+    "shards",
+)
+#: Documents to pack for an estimate: of all datasets together, and at least of each.
+NUM_PACKED, _LEAST_PACKED = 1 << 22, 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingRow(IndexRow):
+    """One packed index of a run."""
+
+    max_documents: int
+    long_documents: str
+    #: Whether the sizes are read from the index, computed, or estimated.
+    basis: Basis
+    #: Documents, or parts of long ones, in the samples.
+    num_parts: int
+    #: Share of padding in all samples.
+    padding_share: float
+
+
+def make_packing_rows(
+    items: Sequence[PlannedIndex[PackingPlan]],
+    statuses: Sequence[StoreStatus],
+    folder: str,
+    num_packed: int,
+) -> tuple[PackingRow, ...]:
+    """Return the rows of a run's packed indices.
+
+    Parameters
+    ----------
+    items, statuses
+        The indices, and the status of each.
+    folder
+        Directory of the index stores.
+    num_packed
+        Documents to pack for an estimate.
+    """
+    length = max(min(_LEAST_PACKED, num_packed), num_packed // max(1, len(items)))
+    rows = []
+    for item, status in zip(items, statuses, strict=True):
+        store = find_index(item.plan.store_plan(folder)) if status.committed else None
+        sizes = (
+            measure_packing(item.plan, item.source, length)
+            if store is None
+            else read_packing_sizes(store)
+        )
+        rows.append(_make_row(item, status, sizes))
+    return tuple(rows)
+
+
+def _make_row(
+    item: PlannedIndex[PackingPlan], status: StoreStatus, sizes: PackingSizes
+) -> PackingRow:
+    """Return the row of one packed index."""
+    plan = item.plan
+    num_partitions = sizes.num_epochs * plan.partitions_per_epoch
+    layouts = plan.layouts_of(num_partitions, sizes.num_samples, sizes.num_parts)
+    fields = index_fields(
+        item,
+        status,
+        tokens_per_epoch=plan.tokens_per_epoch,
+        num_epochs=sizes.num_epochs,
+        num_samples=sizes.num_samples,
+        nbytes=sum(layout.nbytes for layout in layouts),
+        num_shards=sum(layout.num_shards for layout in layouts),
+    )
+    return PackingRow(
+        **fields,
+        max_documents=plan.rules.max_documents,
+        long_documents=plan.rules.long_documents,
+        basis=sizes.basis,
+        num_parts=sizes.num_parts,
+        padding_share=sizes.padding_share,
+    )
+
+
+def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
+    """Return the packing rules and the table of datasets and their splits."""
+    first = rows[0]
+    lines = [
+        f"packed: at most {first.max_documents:,} documents in a sample, long documents "
+        f"{_LONG[first.long_documents]}",
+        "",
+        *dataset_lines(rows, _HEADERS, _row_cells, text_columns=("split",)),
+    ]
+    if any(row.basis == "estimated" for row in rows):
+        lines += ["", "~: estimated from some of the documents, until the index is built"]
+    return lines
+
+
+_LONG = {"split": "split", "truncate": "truncated", "drop": "dropped"}
+
+
+def _row_cells(row: PackingRow) -> tuple[str, ...]:
+    """Return the cells of a row in the order of the headers."""
+    mark = "~" if row.basis == "estimated" else ""
+    return (
+        row.split,
+        format_count(row.documents_per_epoch),
+        format_count(row.tokens_per_epoch),
+        "all" if row.num_requested is None else format_count(row.num_requested),
+        mark + format_count(row.num_epochs),
+        mark + format_count(row.num_samples),
+        mark + format_share(row.padding_share),
+        mark + format_nbytes(row.missing_nbytes),
+        "built" if row.committed else f"{row.num_done}/{mark}{row.num_shards}",
+    )

@@ -1,0 +1,251 @@
+"""Report on the indices that a run will build, with what is built already, as text and JSON.
+
+The sizes are those of plans, so a report reads a few small files and writes none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from zindex.config import RunConfig
+from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, build_status, plan_run
+from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
+from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
+from zindex.inspection.tables.formatting import format_count, format_nbytes
+from zindex.inspection.tables.packing_table import (
+    NUM_PACKED,
+    PackingRow,
+    make_packing_rows,
+    packing_lines,
+)
+from zindex.io.files import free_nbytes
+from zindex.io.objects import place_of
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.commit import StoreStatus
+
+#: Shuffle of the last epoch.
+LastEpoch = Literal["one epoch", "mixed", "apart", "each apart"]
+
+_LAST_EPOCH_LEGEND: dict[LastEpoch, str] = {
+    "mixed": "mixed: the samples of all epochs are shuffled together",
+    "apart": "apart: few samples of the last epoch are wanted, so it is shuffled by itself",
+    "each apart": "each apart: the samples of every epoch are shuffled by themselves",
+}
+_HEADERS = (
+    "split",
+    "documents",
+    "tokens",
+    "wanted",
+    "epochs",
+    "last epoch",
+    "samples",
+    "to write",
+    "shards",
+)
+_TEXT_COLUMNS = ("split", "last epoch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow(IndexRow):
+    """One index of samples of a run."""
+
+    last_epoch: LastEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """Plan of a build: its indices, blends and sizes."""
+
+    order: str
+    seed: int
+    sequence_length: int
+    split: str
+    #: Directory of the index stores.
+    index: str
+    #: Free bytes there; None: unlimited.
+    free_nbytes: int | None
+    rows: tuple[PlanRow, ...]
+    blends: tuple[BlendReport, ...] = ()
+    #: Instead of rows, in a run that packs documents.
+    packings: tuple[PackingRow, ...] = ()
+
+    @property
+    def items(self) -> tuple[PlanRow | PackingRow | BlendReport, ...]:
+        """All planned items."""
+        return (*self.rows, *self.packings, *self.blends)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all indices."""
+        indices: tuple[PlanRow | PackingRow, ...] = (*self.rows, *self.packings)
+        return sum(row.num_samples for row in indices)
+
+    @property
+    def missing_nbytes(self) -> int:
+        """Bytes that a build would write."""
+        return sum(item.missing_nbytes for item in self.items)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values: its fields, the totals, and ``fits``."""
+        counted = ("nbytes", "missing_nbytes", "num_shards", "num_done")
+        totals = {name: sum(getattr(item, name) for item in self.items) for name in counted}
+        totals["num_samples"] = self.num_samples
+        return asdict(self) | {"totals": totals, "fits": self.fits}
+
+    @property
+    def fits(self) -> bool:
+        """Whether the missing bytes fit."""
+        return self.free_nbytes is None or self.missing_nbytes <= self.free_nbytes
+
+    def to_text(self) -> str:
+        """Return the report as text, with the totals at the end."""
+        title = (
+            f"order {self.order}, sequence_length {self.sequence_length:,}, seed {self.seed}, "
+            f"split {self.split}"
+        )
+        blends = [line for blend in self.blends for line in ("", *blend.to_lines())]
+        table = packing_lines(self.packings) if self.packings else self._table_lines()
+        lines = [title, "", *table, *blends, "", *self._total_lines()]
+        return "\n".join(lines)
+
+    def _table_lines(self) -> list[str]:
+        """Return the table of indices."""
+        return dataset_lines(self.rows, _HEADERS, _row_cells, text_columns=_TEXT_COLUMNS)
+
+    def _total_lines(self) -> list[str]:
+        """Return the legend, the totals, and a warning if the disk is too small."""
+        used = {row.last_epoch for row in self.rows}
+        lines = [text for kind, text in _LAST_EPOCH_LEGEND.items() if kind in used]
+        if lines:
+            lines.append("")
+        num_built = sum(item.committed for item in self.items)
+        plural = "s" if len(self.blends) > 1 else ""
+        blends = f" and {len(self.blends):,} blend{plural}" if self.blends else ""
+        lines.append(
+            f"{len(self.rows) + len(self.packings):,} indices{blends}, {num_built:,} of them "
+            f"built; {self.num_samples:,} samples"
+        )
+        free = "any amount" if self.free_nbytes is None else format_nbytes(self.free_nbytes)
+        lines.append(f"{format_nbytes(self.missing_nbytes)} to write, {free} free at {self.index}")
+        if not self.fits:
+            lines.append("Not enough room: free some, or set another index folder.")
+        return lines
+
+
+def report_run(config: RunConfig, *, num_packed: int = NUM_PACKED) -> PlanReport:
+    """Return the report of a run, with the status of its index folder.
+
+    Parameters
+    ----------
+    config
+        The run.
+    num_packed
+        Documents to pack for an estimate of packed indices.
+
+    Raises
+    ------
+    StoreNotFoundError, SourceError
+        If a dataset is missing or damaged.
+    PlanError
+        If samples are requested of a split without tokens.
+    """
+    plan = plan_run(config)
+    statuses = [build_status(item, config.index) for item in plan]
+    free = free_nbytes(place_of(config.index))
+    return make_report(config, plan, statuses, free, num_packed=num_packed)
+
+
+def make_report(
+    config: RunConfig,
+    plan: RunPlan,
+    statuses: Sequence[StoreStatus],
+    free: int | None,
+    *,
+    num_packed: int = NUM_PACKED,
+) -> PlanReport:
+    """Return the report of a planned run.
+
+    Parameters
+    ----------
+    config
+        The run.
+    plan, statuses
+        Its indices and blends in the order of the plan, and the status of each.
+    free
+        Free bytes of the index folder; None: unlimited.
+    num_packed
+        Documents to pack for an estimate of packed indices.
+    """
+    num_indices, num_members = len(plan.indices), len(plan.members)
+    rows = tuple(map(_make_row, plan.indices, statuses[:num_indices]))
+    packed = make_packing_rows(
+        plan.packings, statuses[num_indices:num_members], config.index, num_packed
+    )
+    return PlanReport(
+        order=config.order,
+        seed=config.seed,
+        sequence_length=config.sequence_length,
+        split=config.split,
+        index=str(place_of(config.index)),
+        free_nbytes=free,
+        rows=rows,
+        blends=_make_blends(config, plan.blends, statuses[num_members:], (*rows, *packed)),
+        packings=packed,
+    )
+
+
+def _make_blends(
+    config: RunConfig,
+    blends: Sequence[PlannedBlend],
+    statuses: Sequence[StoreStatus],
+    rows: Sequence[PlanRow | PackingRow],
+) -> tuple[BlendReport, ...]:
+    """Return the reports of a run's blends."""
+    if config.blend_kind is None:
+        return ()
+    kind = config.blend_kind
+    datasets = {dataset.path: dataset for dataset in config.members}
+    index_samples = {(row.dataset, row.split): row.num_samples for row in rows}
+    return tuple(
+        make_blend_report(kind, datasets, blend, status, index_samples)
+        for blend, status in zip(blends, statuses, strict=True)
+    )
+
+
+def _make_row(item: PlannedIndex[IndexPlan], status: StoreStatus) -> PlanRow:
+    """Return the row of one index."""
+    plan = item.plan
+    fields = index_fields(
+        item,
+        status,
+        tokens_per_epoch=plan.epochs.tokens_per_epoch,
+        num_epochs=plan.epochs.num_epochs,
+        num_samples=plan.num_samples,
+        nbytes=plan.nbytes,
+        num_shards=status.num_shards,
+    )
+    return PlanRow(**fields, last_epoch=_describe_last_epoch(plan))
+
+
+def _describe_last_epoch(plan: IndexPlan) -> LastEpoch:
+    """Describe the shuffle of the last epoch."""
+    if plan.epochs.num_epochs == 1:
+        return "one epoch"
+    if plan.order == "scalable":
+        return "each apart"
+    return "apart" if plan.epochs.separate_final_epoch else "mixed"
+
+
+def _row_cells(row: PlanRow) -> tuple[str, ...]:
+    """Return the cells of a row in the order of the headers."""
+    return (
+        row.split,
+        format_count(row.documents_per_epoch),
+        format_count(row.tokens_per_epoch),
+        "all" if row.num_requested is None else format_count(row.num_requested),
+        format_count(row.num_epochs),
+        row.last_epoch,
+        format_count(row.num_samples),
+        format_nbytes(row.missing_nbytes),
+        "built" if row.committed else f"{row.num_done}/{row.num_shards}",
+    )

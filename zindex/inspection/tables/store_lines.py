@@ -1,0 +1,42 @@
+"""Lines of text on verified and repaired stores."""
+
+from collections.abc import Iterator, Sequence
+
+from zindex.maintenance.repairs.repair import RepairResult
+from zindex.store.verify import StoreReport
+
+
+def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
+    """Yield a line for each damaged file and each note, and a summary."""
+    for report in reports:
+        for damage in report.damages:
+            yield f"{report.root}: {damage.key} {damage.problem}"
+        for note in report.notes:
+            yield f"{report.root}: note: {note}"
+    num_shards = sum(report.num_shards for report in reports)
+    stores = (
+        f"{len(reports):,} {'store' if len(reports) == 1 else 'stores'} of {num_shards:,} shards"
+    )
+    num_damaged = sum(not report.is_sound for report in reports)
+    if num_damaged:
+        yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds what is"
+        if any(report.is_tokenized and not report.is_sound for report in reports):
+            yield (
+                "a store of tokenised texts is repaired from another one of the same: tokenise "
+                "them again with the same settings at another place, and give `zindex repair` "
+                "--source OTHER_STORE"
+            )
+    else:
+        yield f"{stores} and {sum(report.nbytes for report in reports):,} bytes: sound"
+
+
+def describe_repair(result: RepairResult) -> str:
+    """Describe the repair of one store."""
+    if not result.is_built:
+        return f"{result.root} is not built"
+    if not result.rebuilt:
+        return f"{result.root}: {result.num_shards:,} shards are sound"
+    metadata = result.rebuilt[result.num_rebuilt :]
+    return f"{result.root}: {result.num_rebuilt:,} of {result.num_shards:,} shards rebuilt" + (
+        f", and {', '.join(metadata)}" if metadata else ""
+    )

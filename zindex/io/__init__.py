@@ -1,0 +1,1 @@
+"""Bytes and where they are: local files, object stores, compression, file lists, threads."""

@@ -1,0 +1,101 @@
+"""Stream whole files as chunks of bytes: decompressed, and prefetched from object stores."""
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+
+from zindex.errors import SourceError, StoreNotFoundError
+from zindex.io import object_client
+from zindex.io.decompression import decompress
+from zindex.io.file_list import SourceFile
+from zindex.io.files import read_range
+from zindex.io.local import reading
+from zindex.io.objects import ObjectPath
+from zindex.io.request_threads import map_ahead
+
+#: Bytes per read from a file system. Larger buffers would be newly mapped pages each time, which
+#: costs more than the system calls that they save.
+LOCAL_NBYTES = 1 << 16
+#: Bytes per request to an object store, and concurrent requests.
+REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
+
+
+def read_chunks(file: SourceFile) -> Generator[bytes, None, None]:
+    """Yield the content of a file, decompressed, in order.
+
+    Raises
+    ------
+    DamageError
+        If its compressed stream is corrupt or truncated.
+    StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+        If it cannot be read.
+    """
+    if isinstance(file.place, ObjectPath):
+        chunks: Generator[bytes, None, None] = _remote_chunks(file.place)
+    else:
+        chunks = local_chunks(file, 0)
+    if file.compression is not None:
+        chunks = decompress(chunks, file.compression)
+    return chunks
+
+
+@contextlib.contextmanager
+def open_local(file: SourceFile) -> Iterator[int]:
+    """Open a local file and give its descriptor; its size must not have changed since listing."""
+    path = file.path
+    try:
+        with reading(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
+    try:
+        nbytes = os.fstat(descriptor).st_size
+        if nbytes != file.nbytes:
+            raise SourceError(
+                f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it has "
+                f"{nbytes:,}; it was changed since, so open the source again"
+            )
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_local(file: SourceFile, descriptor: int, offset: int, nbytes: int) -> bytes:
+    """Return up to ``nbytes`` bytes of an open file."""
+    with reading(file.path):
+        return os.pread(descriptor, nbytes, offset)
+
+
+def local_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:
+    """Yield the content of a local file from an offset."""
+    with open_local(file) as descriptor:
+        while chunk := read_local(file, descriptor, start, LOCAL_NBYTES):
+            start += len(chunk)
+            yield chunk
+
+
+def _remote_chunks(place: ObjectPath) -> Generator[bytes, None, None]:
+    """Yield the content of an object, prefetched by a few requests."""
+    found = object_client.head(place)
+    if found is None:
+        raise StoreNotFoundError(f"no object {place}; check the URL")
+    nbytes = found.nbytes
+    seen = 0
+    for chunk in read_ahead(partial(read_range, place), nbytes):
+        seen += len(chunk)
+        yield chunk
+    if seen != nbytes or object_client.head(place) != found:
+        raise SourceError(f"{place} must stay as it is while it is read, it was written meanwhile")
+
+
+def read_ahead(
+    read: Callable[[int, int], bytes | memoryview], nbytes: int
+) -> Generator[bytes, None, None]:
+    """Yield a remote file of ``nbytes`` bytes in order; each call reads bytes ``[start, stop)``."""
+
+    def read_next(start: int) -> bytes:
+        return bytes(read(start, min(start + REMOTE_NBYTES, nbytes)))
+
+    starts = range(0, nbytes, REMOTE_NBYTES)
+    return map_ahead(read_next, starts, num_threads=NUM_AHEAD, num_pending=NUM_AHEAD)

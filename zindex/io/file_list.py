@@ -1,0 +1,242 @@
+"""List the files of a path: files, patterns, lists and folders, local or in an object store."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.io.brace_patterns import expand_braces, split_at_commas
+from zindex.io.local import local_path, reading
+from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
+
+#: Endings of compressed files, and their compression.
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstandard"}
+_SHORT = {".tgz": "gzip", ".tbz2": "bzip2", ".txz": "xz", ".tzst": "zstandard"}
+# Upstream's schemes of S3, and whether the sidecar is required.
+_S3_NAMES = {"boto3": False, "metaboto3": True}
+_REPEATED = re.compile(r"(.*)\*(\d{1,6})")
+#: Times that a folder may be read in one epoch.
+MAX_REPEATS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of samples."""
+
+    #: As given by the user, for ``__url__``.
+    url: str
+    place: Place
+    #: Size; None in an object store.
+    nbytes: int | None
+    #: One of `COMPRESSIONS`; None if it is not compressed.
+    compression: str | None = None
+    #: Whether its sidecar is required.
+    needs_sidecar: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Path of a local file."""
+        assert isinstance(self.place, Path)
+        return self.place
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it can be read from any offset: it is local and not compressed."""
+        return self.compression is None and self.nbytes is not None
+
+
+def list_files(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    endings: Sequence[str],
+    *,
+    include_dirs: str | None = None,
+) -> list[SourceFile]:
+    """Return the files of a path and of folders, in this order; folders sorted by name.
+
+    Parameters
+    ----------
+    path
+        One string of files, folders and brace patterns with commas between, or a list of them.
+    endings
+        Endings of file names, without those of compression. Other files in folders are skipped.
+    include_dirs
+        Folders separated by commas; a suffix ``*n`` repeats the files of one n times.
+
+    Raises
+    ------
+    ConfigError
+        If a scheme is refused, or a file is named twice.
+    StoreNotFoundError
+        If a file or folder does not exist.
+    SourceError
+        If a file is not regular, a folder is empty, or no file is named.
+    """
+    names = named_paths(path, include_dirs)
+    files = [file for name in names for file in _find_files(name, endings)]
+    repeated: list[SourceFile] = []
+    for folder, count in _folders(include_dirs):
+        found = _find_files(folder, endings)
+        files += found
+        repeated += found * (count - 1)
+    seen: set[Place] = set()
+    for file in files:
+        if file.place in seen:
+            raise ConfigError(
+                f"each file must be named once, {file.url} is named twice; to read a folder n "
+                "times in each epoch write include_dirs='folder*n' (--include-dirs 'folder*n')"
+            )
+        seen.add(file.place)
+    if not files:
+        raise SourceError(
+            f"a source must have a file, {path!r} and include_dirs={include_dirs!r} name none "
+            f"that ends in {' or '.join(endings)}; check the folder"
+        )
+    return files + repeated
+
+
+def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
+    """Return the files and folders of a ``path`` of `list_files`.
+
+    Raises
+    ------
+    ConfigError
+        If it is no path, or names nothing.
+    """
+    if isinstance(path, str | os.PathLike):
+        text = os.fspath(path)
+        if not isinstance(text, str):
+            raise ConfigError(f"a path must be text, got {path!r}")
+        if not text and include_dirs:
+            return []
+        parts = [text] if os.path.lexists(text) else split_at_commas(text)
+        if not parts:
+            raise ConfigError(f"a path must name a file or folder, got {path!r}")
+    elif isinstance(path, Sequence) and not isinstance(path, bytes | bytearray):
+        if include_dirs is not None:
+            raise ConfigError("path must be one string when include_dirs is given, got a list")
+        parts = [os.fspath(part) for part in path]
+    else:
+        raise ConfigError(f"a path must be text or a list of texts, got {path!r}")
+    return [
+        name
+        for part in parts
+        for name in ([part] if os.path.lexists(part) else expand_braces(part))
+    ]
+
+
+def _folders(include_dirs: str | None) -> Iterator[tuple[str, int]]:
+    """Yield the folders of ``include_dirs``, and how often each is read."""
+    for part in split_at_commas(include_dirs or ""):
+        found = _REPEATED.fullmatch(part)
+        name, count = (found[1], int(found[2])) if found is not None else (part, 1)
+        if not 1 <= count <= MAX_REPEATS:
+            raise ConfigError(
+                f"a folder of include_dirs must be read 1 to {MAX_REPEATS:,} times, got {part!r}"
+            )
+        yield name, count
+
+
+def _find_files(name: str, endings: Sequence[str]) -> list[SourceFile]:
+    """Return the file of a name, or the files of a folder; at least one."""
+    found = list(_files_of(name, endings))
+    if not found:
+        raise SourceError(
+            f"a folder must hold files that end in {' or '.join(endings)} and are not empty, "
+            f"{mask(name)} holds none; check the folder, or leave it out"
+        )
+    return found
+
+
+def _files_of(name: str, endings: Sequence[str]) -> Iterator[SourceFile]:
+    """Yield the file of a name, or the files of a folder."""
+    scheme, separator, rest = name.partition("://")
+    if not separator:
+        if name.startswith("pipe:"):
+            raise _refused(name, "pipe:")
+        yield from _local_files(name, local_path(name), endings)
+    elif scheme == "file":
+        yield from _local_files(name, local_path(name), endings)
+    elif scheme in SCHEMES or scheme in _S3_NAMES:
+        place = ObjectPath.parse(f"s3://{rest}" if scheme in _S3_NAMES else name)
+        needs_sidecar = _S3_NAMES.get(scheme, False)
+        for found in _remote_places(place, endings):
+            compression = _compression(found.name)
+            yield SourceFile(str(found), found, None, compression, needs_sidecar)
+    else:
+        raise _refused(name, f"{scheme}://")
+
+
+def _refused(name: str, scheme: str) -> ConfigError:
+    return ConfigError(
+        f"a source must be a path or a URL of file, {', '.join(SCHEMES)}, boto3 or metaboto3, got "
+        f"{scheme!r} in {mask(name)[:200]!r}; no command is run and no other scheme is read"
+    )
+
+
+def _compression(name: str) -> str | None:
+    """Return the compression of a file by its name."""
+    ending = os.path.splitext(name)[1]
+    return COMPRESSIONS.get(ending) or _SHORT.get(ending)
+
+
+def _has_ending(name: str, endings: Sequence[str]) -> bool:
+    """Return whether a file name has one of the endings."""
+    stem, ending = os.path.splitext(name)
+    if ending in _SHORT:
+        return "tar" in endings
+    return (stem if ending in COMPRESSIONS else name).endswith(tuple(endings))
+
+
+def _local_files(url: str, path: Path, endings: Sequence[str]) -> Iterator[SourceFile]:
+    """Yield a local file, or those below a folder that are not empty, sorted by name."""
+    with reading(path):
+        if path.is_dir():
+            found: list[SourceFile] = []
+            for folder, _, names in os.walk(path, onerror=_raise):
+                inner = os.path.relpath(folder, path)
+                for name in names:
+                    if not _has_ending(name, endings):
+                        continue
+                    below = name if inner == "." else os.path.join(inner, name)
+                    file = _local_file(f"{url.rstrip('/')}/{below}", path / below)
+                    if file.nbytes:
+                        found.append(file)
+            yield from sorted(found, key=lambda file: file.url)
+            return
+        yield _local_file(url, path)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _local_file(url: str, path: Path) -> SourceFile:
+    """Return a local file; StoreNotFoundError if there is none, SourceError if it is no file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreNotFoundError(f"no file {url}; check the path") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{url} must be a regular file or a folder, it is neither")
+    return SourceFile(url, path, status.st_size, _compression(path.name))
+
+
+def _remote_places(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath]:
+    """Return an object, or those below a prefix, sorted by key."""
+    if _has_ending(place.name, endings):
+        return [place]
+    if place.is_read_only:
+        raise ConfigError(
+            f"a URL over {place.scheme} must name a file that ends in {' or '.join(endings)}, or "
+            f"such an ending and that of a compression, got {place}; folders cannot be listed there"
+        )
+    from zindex.io import object_client
+
+    keys = sorted(object_client.iterate_keys(place))
+    found = [place / key for key in keys if _has_ending(key, endings)]
+    if not found:
+        raise StoreNotFoundError(f"no object below {place} ends in {' or '.join(endings)}")
+    return found

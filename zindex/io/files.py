@@ -1,0 +1,171 @@
+"""Files of a store in a file system or an object store, with the same guarantees.
+
+Writes are atomic and create-only, and visible to every reader as soon as they return. Module
+``local`` has the POSIX half, ``object_client`` the other.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from zindex.errors import StoreNotFoundError
+from zindex.io import local, object_client
+from zindex.io.objects import Place
+
+
+def write_once(
+    path: Place,
+    buffers: Sequence[bytes | bytearray | memoryview],
+    *,
+    replace: bool = False,
+    cached: bool = True,
+    facts: Mapping[str, str] | None = None,
+) -> bool:
+    """Write a file atomically and durably; return whether this call created it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    buffers
+        Contents, in order.
+    replace
+        Whether to replace an existing, damaged file.
+    cached
+        As of `local.write_once`; ignored in object stores.
+    facts
+        Attributes of an object; ignored in file systems.
+    """
+    if isinstance(path, Path):
+        return local.write_once(path, buffers, replace=replace, cached=cached)
+    return object_client.put(path, buffers, replace=replace, facts=facts)
+
+
+def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
+    """Return the content of a small file.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    StoreError
+        If it is larger than ``limit`` bytes.
+    StoreUnavailableError, StoreUnreadableError
+        If an object store does not answer, or a file system refuses.
+    """
+    if isinstance(path, Path):
+        return local.read_file(path, limit=limit)
+    try:
+        return object_client.get(path, limit=limit)
+    except StoreNotFoundError:
+        raise
+    except FileNotFoundError:
+        raise StoreNotFoundError(f"no object {path}; check the URL") from None
+
+
+def read_range(path: Place, start: int, stop: int) -> bytes | memoryview:
+    """Return bytes ``[start, stop)`` of a file, fewer at its end.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    """
+    try:
+        if isinstance(path, Path):
+            with local.reading(path), open(path, "rb") as stream:
+                return os.pread(stream.fileno(), stop - start, start)
+        return object_client.get_range(path, start, stop)
+    except FileNotFoundError:
+        raise StoreNotFoundError(f"no file {path}; check the path") from None
+
+
+def exists(path: Place) -> bool:
+    """Return whether a file, not a directory, has this name."""
+    return file_nbytes(path) is not None
+
+
+def file_nbytes(path: Place) -> int | None:
+    """Return the size of a file, or None if it does not exist."""
+    if isinstance(path, Path):
+        with local.reading(path):
+            return path.stat().st_size if path.is_file() else None
+    found = object_client.head(path)
+    return None if found is None else found.nbytes
+
+
+def file_version(path: Place) -> str | None:
+    """Return a text that changes with every write or touch of a file; None if it does not exist."""
+    if isinstance(path, Path):
+        with suppress(FileNotFoundError, NotADirectoryError), local.reading(path):
+            return str(path.stat().st_mtime_ns)
+        return None
+    found = object_client.head(path)
+    return None if found is None else found.version
+
+
+def list_names(path: Place) -> set[str]:
+    """Return the names directly below a place; empty if it does not exist."""
+    if isinstance(path, Path):
+        with local.reading(path):
+            return set(os.listdir(path)) if path.is_dir() else set()
+    return object_client.list_names(path)
+
+
+def list_keys(path: Place, *, depth: int = 1) -> Iterator[str]:
+    """Yield the keys of the files exactly ``depth`` names below a place, relative to it."""
+    if isinstance(path, Path):
+        with local.reading(path):
+            entries = list(os.scandir(path)) if path.is_dir() else []
+        with local.reading(path):
+            for entry in entries:
+                if depth > 1:
+                    for key in list_keys(path / entry.name, depth=depth - 1):
+                        yield f"{entry.name}/{key}"
+                elif entry.is_file():
+                    yield entry.name
+        return
+    for key in object_client.iterate_keys(path):
+        if key.count("/") == depth - 1:
+            yield key
+
+
+def remove_file(path: Place) -> None:
+    """Remove a file, if it exists."""
+    if isinstance(path, Path):
+        path.unlink(missing_ok=True)
+        return
+    object_client.delete(path)
+
+
+def remove_tree(path: Place) -> None:
+    """Remove everything below a place; a place where nothing is there is no error."""
+    if isinstance(path, Path):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    for key in object_client.iterate_keys(path):
+        object_client.delete(path / key)
+
+
+def link_file(path: Place, link: Place) -> None:
+    """Give a file a second name: a symbolic link, or in an object store a copy by the server."""
+    if isinstance(path, Path):
+        assert isinstance(link, Path)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.absolute())
+        return
+    assert not isinstance(link, Path)
+    object_client.copy(path, link)
+
+
+def sync_directory(path: Place) -> None:
+    """Make the names in a directory durable; object stores need nothing."""
+    if isinstance(path, Path):
+        local.sync_directory(path)
+
+
+def free_nbytes(path: Place) -> int | None:
+    """Return the free bytes below a place; None if unlimited."""
+    return local.free_nbytes(path) if isinstance(path, Path) else None

@@ -1,0 +1,210 @@
+"""Daemon threads for calls that may block for long, such as requests to object stores.
+
+A request cannot be interrupted, and one to an unreachable store lasts until its deadline. In a
+daemon thread it does not keep the process from ending; callers that wait for it get an error at
+exit.
+"""
+
+import heapq
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from zindex.errors import StoreUnavailableError
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+#: Threads of one process that wait for answers, each to several requests to a shard.
+NUM_THREADS = 64
+
+# Priority, order, future, function and arguments; a thread that gets no future ends.
+_Job = tuple[float, int, Future[Any] | None, Callable[..., Any] | None, tuple[Any, ...]]
+
+
+class DaemonPool:
+    """A thread pool of daemons, started on demand; jobs of higher priority run first.
+
+    Parameters
+    ----------
+    size
+        Maximum number of threads.
+    name
+        Name of each thread.
+    """
+
+    def __init__(self, size: int = NUM_THREADS, name: str = "zindex-request") -> None:
+        self.size = size
+        self.name = name
+        self._jobs: list[_Job] = []
+        self._order = itertools.count()
+        # One item per job: a SimpleQueue wakes a thread faster than any other primitive.
+        self._ready: SimpleQueue[None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, function: Callable[..., R], *args: Any, priority: float = 0) -> "Future[R]":
+        """Schedule a call in a thread of the pool and return its future."""
+        future: Future[R] = Future()
+        self._put(priority, future, function, args)
+        with self._lock:
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self.size:
+                thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        return future
+
+    def map(self, function: Callable[..., R], values: Iterable[Any]) -> Iterator[R]:
+        """Submit a call per value at once; yield the results in order."""
+        futures = [self.submit(function, value) for value in values]
+        return (wait_for(future) for future in futures)
+
+    def close(self) -> None:
+        """End the threads after the submitted jobs, without waiting for them."""
+        self._end(-float("inf"))
+
+    def stop(self) -> None:
+        """Wait for the running jobs and end the threads; pending jobs never start."""
+        self._end(float("inf"))
+        for thread in self._threads:
+            thread.join()
+
+    def _end(self, priority: float) -> None:
+        for _ in self._threads:
+            self._put(priority, None)
+
+    def _put(
+        self,
+        priority: float,
+        future: "Future[Any] | None",
+        function: Callable[..., Any] | None = None,
+        args: tuple[Any, ...] = (),
+    ) -> None:
+        # Atomic, for no Python code runs in comparisons: order numbers are unique.
+        heapq.heappush(self._jobs, (-priority, next(self._order), future, function, args))
+        self._ready.put(None)
+
+    def _work(self) -> None:
+        """Run jobs until the pool ends."""
+        while True:
+            self._ready.get()
+            _, _, future, function, args = heapq.heappop(self._jobs)
+            if future is None or function is None:
+                return
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*args)
+                except BaseException as error:
+                    _settle(future, error, is_error=True)
+                else:
+                    _settle(future, result, is_error=False)
+                    del result
+            del future, function, args  # their objects must not live until the next job
+            self._idle.release()
+
+
+def map_ahead(
+    function: Callable[[V], R],
+    values: Iterable[V],
+    *,
+    num_threads: int,
+    num_pending: int,
+    name: str = "zindex-read-ahead",
+) -> Generator[R, None, None]:
+    """Yield the results of a function in order, with at most ``num_pending`` calls ahead."""
+    pool = DaemonPool(num_threads, name)
+    pending: deque[Future[R]] = deque()
+    try:
+        for value in values:
+            pending.append(pool.submit(function, value))
+            if len(pending) > num_pending:
+                yield wait_for(pending.popleft())
+        while pending:
+            yield wait_for(pending.popleft())
+    finally:
+        for future in pending:
+            future.cancel()
+        pool.close()
+
+
+def _settle(future: "Future[Any]", value: Any, *, is_error: bool) -> None:
+    """Complete a future, unless the end of the process has completed it."""
+    with suppress(InvalidStateError):
+        if is_error:
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+
+class _ExitHook:
+    """Fails the futures that threads wait for when the process ends."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start without waiting threads, as a forked child does."""
+        self.event = threading.Event()
+        self.awaited: set[Future[Any]] = set()
+        self.pool = DaemonPool()
+
+    def run(self) -> None:
+        """Fail every awaited future; the interpreter is about to join the waiting threads."""
+        self.event.set()
+        while self.awaited:
+            with suppress(KeyError):  # completed just now
+                _settle(self.awaited.pop(), _ended(), is_error=True)
+
+
+_exit_hook = _ExitHook()
+os.register_at_fork(after_in_child=_exit_hook.reset)
+# The only hook that runs before threads are joined; concurrent.futures uses it too.
+with suppress(RuntimeError):  # the process is ending
+    threading._register_atexit(_exit_hook.run)  # type: ignore[attr-defined]
+
+
+def _ended() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "an object store must answer before the process ends, it has not; run again to go on"
+    )
+
+
+def wait_until_done(future: "Future[Any]") -> None:
+    """Wait until a future is done; StoreUnavailableError if the process ends first."""
+    if future.done():
+        return
+    _exit_hook.awaited.add(future)
+    if _exit_hook.event.is_set():
+        raise _ended()
+    try:
+        future.exception()
+    finally:
+        if future.done():  # otherwise other threads, which were not interrupted, still wait
+            _exit_hook.awaited.discard(future)
+
+
+def wait_for(future: "Future[R]") -> R:
+    """Return the result of a future; errors as of `wait_until_done`."""
+    wait_until_done(future)
+    return future.result()
+
+
+def call(function: Callable[..., R], *args: Any) -> R:
+    """Call a function in a daemon thread and return its result."""
+    if threading.current_thread().daemon:
+        return function(*args)
+    if _exit_hook.event.is_set():
+        raise _ended()
+    return wait_for(_exit_hook.pool.submit(function, *args))
+
+
+def pause(seconds: float) -> bool:
+    """Sleep; return whether the process is ending, so that retries are pointless."""
+    return _exit_hook.event.wait(seconds)

@@ -1,0 +1,208 @@
+"""Values of one key in files mapped read-only, gathered into batches by one kernel call."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import SourceError, StoreNotFoundError
+from zindex.formats.keyed.keyed_array import KeyedArray
+from zindex.kernels import mapped
+from zindex.store.rows import RowReader
+
+
+class CopySpans(NamedTuple):
+    """Spans of values and their destinations; reads that share an instance are done together."""
+
+    #: Shape (spans,), int64: values of a column.
+    starts: Int64Array
+    stops: Int64Array
+    #: Shape (spans,), int64: first value of each in the flat target.
+    places: Int64Array
+
+
+class ColumnRead(NamedTuple):
+    """One target to fill with spans of a column.
+
+    Values keep their dtype, or become int64 in a target of int64, or ``value != 0`` in one of bool.
+    """
+
+    values: "MappedValues | RowReader"
+    spans: CopySpans
+    #: C order, of any shape.
+    target: AnyArray
+    #: Added to the starts and stops of the spans.
+    shift: int = 0
+
+    def put_truth(self, values: AnyArray) -> None:
+        """Write ``value != 0`` for the spans, and nothing else of the target.
+
+        Parameters
+        ----------
+        values
+            The values themselves, in the shape of the target and at the same places.
+        """
+        flat, source = self.target.reshape(-1), values.reshape(-1)
+        lengths = self.spans.stops - self.spans.starts
+        for place, length in zip(self.spans.places.tolist(), lengths.tolist(), strict=True):
+            flat[place : place + length] = source[place : place + length] != 0
+
+
+class MappedValues:
+    """All values of one key, in files mapped read-only; what cannot be mapped is read into memory.
+
+    Parameters
+    ----------
+    arrays
+        Of one key, one for each shard, with the same dtype.
+
+    Notes
+    -----
+    Pickles as the description of its files. Files are mapped on first use in a process, once for
+    all keys in them. Truncating a mapped file ends the process, as with every memory map: write new
+    folders, never into old ones.
+    """
+
+    def __init__(self, arrays: Sequence[KeyedArray]) -> None:
+        self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
+        self.dtype = np.dtype(self.arrays[0].dtype)
+
+    def __len__(self) -> int:
+        return sum(array.length for array in self.arrays)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"arrays": self.arrays, "dtype": self.dtype}
+
+    @property
+    def table(self) -> "_Table":
+        """Addresses of the values in this process."""
+        table: _Table | None = vars(self).get("_table")
+        if table is None:
+            # Concurrent threads must share one table, whose addresses they use.
+            table = vars(self).setdefault("_table", _Table(self.arrays))
+        return table
+
+
+def gather_mapped_values(reads: Sequence[ColumnRead]) -> None:
+    """Fill targets with spans of mapped values, by one call of the kernel.
+
+    Parameters
+    ----------
+    reads
+        Reads of mapped values, with spans inside their columns and targets.
+    """
+    groups: list[tuple[int, ...]] = []
+    firsts: dict[int, tuple[int, int]] = {}
+    spans: list[CopySpans] = []
+    stop = 0
+    floats: list[tuple[ColumnRead, AnyArray]] = []
+    for read in reads:
+        values, target = read.values, read.target
+        assert isinstance(values, MappedValues)
+        form = mapped.COPY
+        if target.dtype == np.bool_:
+            # A file may hold any byte, but torch's booleans must be 0 or 1.
+            form = mapped.TRUTH
+            if values.dtype.kind == "f":
+                # Float masks are rare, so numpy converts them.
+                target = np.empty(target.shape, values.dtype)
+                floats.append((read, target))
+                form = mapped.COPY
+        elif target.dtype != values.dtype:
+            form = mapped.WIDEN
+        bounds = firsts.get(id(read.spans))
+        if bounds is None:
+            bounds = firsts[id(read.spans)] = (stop, stop + len(read.spans.starts))
+            spans.append(read.spans)
+            stop = bounds[1]
+        # The array interface returns an address in half the time of ctypes.
+        address = target.__array_interface__["data"][0]
+        groups.append((*bounds, read.shift, *values.table.record, address, target.size, form))
+    starts, stops, places = (
+        spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
+    )
+    wrong = mapped.gather_mapped(np.array(groups, np.int64), starts, stops, places)
+    assert wrong < 0, f"spans of read {wrong} must be checked by the caller"
+    for read, found in floats:
+        read.put_truth(found)
+
+
+class _Table:
+    """Addresses of a column's extents in this process; keeps their memory alive."""
+
+    def __init__(self, arrays: Sequence[KeyedArray]) -> None:
+        self.owners: list[Any] = []
+        addresses = [self._map(array) for array in arrays]
+        lengths = [np.diff(array.value_offset) for array in arrays]
+        self.addresses = np.concatenate([*addresses, np.empty(0, np.int64)])
+        self.ends = np.cumsum(np.concatenate([*lengths, np.empty(0, np.int64)]))
+        dtype = np.dtype(arrays[0].dtype)
+        #: The fields that `zindex.kernels.mapped` takes from it.
+        self.record = (
+            self.ends.ctypes.data,
+            self.addresses.ctypes.data,
+            len(self.ends),
+            -dtype.itemsize if dtype.kind == "i" else dtype.itemsize,
+        )
+
+    def _map(self, array: KeyedArray) -> Int64Array:
+        """Return the address of each extent of an array."""
+        if not len(array.span_start):
+            return np.empty(0, np.int64)
+        itemsize = np.dtype(array.dtype).itemsize
+        found = array.span_start.copy()
+        lengths = np.diff(array.value_offset)
+        is_mapped = (found >= 0) & (lengths > 0)
+        if is_mapped.any():
+            nbytes = int((found + lengths * itemsize)[is_mapped].max())
+            values = _map_file(array.path, nbytes)
+            self.owners.append(values)
+            found[is_mapped] += values.ctypes.data
+        # Kernels take aligned arrays, as numpy's are.
+        is_copied = ~is_mapped | (found % itemsize != 0)
+        for number in np.flatnonzero(is_copied & (lengths > 0)).tolist():
+            copied = array.read(*array.value_offset[number : number + 2].tolist())
+            self.owners.append(copied)
+            found[number] = copied.ctypes.data
+        return found
+
+
+class _MappedFile(NamedTuple):
+    """A mapped file and its identity."""
+
+    identity: tuple[int, int, int]
+    values: npt.NDArray[np.uint8]
+
+
+_maps: dict[str, _MappedFile] = {}
+
+
+def _map_file(path: str, nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return a file as read-only bytes, mapped once for all keys in it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{path} must still be there, as it was when the store was described; load the store "
+            "again"
+        ) from error
+    try:
+        status = os.fstat(descriptor)
+        if status.st_size < nbytes:
+            raise SourceError(
+                f"{path} must have at least {nbytes:,} bytes, as when the store was described, it "
+                f"has {status.st_size:,}; load the store again"
+            )
+        identity = (status.st_dev, status.st_ino, status.st_size)
+        known = _maps.get(path)
+        if known is None or known.identity != identity:
+            memory = mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ)
+            known = _maps[path] = _MappedFile(identity, np.frombuffer(memory, np.uint8))
+    finally:
+        os.close(descriptor)
+    return known.values

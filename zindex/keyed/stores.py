@@ -1,0 +1,157 @@
+"""Keyed stores of HDF5 files, folders of raw arrays, and Zarr stores of records."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zindex.errors import ConfigError, NotReadyError, SourceError, StoreNotFoundError
+from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
+from zindex.formats.keyed.shards import FileFormat, read_shards
+from zindex.io import files
+from zindex.io.objects import Place
+from zindex.keyed.columns import Column, column_of_files
+from zindex.keyed.store import KeyedStore
+from zindex.store.commit import fingerprint
+from zindex.store.open import Store as ArrayStore
+from zindex.store.open import open_store
+from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
+from zindex.store.scratch import IMPORT_KEY
+
+# Values at the start and at the end of every key of a shard that go into the fingerprint.
+_NUM_SAMPLED = 512
+
+
+class H5Store(KeyedStore):
+    """HDF5 files with a group for every key: one file, or all files below a folder.
+
+    Files are in natural order of their paths, and in each group the datasets in natural order of
+    their names. Each dataset is a record, or, if it is a group of datasets, a record of items.
+    Contiguous datasets are mapped; others are read into memory on first use.
+    """
+
+    format = "h5"
+
+    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
+        return _open_files("h5", path, strict)
+
+
+class MmapStore(KeyedStore):
+    """Folders with a ``meta.json`` and one ``.bin`` file of raw values for every key.
+
+    Folders are in natural order of their paths. Record bounds are known if ``meta.json`` has
+    offsets, as `save_bin` writes them with ``record_keys``.
+    """
+
+    format = "bin"
+
+    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
+        return _open_files("bin", path, strict)
+
+
+class ZarrStore(KeyedStore):
+    """A store of records whose fields are numbers, such as ``zindex convert`` writes of HDF5 files.
+
+    Each numeric field is a key; text fields are not. A record is a document, a pair or a group. If
+    a key has a companion ``<key>_length``, its records are groups of consecutive items with these
+    lengths. The store may be in an object store; chunks are verified on first read.
+    """
+
+    format = "zarr"
+
+    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
+        store = _open_finished(path)
+        fields = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
+        numbers = {name: field for name, field in fields.items() if _is_numeric(field)}
+        if not numbers and not store.spec["num_records"]:
+            raise SourceError(
+                f"{path} must have records to be a keyed store, it has none; make it again of "
+                "files that are not empty"
+            )
+        if not numbers:
+            raise SourceError(
+                f"{path} must have fields of numbers to be a keyed store, it has "
+                f"{sorted(name for name in fields if name != KEY)}; import it with a dtype for "
+                "its token ids, or tokenise its texts"
+            )
+        has_records = store.spec.get("has_records", True)
+        found = {
+            name: Column(
+                name, store[field.value.name], store[field.offset.name] if has_records else None
+            )
+            for name, field in numbers.items()
+        }
+        columns: dict[str, Column] = {}
+        for name, column in found.items():
+            if not (name.endswith(LENGTH_SUFFIX) and name.removesuffix(LENGTH_SUFFIX) in found):
+                column.lengths = found.get(name + LENGTH_SUFFIX)
+                columns[name] = column
+        return columns, store.fingerprint
+
+
+def _open_files(form: FileFormat, path: Place, strict: bool) -> tuple[Mapping[str, Column], str]:
+    """Return the columns of the files at a path, and their fingerprint."""
+    if not isinstance(path, Path):
+        raise ConfigError(
+            f"a store of format {form!r} must be in a file system, got {path}; convert it to Zarr, "
+            "which may be in an object store"
+        )
+    shards = read_shards(path, form, strict)
+    keys = dict.fromkeys(key for shard in shards for key in shard.arrays)
+    columns = {
+        key: column_of_files([shard.arrays[key] for shard in shards if key in shard.arrays])
+        for key in keys
+    }
+    return columns, _identify(shards)
+
+
+def _open_finished(path: Place) -> ArrayStore:
+    """Open a store of records; NotReadyError if its import is running or was interrupted."""
+    try:
+        return open_store(path, kind=KIND)
+    except NotReadyError:
+        raise
+    except StoreNotFoundError:
+        if not files.exists(path / IMPORT_KEY):
+            raise
+        raise NotReadyError(
+            f"{path} is not finished yet, its source is still being read; run the command that "
+            "makes it again, which goes on from there",
+            num_done=0,
+            num_shards=0,
+        ) from None
+
+
+def _is_numeric(field: RecordField) -> bool:
+    """Return whether all records have numbers in a field."""
+    return field.form == Form.NUMBERS and not field.has_forms
+
+
+def _identify(shards: Sequence[KeyedShard]) -> str:
+    """Return the SHA-256, in hex, of what decides the samples of some shards.
+
+    Lengths and offsets go into it whole, and values at the begin and the end of every key of a
+    shard. Names and places do not, so that a copy elsewhere is the same store.
+    """
+    described = [
+        {key: _describe(array) for key, array in sorted(shard.arrays.items())} for shard in shards
+    ]
+    return fingerprint({"kind": "keyed_files", "shards": described})
+
+
+def _describe(array: KeyedArray) -> dict[str, Any]:
+    """Return what decides the samples of one key of a shard, as JSON values."""
+    digest = hashlib.sha256()
+    if length := array.length:
+        for start, stop in ((0, _NUM_SAMPLED), (length - _NUM_SAMPLED, length)):
+            digest.update(array.read(max(0, start), min(stop, length)).data)
+    offsets = [
+        None if offset is None else hashlib.sha256(offset.data).hexdigest()
+        for offset in (array.item_offset, array.group_offset)
+    ]
+    return {
+        "dtype": array.dtype,
+        "length": length,
+        "offsets": offsets,
+        "sampled": digest.hexdigest(),
+    }

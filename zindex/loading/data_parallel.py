@@ -1,0 +1,56 @@
+"""Data-parallel rank of this process, from arguments, torch.distributed or torchrun."""
+
+import os
+
+import torch
+
+from zindex.errors import ConfigError
+
+
+def find_place(
+    data_parallel_rank: int | None = None, data_parallel_size: int | None = None
+) -> tuple[int, int]:
+    """Return the data-parallel rank of this process and the number of ranks.
+
+    Parameters
+    ----------
+    data_parallel_rank, data_parallel_size
+        The rank and size, if known: with tensor, pipeline or context parallelism, several
+        processes share one data-parallel rank. Give both or none.
+
+    Returns
+    -------
+    rank, size
+        As given; else of ``torch.distributed``, if it is initialized; else ``RANK`` and
+        ``WORLD_SIZE`` of the environment, as ``torchrun`` sets them; else of the variables of
+        Slurm, MPI or an indexed Kubernetes Job, see `zindex.cluster.find_job`; else 0 and 1.
+
+    Raises
+    ------
+    ConfigError
+        If only one of the two is known.
+    """
+    if data_parallel_rank is not None and data_parallel_size is not None:
+        return data_parallel_rank, data_parallel_size
+    if data_parallel_rank is not None or data_parallel_size is not None:
+        raise ConfigError(
+            "data_parallel_rank and data_parallel_size must be given together, got "
+            f"{data_parallel_rank} and {data_parallel_size}; give both or none"
+        )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    if found == {"RANK": None, "WORLD_SIZE": None}:
+        # Imported late: with its package it costs each process 20 ms.
+        from zindex.cluster.job import find_job
+
+        job = find_job()
+        return job.rank, job.world_size
+    try:
+        return int(found["RANK"] or ""), int(found["WORLD_SIZE"] or "")
+    except ValueError:
+        raise ConfigError(
+            f"RANK and WORLD_SIZE of the environment must both be whole numbers, got "
+            f"{found['RANK']!r} and {found['WORLD_SIZE']!r}; set both, or give data_parallel_rank "
+            "and data_parallel_size"
+        ) from None

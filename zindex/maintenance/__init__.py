@@ -1,0 +1,1 @@
+"""Committed stores over time: edits of a run and repair of damaged shards."""

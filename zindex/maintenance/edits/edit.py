@@ -1,0 +1,174 @@
+"""``zindex.edit``: change a run from a position on, with a certificate for its samples.
+
+An edit changes no built store. It computes the consumed samples, builds the next blend and its
+indices, and commits all of it by writing one small file last.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from zindex.config import RunConfig, as_config
+from zindex.errors import ConfigError
+from zindex.io.objects import is_remote
+from zindex.maintenance.edits.draws import BlendScan, Spans
+from zindex.maintenance.edits.journal import JournalEntry, RunJournal, append_entry, open_journal
+from zindex.maintenance.edits.replan import LastCounts, Replan, open_blend_scan
+from zindex.plan.journal import Change, check_change, consumed_ranges, leave_out
+
+
+def edit(
+    config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
+    at: int | None = None,
+    *,
+    reweight: Mapping[str, float] | None = None,
+    add: Mapping[str, float] | None = None,
+    drop: Collection[str] = (),
+    skip: tuple[int, int] | None = None,
+    sequence_length: int | None = None,
+    num_samples: int | None = None,
+    split: str = "train",
+    client: Any = None,
+) -> JournalEntry:
+    """Change a run from a position on: append an edit to its journal, and leave its file unchanged.
+
+    Every process that opens the run afterwards applies the edit. Positions before it keep their
+    samples, later ones follow the new plan. No consumed sample is repeated, and the remaining
+    samples of the kept datasets are drawn before any further pass over them.
+
+    Parameters
+    ----------
+    config
+        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+    at
+        Position of the edit: the samples consumed by then. Needed unless the edit only skips.
+    reweight
+        New weights by path, in the scale of the weights that stay: those of the run's file in a run
+        by weights, shares that sum to 1 otherwise.
+    add
+        Weights of new datasets, by path.
+    drop
+        Paths of datasets to drop.
+    skip
+        Half-open range of later positions to leave out, which makes the run shorter.
+    sequence_length
+        Tokens per sample from here on: the remaining tokens of every dataset are cut again.
+    num_samples
+        Samples of the whole run, with the consumed ones. None keeps the length of the run, or its
+        tokens if the sequence length changes.
+    split
+        The split of the run.
+    client
+        Where to build, as of ``zindex.build``.
+
+    Returns
+    -------
+    entry
+        The edit with its certificate: for each dataset the samples consumed and skipped since the
+        last plan, those left, and those that the new plan draws; for each source the digests of its
+        consumed and its unconsumed samples.
+
+    Raises
+    ------
+    ConfigError
+        If the edit changes nothing, or names an unknown dataset.
+    PlanError
+        If positions are not after the last edit, or the datasets hold too few samples.
+    FingerprintMismatchError
+        If another process edits the run at the same time.
+
+    Notes
+    -----
+    Law: the consumed and unconsumed samples of every source are complements by construction, and
+    as many bits are set as positions were consumed, so no sample has two positions.
+    """
+    config = as_config(config)
+    journal = open_journal(config, split)
+    reweight, add = dict(reweight or {}), dict(add or {})
+    change = Change(
+        reweight={_find(journal, path): float(w) for path, w in reweight.items()},
+        add={_name_added(journal, path): float(weight) for path, weight in add.items()},
+        drop=tuple(sorted({_find(journal, path) for path in drop})),
+        skip=None if skip is None else (int(skip[0]), int(skip[1])),
+        sequence_length=sequence_length,
+        num_samples=num_samples,
+    )
+    if at is None and skip is not None and not change.is_new_plan:
+        at = int(skip[0])
+    if at is None:
+        raise ConfigError("an edit must have a position, got none; give the consumed samples")
+    check_change(journal.state, change, at, last=journal.last_position)
+    return _apply(journal, change, at, client)
+
+
+def _find(journal: RunJournal, path: str) -> int:
+    """Return the number of a dataset of the run."""
+    number = _find_same(journal, path)
+    if number is not None:
+        return number
+    datasets = journal.state.datasets
+    raise ConfigError(
+        f"an edit must name datasets of the run, got {path!r}; it has {', '.join(datasets[:8])}"
+        + (f" and {len(datasets) - 8} more" if len(datasets) > 8 else "")
+    )
+
+
+def _find_same(journal: RunJournal, path: str) -> int | None:
+    """Return the number of the dataset at a path, or None."""
+    datasets = journal.state.datasets
+    if path in datasets:
+        return datasets.index(path)
+    for number, known in enumerate(datasets):
+        is_local = not (is_remote(known) or is_remote(path))
+        if is_local and os.path.abspath(known) == os.path.abspath(path):
+            return number
+    return None
+
+
+def _name_added(journal: RunJournal, path: str) -> str:
+    """Return the name of a dataset to add: that of the dropped one at its path, or the path."""
+    number = _find_same(journal, path)
+    if number is None:
+        return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+    if journal.state.weights[number] is not None:
+        raise ConfigError(
+            f"a dataset to add must not be in the run, '{path}' is; reweight it instead"
+        )
+    return journal.state.datasets[number]
+
+
+def _apply(journal: RunJournal, change: Change, position: int, client: Any) -> JournalEntry:
+    """Compute an edit, build its stores and commit it."""
+    state = journal.state
+    certificate: dict[str, Any] = {}
+    last = len(state.blends) - 1
+    scan = open_blend_scan(journal, last, client)
+    if change.skip is not None:
+        segments, skipped = leave_out(state.segments, *change.skip)
+        state = replace(state, segments=segments, skipped=(*state.skipped, *skipped))
+        certificate["num_skipped"] = change.skip[1] - change.skip[0]
+    counts = _count(journal, scan, *consumed_ranges(state, last, position))
+    rows = [
+        {"dataset": path, "consumed": int(consumed), "skipped": int(skipped)}
+        for path, consumed, skipped in zip(
+            state.datasets, counts.consumed, counts.skipped, strict=True
+        )
+    ]
+    if change.is_new_plan:
+        replan = Replan(journal, change, position, client)
+        state, certificate["sources"] = replan.run(state, scan, counts, rows)
+    certificate |= {"datasets": rows, "num_samples": state.num_samples}
+    return append_entry(journal, position, change, state, certificate)
+
+
+def _count(journal: RunJournal, scan: BlendScan, consumed: Spans, skipped: Spans) -> LastCounts:
+    """Mark the consumed draws of the last blend, and count them by dataset of the run."""
+    chosen = np.array(journal.state.blends[-1].datasets, np.int64)
+    parts = [scan.mark_all(consumed), scan.mark_all(skipped), scan.counts]
+    by_dataset = np.zeros((3, len(journal.state.datasets)), np.int64)
+    by_dataset[:, chosen] = parts
+    by_dataset[2] -= by_dataset[0] + by_dataset[1]
+    return LastCounts(*by_dataset)

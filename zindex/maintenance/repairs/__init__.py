@@ -1,0 +1,1 @@
+"""Repair: damaged shards are recomputed and checked against what was committed."""

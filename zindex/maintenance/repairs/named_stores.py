@@ -1,0 +1,84 @@
+"""Find the stores that a user names: one by its path, those of a directory, or those of a run."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zindex.config import RunConfig, load_config
+from zindex.errors import StoreNotFoundError, ZindexError
+from zindex.indexing.run_plan import PlannedStore, plan_run
+from zindex.ingest.length_source import is_store
+from zindex.io import files
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.store.commit import read_plan
+from zindex.store.layout import ArrayLayout
+
+_YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """One store, and its plan if a run names it."""
+
+    root: Place
+    item: PlannedStore | None = None
+    folder: str | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a store was begun there."""
+        return is_store(str(self.root))
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the store; 0 where its plan cannot be read."""
+        try:
+            arrays = read_plan(self.root)["arrays"]
+            return sum(ArrayLayout.from_json(fields).num_shards for fields in arrays)
+        except ZindexError:
+            return 0
+
+
+def find_stores(path: PlaceLike | RunConfig) -> list[NamedStore]:
+    """Return the stores that a path names.
+
+    Parameters
+    ----------
+    path
+        A store; a directory of stores, such as a run's ``index``; or a run, as its configuration
+        or YAML file: its indices and blends, begun or not.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no store.
+    """
+    if isinstance(path, RunConfig):
+        return list(_stores_of_run(path))
+    if str(path).endswith(_YAML) and os.path.isfile(str(path)):
+        return list(_stores_of_run(load_config(str(path))))
+    root = place_of(path)
+    if is_store(str(root)):
+        return [NamedStore(root)]
+    below = [root / name for name in sorted(files.list_names(root))]
+    stores = [NamedStore(place) for place in below if _may_be_store(place)]
+    if not stores:
+        raise StoreNotFoundError(
+            f"no zindex store at {root}, nor directly below it; check the path or build it"
+        )
+    return stores
+
+
+def _may_be_store(place: Place) -> bool:
+    return (not isinstance(place, Path) or place.is_dir()) and is_store(str(place))
+
+
+def _stores_of_run(config: RunConfig) -> Iterator[NamedStore]:
+    """Yield the indices and blends of a run, each store once."""
+    seen = set()
+    for item in plan_run(config):
+        root = item.plan.store_plan(config.index).root
+        if root not in seen:
+            seen.add(root)
+            yield NamedStore(root, item, config.index)

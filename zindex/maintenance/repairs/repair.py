@@ -1,0 +1,377 @@
+"""Repair committed stores: rebuild damaged shards and put them in place only if they match."""
+
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zindex.config import RunConfig
+from zindex.errors import NotReadyError, SourceError, StoreError, VerificationError
+from zindex.execution.progress import open_progress
+from zindex.indexing.run_plan import PlannedBlend, PlannedIndex
+from zindex.ingest.length_source import LengthSource
+from zindex.io import files
+from zindex.io.objects import Place, PlaceLike
+from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
+from zindex.maintenance.repairs.rebuild import (
+    BLEND_INPUTS,
+    Sound,
+    rebuild_store,
+    select_attributes,
+    select_inputs,
+)
+from zindex.plan.packing import PackingPlan
+from zindex.store.commit import (
+    MANIFEST_KEY,
+    PLAN_KEY,
+    ROOT_KEY,
+    StorePlan,
+    commit_files,
+    plan_file,
+    read_status,
+)
+from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.open import Store, open_reader
+from zindex.store.reader import forget_open_shards
+from zindex.store.shard import Receipt
+from zindex.store.shard_files import check_shard, replace_shard
+from zindex.store.tokens import LINK
+from zindex.store.verify import Inspection, ShardId, inspect_store
+
+logger = logging.getLogger(__name__)
+
+# Libraries that decide bytes.
+_LIBRARIES = ("zindex", "numpy", "numba", "numcodecs")
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What a repair of one store did."""
+
+    root: Place
+    #: Keys of the rebuilt files, in the order in which they were put in place.
+    rebuilt: tuple[str, ...]
+    #: How many of them are shards.
+    num_rebuilt: int
+    num_shards: int
+    #: False where a run names a store that is not committed: nothing was done for it.
+    is_built: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "store": str(self.root),
+            "is_built": self.is_built,
+            "rebuilt": list(self.rebuilt),
+            "num_rebuilt": self.num_rebuilt,
+            "num_shards": self.num_shards,
+        }
+
+
+def repair(
+    path: PlaceLike | RunConfig,
+    *,
+    source: str | None = None,
+    progress: bool = False,
+) -> list[RepairResult]:
+    """Rebuild the damaged files of committed stores, and change nothing else.
+
+    Parameters
+    ----------
+    path
+        A store, a directory of stores, or a run: its configuration or YAML file.
+    source
+        What a store was made from: the prefix of the ``.bin/.idx`` pair of a token store; the token
+        store or prefix of an index; the h5 or bin files of keyed tokens; the files of a store of
+        records, all of which are read again. A run names its own, and blends need none.
+    progress
+        Whether to show bars on a terminal, or log lines elsewhere, while stores are checked.
+
+    Returns
+    -------
+    results
+        One for each store.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no store.
+    NotReadyError
+        If the store is not committed: that is for a build.
+    ConfigError
+        If a source is needed and not given.
+    SourceError
+        If the ``.bin`` that a store links to has changed.
+    FingerprintMismatchError
+        If the source is not the one that the store was made from.
+    VerificationError
+        If too much is damaged, or a rebuilt file is not what was committed, or only plan.json is
+        left and no sound shard agrees with it.
+
+    Notes
+    -----
+    Law: a repaired store holds the bytes of the commit; no sound file is written. A repair is
+    idempotent: nothing is put in place before all that is rebuilt is proven, so a repair that dies
+    can be run again. Space: the recomputed shards are kept in the store's ``_zindex`` folder until
+    then, and on an object store a copy of the sound ones, made by the server.
+    """
+    results = []
+    with open_progress(progress) as shown:
+        for named in find_stores(path):
+            if named.item is not None and not _is_committed(named.root):
+                results.append(RepairResult(named.root, (), 0, 0, is_built=False))
+                continue
+            with shown.step(named.root.name, named.num_shards) as advance:
+                results.append(_Repair(named, source, advance).run())
+    return results
+
+
+def _is_committed(root: Place) -> bool:
+    """Return whether a commit was begun, whether or not the store is damaged."""
+    return any(files.exists(root / key) for key in (ROOT_KEY, MANIFEST_KEY))
+
+
+class _Repair:
+    """The repair of one store."""
+
+    def __init__(
+        self, named: NamedStore, source: str | None, advance: Callable[[int], None]
+    ) -> None:
+        self.root, self.item = named.root, named.item
+        self.source: str | LengthSource | None = source
+        if source is None and isinstance(named.item, PlannedIndex):
+            self.source = named.item.source
+        self.known = self.planned = None
+        if named.folder is not None and named.item is not None:
+            self.planned = named.item.plan.store_plan(named.folder)
+            # Only its own metadata hold the sizes of the arrays of a packed index.
+            if not isinstance(named.item.plan, PackingPlan):
+                self.known = self.planned.to_json()
+        self.found = self._inspect(advance)
+        facts = self.found.facts
+        assert facts is not None
+        self.facts = facts
+        grid = None if facts["grid"] is None else ChunkGrid(**facts["grid"])
+        self.plan = StorePlan(self.root, facts["kind"], facts["spec"], self.found.layouts, grid)
+
+    def _inspect(self, advance: Callable[[int], None]) -> Inspection:
+        """Return what is damaged; raise if too much is to know what was committed."""
+        found = inspect_store(self.root, advance=advance)
+        if not (found.has_root or self._is_planned(found)) and self.known is not None:
+            found = inspect_store(self.root, self.known, advance=advance)
+        if found.facts is None or not (found.has_root or self._is_planned(found)):
+            raise VerificationError(
+                f"{self.root} must have a sound zarr.json or plan.json to be repaired, both are "
+                "damaged; name the run file that built it, or remove the store and build it again"
+            )
+        if not found.was_committed:
+            status = read_status(self.root)
+            raise NotReadyError(
+                f"{self.root} must be committed to be repaired, {status.num_done} of "
+                f"{status.num_shards} shards are finished; build it again, it resumes from there",
+                num_done=status.num_done,
+                num_shards=status.num_shards,
+            )
+        return found
+
+    def _is_planned(self, found: Inspection) -> bool:
+        """Return whether the facts of a store are those that its run plans, if a run names it."""
+        if found.facts is None or self.planned is None:
+            return found.facts is not None
+        return bool(found.facts["fingerprint"] == self.planned.fingerprint)
+
+    def run(self) -> RepairResult:
+        """Rebuild the damaged files, prove them, and put them in place."""
+        rebuilt: list[str] = []
+        num_rebuilt = 0
+        if self.found.damages:
+            rebuilt, num_rebuilt = self._rebuild()
+            self._check_link()
+        return RepairResult(self.root, tuple(rebuilt), num_rebuilt, self.plan.num_shards)
+
+    def _rebuild(self) -> tuple[list[str], int]:
+        """Return the keys of the files put in place, shards first, and the number of shards."""
+        found = self.found
+        for sound in self._choose_sound():
+            with ExitStack() as stack:
+                copy, rebuilt, facts = None, {}, self.facts
+                if not found.has_root or len(sound) < self.plan.num_shards:
+                    copy = stack.enter_context(self._open_copy(sound))
+                    rebuilt = self._compare(copy, sound)
+                    facts = facts if found.has_root else copy.attributes
+                receipts = found.receipts | rebuilt
+                attributes = select_attributes(self.plan, facts)
+                contents = commit_files(self.plan, receipts.values(), attributes)
+                if found.has_root and contents[ROOT_KEY] != self._read(ROOT_KEY):
+                    continue
+                if found.manifest is None and not found.has_root and self.planned is None:
+                    check_sound_shards(self.plan, found.receipts, receipts)
+                shards = [] if copy is None else self._put_shards(copy, rebuilt)
+                metadata = self._put_metadata({PLAN_KEY: plan_file(self.plan)} | contents)
+                for folder in {(self.root / key).parent for key in (*shards, *metadata)}:
+                    files.sync_directory(folder)
+                return [*shards, *metadata], len(shards)
+        raise VerificationError(
+            f"{self.root} must have the checksums of its zarr.json, its rebuilt shards have "
+            f"others and are not kept; {_versions()}; remove the store and build it again"
+        )
+
+    def _choose_sound(self) -> list[Sound]:
+        """Return the shards that a rebuild keeps, and those that the next one keeps if it fails."""
+        found = self.found
+        if found.manifest is not None:
+            return [found.receipts]
+        # Valid shards may be swapped: without a manifest only a rebuild of all of them shows that.
+        is_named = isinstance(self.item, PlannedBlend)
+        inputs = select_inputs(self.plan, found.receipts, is_named=is_named)
+        return [found.receipts, inputs] if found.has_root else [inputs]
+
+    def _open_copy(self, sound: Sound) -> AbstractContextManager[Store]:
+        blend = self.item.plan if isinstance(self.item, PlannedBlend) else None
+        return rebuild_store(self.plan, sound, self.source, facts=self.facts, blend=blend)
+
+    def _compare(self, copy: Store, sound: Sound) -> dict[ShardId, Receipt]:
+        """Return the receipts of the recomputed shards that differ from those in place.
+
+        Raises
+        ------
+        VerificationError
+            If one is not what the manifest says.
+        """
+        rebuilt = {}
+        for layout in self.plan.layouts:
+            for shard in range(layout.num_shards):
+                key = layout.name, shard
+                if key in sound:
+                    continue
+                receipt, problem = check_shard(copy.root, layout, shard)
+                if receipt is None:
+                    raise VerificationError(f"{copy.root / layout.shard_key(shard)} {problem}")
+                committed = (self.found.manifest or {}).get(key)
+                if self._is_wrong(layout, receipt, committed):
+                    assert committed is not None
+                    raise VerificationError(
+                        f"shard {layout.shard_key(shard)} of {self.root} must have "
+                        f"{committed.nbytes} bytes of checksum {committed.crc32c:08x}, what was "
+                        f"rebuilt has {receipt.nbytes} of {receipt.crc32c:08x}; {_versions()}; "
+                        "remove the store and build it again"
+                    )
+                if not self._is_same(copy, layout, receipt):
+                    rebuilt[key] = receipt
+        return rebuilt
+
+    def _is_wrong(self, layout: ArrayLayout, receipt: Receipt, committed: Receipt | None) -> bool:
+        """Return whether a rebuilt shard is not what the manifest says."""
+        if committed is None or receipt == committed:
+            return False
+        # Without a root the manifest is not proven: an equal shard in place outweighs it.
+        is_proven = self.found.has_root
+        return is_proven or receipt != check_shard(self.root, layout, receipt.shard)[0]
+
+    def _is_same(self, copy: Store, layout: ArrayLayout, receipt: Receipt) -> bool:
+        """Return whether a sound shard has the rebuilt values; compressed bytes may differ."""
+        present = self.found.receipts.get((layout.name, receipt.shard))
+        if present is None or present == receipt or layout.codec == "none":
+            return present == receipt
+        rows = layout.shard_bounds(receipt.shard)
+        stored = open_reader(self.root, layout).read(*rows)
+        values = copy[layout.name].read(*rows)
+        return np.array_equal(stored, values, equal_nan=stored.dtype.kind == "f")
+
+    def _put_shards(self, copy: Store, rebuilt: Mapping[ShardId, Receipt]) -> list[str]:
+        """Put proven shards in place and return their keys."""
+        keys = []
+        for (name, shard), receipt in rebuilt.items():
+            layout = copy.layouts[name]
+            key = layout.shard_key(shard)
+            content = files.read_file(copy.root / key, limit=receipt.nbytes)
+            replace_shard(self.root, layout, receipt, [content])
+            keys.append(key)
+            logger.info("%s: %s is rebuilt", self.root, key)
+        if isinstance(self.root, Path):
+            forget_open_shards(self.root)
+        return keys
+
+    def _put_metadata(self, contents: Mapping[str, bytes]) -> list[str]:
+        """Put metadata files in place where they are damaged, the root last; return their keys."""
+        keys = [key for key, content in contents.items() if self._read(key) != content]
+        for key in keys:
+            files.write_once(self.root / key, [contents[key]], replace=True)
+        return keys
+
+    def _read(self, key: str) -> bytes | None:
+        """Return the content of a metadata file, or None if it cannot be read."""
+        with suppress(StoreError):
+            return files.read_file(self.root / key)
+        return None
+
+    def _check_link(self) -> None:
+        """Raise if the ``.bin`` that the store links to is damaged: it cannot be rebuilt."""
+        link = self.facts.get(LINK)
+        for damage in self.found.damages:
+            if isinstance(link, dict) and damage.key == link["path"]:
+                raise SourceError(
+                    f"{damage.key} {damage.problem}; restore it, it cannot be rebuilt from "
+                    f"{self.root}"
+                )
+
+
+def check_sound_shards(plan: StorePlan, sound: Sound, rebuilt: Sound) -> None:
+    """Check rebuilt shards where the root zarr.json and the manifest are both lost.
+
+    ``plan.json`` proves only itself: its digest can be changed with it. What is rebuilt from it
+    must therefore agree with shards that are still sound, or with what the user names.
+
+    Parameters
+    ----------
+    plan
+        The plan of the store, of which only plan.json is known.
+    sound
+        Receipts of the shards that passed their own checksums before the repair.
+    rebuilt
+        Receipts of all shards after it.
+
+    Raises
+    ------
+    VerificationError
+        If a sound shard holds values that no rebuilt shard of its array holds, or none is sound.
+    """
+    is_tokens = plan.kind == "tokens"
+    need = "restore one of them, or name the run file that built it"
+    if is_tokens:
+        need = "restore one of them, or name the unchanged .bin/.idx pair with --source"
+    lost = "its zarr.json and its manifest are both damaged"
+    # Shards may have been swapped: their values are then those of another one.
+    contents = {(item.array, item.nbytes, item.crc32c) for item in rebuilt.values()}
+    for (name, shard), receipt in sound.items():
+        if (name, receipt.nbytes, receipt.crc32c) not in contents:
+            key = next(layout for layout in plan.layouts if layout.name == name).shard_key(shard)
+            raise VerificationError(
+                f"{key} of {plan.root} passes its own checksums, and holds other values than what "
+                f"plan.json and the source give, while {lost}; {need}"
+            )
+    # That the inputs of a blend agree with themselves says nothing. The source of tokens was
+    # compared with all of the plan.
+    is_proven = any(name not in BLEND_INPUTS for name, _ in sound)
+    if not (is_proven or is_tokens or all(name in BLEND_INPUTS for name, _ in rebuilt)):
+        raise VerificationError(
+            f"{plan.root} must have a sound shard that agrees with its plan.json, it has none, and "
+            f"{lost}; {need}, or remove the store and build it again"
+        )
+
+
+def _versions() -> str:
+    """Return the versions of the libraries that decide bytes, for messages."""
+    found = []
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):  # zindex may run from a checkout
+            found.append(f"{name} {version(name)}")
+    return (
+        f"here are {', '.join(found)} on {platform.machine()}, which may differ from what built it"
+    )

@@ -1,1 +1,0 @@
-"""What a machine gives, measured: its bandwidths, short builds, and what larger ones will take."""

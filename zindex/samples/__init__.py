@@ -1,0 +1,1 @@
+"""Positions to tensors: the reads, masks and batches of the torch datasets."""

@@ -1,0 +1,1 @@
+"""Conversations as samples: records of JSON files, and batches of encoded rows."""

@@ -1,0 +1,214 @@
+"""Encode conversations as ids and targets, and make batches of rows of them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.errors import ConfigError, SourceError
+from zindex.samples.batch import SampleBatch, Shapes, allocate_arrays
+from zindex.text.chat_template import ChatTemplate
+from zindex.text.conversations import ConversationParser
+from zindex.text.loss_masks import DialogueCutter
+from zindex.text.text_checks import check_unicode
+from zindex.text.text_encoder import TextEncoder
+from zindex.text.tokenizers.base import find_token
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer
+
+#: Label of tokens that the loss ignores.
+IGNORE_INDEX = -100
+
+
+class Encoded(NamedTuple):
+    """A conversation as ids, and for each of them the id to be learned or `IGNORE_INDEX`."""
+
+    #: Shape (tokens,), int64.
+    tokens: Int64Array
+    #: Shape (tokens,), int64.
+    targets: Int64Array
+
+
+class ChatTokens:
+    """Encodes conversations by a chat template and marks what the assistant is to learn.
+
+    It encodes as ``zindex tokenize --for sft`` does, sample by sample.
+
+    Parameters
+    ----------
+    tokenizer
+        One of zindex's tokenizers with a chat template.
+
+    Raises
+    ------
+    ConfigError
+        If it is another one, or has no template.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        library = getattr(tokenizer, "_tokenizer", tokenizer)
+        template = getattr(tokenizer, "chat_template", None)
+        if not isinstance(library, TextTokenizer) or template is None:
+            raise ConfigError(
+                "conversations need a tokenizer with tokenize_conversation, or one that zindex "
+                f"opens and that has a chat template, got {type(tokenizer).__name__}; give it one "
+                "of the two"
+            )
+        self._encoder = TextEncoder(library)
+        chat = ChatTemplate(template, special_tokens=library.special_tokens_map)
+        self._parser = ConversationParser()
+        self._cutter = DialogueCutter(chat, ends=self._encoder.special_texts())
+
+    def encode(self, messages: list[dict[str, Any]]) -> Encoded:
+        """Return a conversation as ids and targets.
+
+        Raises
+        ------
+        SourceError
+            If nothing of it is to be learned, a message has no content or one other than text, or
+            the template refuses it.
+        """
+        dialogue = self._parser.read_dialogue({"messages": messages})
+        parts = [part for part in self._cutter.cut(dialogue) if part.text]
+        for part in parts:
+            check_unicode(part.text)
+        within = [number > 0 for number in range(len(parts))]
+        found = self._encoder.encode_parts([part.text for part in parts], within)
+        targets = [
+            ids if part.trained else np.full_like(ids, IGNORE_INDEX)
+            for part, ids in zip(parts, found, strict=True)
+        ]
+        return Encoded(np.concatenate(found), np.concatenate(targets))
+
+
+class PadIds(NamedTuple):
+    """Ids that fill the rest of a row."""
+
+    #: Input: an id that an embedding has.
+    token: int
+    #: Label: the tokenizer's own, which may be negative.
+    label: int
+    #: Whether the label occurs in padding only.
+    is_own: bool
+
+
+def find_pad_ids(tokenizer: Any) -> PadIds:
+    """Return the pad ids of a tokenizer: its end of document if it has no other.
+
+    Raises
+    ------
+    ConfigError
+        If it has no end of document.
+    """
+    if tokenizer.eod is None:
+        raise ConfigError(
+            f"conversations need a tokenizer with an end of document, {type(tokenizer).__name__} "
+            "says that its eod is None; give it one"
+        )
+    eod, pad = int(tokenizer.eod), find_token(tokenizer, "pad")
+    if pad is None:
+        return PadIds(eod, eod, is_own=False)
+    return PadIds(eod if pad < 0 else pad, pad, is_own=pad != eod)
+
+
+@contextmanager
+def naming_record(number: int, path: str | None) -> Iterator[None]:
+    """Add the record to the message of errors."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"record {number} of {path}: {error}") from error
+
+
+def make_conversation_batch(
+    datasets: Sequence[Any],
+    which: Int64Array,
+    positions: Int64Array,
+    is_padding: BoolArray,
+    dataset_ids: AnyArray | None,
+) -> SampleBatch:
+    """Return samples of SFT datasets; arguments as for the batches of GPT datasets."""
+    first = datasets[int(which[0])]
+    config = first.config
+    size, length = len(which), int(config.sequence_length)
+    plane = size, length
+    shapes: Shapes = {
+        "tokens": (plane, torch.int64),
+        "labels": (plane, torch.int64),
+        "loss_mask": (plane, torch.float32),
+        "position_ids": (plane, torch.int64),
+    }
+    if first._has_boundaries:
+        shapes["cu_seqlens"] = ((size, length + 1), torch.int32)
+        shapes["max_seqlen"] = ((size,), torch.int32)
+    tensors, arrays = allocate_arrays(shapes, dataset_ids)
+    pad = find_pad_ids(config.tokenizer)
+    for number in dict.fromkeys(which.tolist()):
+        rows = np.flatnonzero(which == number)
+        dataset = datasets[number]
+        numbers = dataset._find_records(positions[rows])
+        records = dataset._read_records(numbers)
+        for row, name, record in zip(rows.tolist(), numbers, records, strict=True):
+            with naming_record(name, dataset._path):
+                _fill_row(dataset, record, pad, arrays, row)
+    arrays["loss_mask"][is_padding] = 0.0
+    return SampleBatch(tensors)
+
+
+def _fill_row(
+    dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray], row: int
+) -> None:
+    """Fill one row of a batch with the conversations of a record.
+
+    Law: what does not fit is cut off. The last label of a full row is padding, or what the dataset
+    keeps as a label. Padding belongs to the conversation before it. Source: Megatron-LM,
+    ``SFTDataset.__getitem__``.
+    """
+    length = arrays["tokens"].shape[1]
+    # One more token than inputs, for the last label.
+    tokens = np.full(length + 1, pad.token, np.int64)
+    targets = np.full(length + 1, pad.label, np.int64)
+    is_counted = np.zeros(length + 1, np.bool_)
+    divisor = dataset.padding_divisor
+    starts: list[int] = []
+    size = 0
+    for encoded in dataset._encode(record):
+        count = len(encoded.tokens)
+        if not count:
+            continue
+        fits = min(count, length + dataset._num_kept_labels - size)
+        tokens[size : size + fits] = encoded.tokens[:fits]
+        targets[size : size + fits] = encoded.targets[:fits]
+        is_counted[size : size + fits] = True
+        starts.append(size)
+        size += -(-count // divisor) * divisor
+        if size > length:
+            break
+    if not starts:
+        raise SourceError(
+            "a record must give tokens, this one gives none; remove it or mend the tokenizer's "
+            "chat template"
+        )
+    is_counted &= targets != IGNORE_INDEX
+    if pad.is_own:
+        is_counted &= targets != pad.label
+    arrays["tokens"][row] = tokens[:-1]
+    arrays["labels"][row] = targets[1:]
+    arrays["loss_mask"][row] = is_counted[1:]
+    arrays["position_ids"][row] = np.arange(length)
+    if "cu_seqlens" in arrays:
+        lengths = np.diff([*starts, length])
+        arrays["position_ids"][row] -= np.repeat(starts, lengths)
+        # A fixed number of boundaries, so that samples can be stacked.
+        arrays["cu_seqlens"][row] = length
+        arrays["cu_seqlens"][row, : len(starts)] = starts
+        arrays["max_seqlen"][row] = lengths.max()
+
+
+def as_ids(values: Any) -> Int64Array:
+    """Return ids as an array: a tensor's, an array's or a list's."""
+    if isinstance(values, torch.Tensor):
+        values = values.cpu().numpy()
+    return np.asarray(values, np.int64).reshape(-1)

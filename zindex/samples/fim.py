@@ -1,0 +1,230 @@
+"""Fill in the middle: move the middles of texts to their ends."""
+
+import operator
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.arrays import Int64Array
+from zindex.errors import ConfigError
+
+#: Special tokens that fill-in-the-middle takes.
+EXTRA_TOKENS = ("prefix", "middle", "suffix", "pad", "eod")
+
+
+class RandomStream:
+    """Random numbers from one key, stable across versions of numpy: only raw words are numpy's.
+
+    Parameters
+    ----------
+    key
+        Shape (2,), uint64.
+    """
+
+    def __init__(self, key: npt.NDArray[np.uint64]) -> None:
+        self._next_word = np.random.Philox(key=key).random_raw
+
+    def draw(self, rate: float) -> bool:
+        """Return True with this probability: never for 0, always for 1."""
+        return bool((int(self._next_word()) >> 11) * 2.0**-53 < rate)
+
+    def below(self, bound: int) -> int:
+        """Return a number in ``[0, bound)``, each equally likely to within ``bound / 2**64``."""
+        return int(self._next_word()) * bound >> 64
+
+
+class TextCodec:
+    """Encode and decode texts by the methods of Megatron's tokenizers or of their libraries.
+
+    Parameters
+    ----------
+    tokenizer
+        Has ``_tokenizer``, or has itself, ``text_to_ids``, ``ids_to_text`` and ``tokens_to_ids``;
+        or ``tokenize``, ``detokenize`` and ``vocab``.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._library: Any = None
+        self._options: dict[str, bool] = {}
+        owners: list[Any] = [getattr(tokenizer, "_tokenizer", None), tokenizer]
+        for owner in owners:
+            if hasattr(owner, "text_to_ids") and hasattr(owner, "ids_to_text"):
+                self._library = owner
+                if "remove_special_tokens" in signature(owner.ids_to_text).parameters:
+                    self._options["remove_special_tokens"] = True
+                break
+
+    def encode(self, text: str) -> Int64Array:
+        """Return the ids of a text."""
+        library = self._library
+        make = self.tokenizer.tokenize if library is None else library.text_to_ids
+        return np.asarray(list(make(text)), np.int64)
+
+    def decode(self, ids: Int64Array) -> str:
+        """Return the text of ids, without special tokens where the library can omit them."""
+        if self._library is None:
+            return str(self.tokenizer.detokenize(ids.tolist()))
+        return str(self._library.ids_to_text(ids.tolist(), **self._options))
+
+    def find_id(self, token: str, setting: str) -> int:
+        """Return the id of a special token.
+
+        Raises
+        ------
+        ConfigError
+            If the tokenizer has no such token.
+        """
+        library = self._library
+        if library is None:
+            found = [self.tokenizer.vocab.get(token)]
+        else:
+            found = library.tokens_to_ids([token])
+        try:
+            [number] = map(operator.index, found)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{setting} must name one token of the tokenizer, got {token!r}, of which "
+                f"{type(self.tokenizer).__name__} makes {found!r}; add it to the tokenizer's "
+                "special tokens"
+            ) from None
+        return number
+
+
+class MiddleFiller:
+    """Move the middles of texts to their ends, by the settings of a `GPTFIMDatasetConfig`.
+
+    Parameters
+    ----------
+    tokenizer
+        As for `TextCodec`.
+    extra_tokens
+        Texts of the tokens in `EXTRA_TOKENS`.
+    rate, spm_rate, fragment_rate
+        Probabilities that a text is changed, that a changed one begins with its suffix, and that a
+        fragment of a text is changed.
+    split_sample
+        The token that separates the fragments of texts; None for none.
+    no_prefix
+        Prefix of texts that are never changed.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        extra_tokens: Mapping[str, str],
+        *,
+        rate: float,
+        spm_rate: float,
+        split_sample: str | None,
+        fragment_rate: float | None,
+        no_prefix: str | None,
+    ) -> None:
+        self.codec = TextCodec(tokenizer)
+        ids = [
+            self.codec.find_id(extra_tokens[name], f"fim_extra_tokens[{name!r}]")
+            for name in EXTRA_TOKENS
+        ]
+        if len(set(ids[:3])) < 3:
+            raise ConfigError(
+                "the tokens prefix, middle and suffix of fim_extra_tokens must have ids of their "
+                f"own, got {ids[:3]}, as of tokens that {type(tokenizer).__name__} does not know; "
+                "add them to the tokenizer's special tokens"
+            )
+        self.prefix, self.middle, self.suffix, self.pad, self.eod = ids
+        self.rate = rate
+        self.spm_rate = spm_rate
+        self.fragment_rate = rate if fragment_rate is None else fragment_rate
+        self.no_prefix = no_prefix
+        self.split_token: int | None = None
+        if split_sample:
+            self.split_token = self.codec.find_id(split_sample, "fim_split_sample")
+
+    def fill(self, tokens: Int64Array, key: npt.NDArray[np.uint64]) -> Int64Array:
+        """Return a sample with the middles of its texts moved.
+
+        Parameters
+        ----------
+        tokens
+            Shape (tokens,), ids of a sample without padding; its texts end with the extra token
+            ``eod``.
+        key
+            The key of its stream.
+
+        Returns
+        -------
+        filled
+            Shape (tokens,): truncated if it became longer, and filled up with the extra token
+            ``pad`` if it became shorter.
+
+        Notes
+        -----
+        Law: with the numbers of Megatron's generator, the result is Megatron's. As there, an empty
+        text loses its end token; all split tokens stay.
+        Source: Megatron-LM, ``GPTFIMDataset``; Bavarian et al. (2022), the second variant of the
+        order suffix, prefix, middle.
+        """
+        stream = RandomStream(key)
+        filled = _fill_texts(tokens, self.eod, lambda text: self._fill_text(text, stream))
+        result = np.full(len(tokens), self.pad, np.int64)
+        count = min(len(filled), len(tokens))
+        result[:count] = filled[:count]
+        return result
+
+    def _fill_text(self, tokens: Int64Array, stream: RandomStream) -> Int64Array:
+        """Return one text with its middle moved, or those of its fragments."""
+        if self.split_token is None or not (tokens == self.split_token).any():
+            return self._permute(tokens, self.rate, stream)
+        if not stream.draw(self.rate):
+            return tokens
+        return _fill_texts(
+            tokens,
+            self.split_token,
+            lambda fragment: self._permute(fragment, self.fragment_rate, stream),
+            keep_all=True,
+        )
+
+    def _permute(self, tokens: Int64Array, rate: float, stream: RandomStream) -> Int64Array:
+        """Return tokens with the middle of their text moved, at this rate."""
+        if not stream.draw(rate):
+            return tokens
+        text = self.codec.decode(tokens)
+        if self.no_prefix is not None and text.startswith(self.no_prefix):
+            return tokens
+        # Split between characters, not tokens: models must learn to start within a token.
+        start, stop = sorted((stream.below(len(text) + 1), stream.below(len(text) + 1)))
+        prefix, middle, suffix = map(
+            self.codec.encode, (text[:start], text[start:stop], text[stop:])
+        )
+        if stream.draw(self.spm_rate):
+            begin: list[int] = [self.prefix, self.suffix]
+            return np.concatenate([begin, suffix, [self.middle], prefix, middle], dtype=np.int64)
+        return np.concatenate(
+            [[self.prefix], prefix, [self.suffix], suffix, [self.middle], middle], dtype=np.int64
+        )
+
+
+def _fill_texts(
+    tokens: Int64Array,
+    separator: int,
+    fill: Callable[[Int64Array], Int64Array],
+    *,
+    keep_all: bool = False,
+) -> Int64Array:
+    """Return tokens with each text between separators filled.
+
+    The separator after an empty text is dropped, unless ``keep_all`` is set.
+    """
+    done: list[npt.ArrayLike] = []
+    start = 0
+    for stop in np.flatnonzero(tokens == separator).tolist():
+        if stop > start:
+            done += [fill(tokens[start:stop]), [separator]]
+        elif keep_all:
+            done.append([separator])
+        start = stop + 1
+    done.append(fill(tokens[start:]))
+    return np.concatenate(done, dtype=np.int64)

@@ -1,0 +1,221 @@
+"""Make batches of GPT samples, from positions to tensors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.errors import VerificationError
+from zindex.samples.batch import SampleBatch, Tensors, empty_array, group_samples
+from zindex.samples.tensors import make_room, make_text_tensors, order_tensors, plain_masks
+from zindex.samples.texts import (
+    IndexedText,
+    Parts,
+    Texts,
+    TextSource,
+    cached_rows,
+    choose_samples,
+)
+from zindex.store.sample_reader import SampleIndex, can_read_samples, read_samples
+
+
+def make_batch(
+    datasets: Sequence[TextSource],
+    which: Int64Array,
+    positions: Int64Array,
+    is_padding: BoolArray,
+    dataset_ids: AnyArray | None,
+    *,
+    share_mask: bool = False,
+) -> SampleBatch:
+    """Return samples of GPT datasets of one configuration.
+
+    Parameters
+    ----------
+    datasets
+        The datasets.
+    which, positions
+        Shape (samples,): the dataset of each sample, and its position there from the start.
+    is_padding
+        Shape (samples,): samples that only fill up the batch, with a loss mask of zeros.
+    dataset_ids
+        Shape (samples,): ``dataset_id`` of the items; None omits it.
+    share_mask
+        Whether a single sample may share its plain mask with others.
+    """
+    plain = read_plain(datasets, which, positions, is_padding, dataset_ids, share_mask=share_mask)
+    if plain is not None:
+        return SampleBatch(plain)
+    texts = read_texts(datasets, which, positions)
+    epochs = find_epochs(datasets, which, texts)
+    first = datasets[int(which[0])]
+    settings = (first._text or first.open_text()).settings
+    return SampleBatch(
+        make_text_tensors(texts, settings, is_padding, dataset_ids, epochs, share_mask=share_mask)
+    )
+
+
+def read_plain(
+    datasets: Sequence[TextSource],
+    which: Int64Array,
+    positions: Int64Array,
+    is_padding: BoolArray,
+    dataset_ids: AnyArray | None,
+    *,
+    share_mask: bool = False,
+) -> Tensors | None:
+    """Return the tensors of a batch by one kernel call per dataset, or None if that is impossible.
+
+    Possible are plain samples, whose tensors depend on their tokens only through padding, with an
+    index in memory, verified local tokens, and the full length. `read_texts` reads all others, and
+    raises the errors. Parameters as of `make_batch`.
+    """
+    first = datasets[int(which[0])]
+    settings = (first._text or first.open_text()).settings
+    if not settings.is_plain:
+        return None
+    rows, slices = group_samples(which, len(datasets))
+    groups = []
+    for own in slices:
+        dataset = datasets[int(which[rows[own.start]])]
+        member = dataset._text or dataset.open_text()
+        index = member.sample_index or _open_sample_index(member, own.stop - own.start)
+        if index is None:
+            return None
+        groups.append((member, index, rows[own]))
+    tensors, arrays = make_room(len(rows), settings, dataset_ids)
+    targets = (arrays["tokens"], arrays["labels"], arrays["loss_mask"])
+    for member, index, chosen in groups:
+        done = read_samples(
+            member.documents.tokens,
+            index,
+            positions[chosen],
+            chosen,
+            targets,
+            extra=settings.extra,
+            pad=settings.pad,
+            num_threads=torch.get_num_threads(),
+        )
+        if not done:
+            return None
+    if is_padding.any():
+        arrays["loss_mask"][is_padding] = 0.0
+    length = settings.sequence_length
+    arrays["position_ids"][:] = np.arange(length)
+    if settings.has_masks:
+        tensors["attention_mask"] = plain_masks(len(rows), length, share=share_mask)
+    return order_tensors(tensors)
+
+
+def _open_sample_index(member: IndexedText, num_samples: int) -> SampleIndex | None:
+    """Return the in-memory sample index of a dataset, once all of its arrays are cached."""
+    documents, arrays = member.documents, member.arrays
+    if documents.offsets is None or member.fill or not can_read_samples(documents.tokens):
+        return None
+    wanted = (arrays.shuffle_index, arrays.sample_index, arrays.document_index, documents.offsets)
+    cached = [rows for array in wanted if (rows := cached_rows(array, num_samples)) is not None]
+    if len(cached) < len(wanted):
+        return None
+    index = SampleIndex(cached)
+    if not index.readable:
+        return None
+    member.sample_index = index
+    return index
+
+
+def read_texts(datasets: Sequence[TextSource], which: Int64Array, positions: Int64Array) -> Texts:
+    """Return the tokens of samples; a row is undefined after the tokens of a short sample.
+
+    Parameters
+    ----------
+    datasets
+        Datasets of one configuration.
+    which, positions
+        Shape (samples,): the dataset of each sample, and its position there from the start.
+
+    Raises
+    ------
+    VerificationError
+        If an index refers to tokens that a document does not have, or to too few of them, or data
+        are damaged.
+
+    Notes
+    -----
+    Rounds: shuffle index, sample index, document index, bounds of documents, tokens.
+    """
+    chosen = choose_samples(datasets, which, positions)
+    samples, settings = chosen.samples, chosen.members[0].settings
+    width = settings.sequence_length + settings.extra
+    bounds = chosen.read("sample_index", samples, samples + 2).reshape(-1, 2, 2)
+    starts, counts = bounds[:, 0, 0], bounds[:, 1, 0] - bounds[:, 0, 0] + 1
+    if (counts < 1).any():
+        i = int(np.argmin(counts))
+        raise _damaged(chosen.member_of(i), samples[i], f"rows {bounds[i].tolist()} that fall")
+    documents = chosen.read("document_index", starts, starts + counts)
+    parts = Parts(chosen, documents, counts)
+    begins, ends = np.zeros_like(documents), parts.bounds.lengths.copy()
+    begins[parts.firsts] = bounds[:, 0, 1]
+    ends[parts.lasts] = bounds[:, 1, 1] + settings.extra
+    fills = any(member.fill for member in chosen.members)
+    dtype = np.dtype(np.int64) if fills else parts.dtype
+    texts = parts.lay_out(ends - begins, empty_array((len(samples), width), dtype))
+    damaged = parts.find_damage(texts, begins, min_length=0)
+    if damaged is not None:
+        columns = [documents, begins, ends, parts.bounds.lengths]
+        rows = np.stack([column[texts.owners == damaged] for column in columns], axis=1).tolist()
+        what = ", ".join(
+            "[{1}, {2}) of the {3} tokens of document {0}".format(*row) for row in rows
+        )
+        raise _damaged(chosen.member_of(damaged), samples[damaged], what)
+    for i in np.flatnonzero(texts.num_tokens < width).tolist():
+        member = chosen.member_of(i)
+        # Only the last sample of an index may be short.
+        if not member.may_end_short or samples[i] != len(member.arrays.sample_index) - 2:
+            what = f"{texts.num_tokens[i]} tokens, though tokens follow"
+            raise _damaged(member, samples[i], what)
+    parts.read(texts, begins)
+    if fills:
+        for i, row in enumerate(texts.rows.tolist()):
+            fill, text = chosen.member_of(i).fill, texts.tokens[row, : texts.num_tokens[i]]
+            if fill is not None:
+                text[:] = fill(text, int(samples[i]))
+    return texts
+
+
+def _damaged(member: IndexedText, sample: int, what: str) -> VerificationError:
+    """Return the error of a sample whose parts its documents do not have."""
+    return VerificationError(
+        f"sample {sample} of {member.where} must be made of parts of documents, "
+        f"together {member.settings.sequence_length} tokens and one if an extra token is drawn, "
+        f"its index gives {what}; restore the data if they changed, or remove the index to build "
+        "it again"
+    )
+
+
+def find_epochs(
+    datasets: Sequence[TextSource], which: Int64Array, texts: Texts
+) -> Int64Array | None:
+    """Return the epoch of each sample of a batch, or None if items have no provenance.
+
+    Parameters
+    ----------
+    datasets
+        The datasets.
+    which
+        Shape (samples,): the dataset of each sample.
+    texts
+        The samples.
+    """
+    epochs = None
+    for number in set(which.tolist()):
+        dataset = datasets[number]
+        member = dataset._text or dataset.open_text()
+        if member.find_epochs is None:
+            return None
+        if epochs is None:
+            samples, epochs = np.empty((2, len(which)), np.int64)
+            samples[texts.rows] = texts.samples
+        is_own = which == number
+        epochs[is_own] = member.find_epochs(samples[is_own])
+    return epochs

@@ -1,0 +1,63 @@
+"""The lengths of the documents of low-level datasets, stored or in memory."""
+
+import hashlib
+from typing import Any, Protocol, TypeGuard
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex.formats.bin_idx import IdxFile
+from zindex.ingest.length_source import DIGEST_BLOCK, LengthSource, count_tokens, join_digests
+from zindex.plan.build_plan import SourceFacts
+from zindex.store.open import Store
+
+
+class StoredDataset(Protocol):
+    """A low-level dataset on disk or in object storage, so that its indices are stored too."""
+
+    path_prefix: str
+
+    @property
+    def length_file(self) -> Store | IdxFile:
+        """The token store, or the checked ``.idx`` file."""
+
+
+# The three splits of a dataset share one validation and one digest.
+_sources: "WeakKeyDictionary[Any, LengthSource]" = WeakKeyDictionary()
+
+
+def is_stored(low_level_dataset: Any) -> TypeGuard[StoredDataset]:
+    """Return whether a low-level dataset is stored, not in memory."""
+    return hasattr(low_level_dataset, "length_file")
+
+
+def stored_source(low_level_dataset: StoredDataset) -> LengthSource:
+    """Return the lengths of a stored dataset, digested once for all its splits."""
+    source = _sources.get(low_level_dataset)
+    if source is None:
+        path = str(low_level_dataset.path_prefix)
+        source = LengthSource.of(path, low_level_dataset.length_file)
+        _sources[low_level_dataset] = source
+    return source
+
+
+def adopt_source(low_level_dataset: StoredDataset, source: LengthSource) -> None:
+    """Use the lengths that a plan of the same dataset has opened and digested already."""
+    _sources.setdefault(low_level_dataset, source)
+
+
+def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:
+    """Return the facts that decide the index of a dataset whose lengths are in memory."""
+    values = np.ascontiguousarray(lengths, "<i4")
+    blocks = range(0, len(values), DIGEST_BLOCK)
+    digests = [hashlib.sha256(values[i : i + DIGEST_BLOCK].data).digest() for i in blocks]
+    return SourceFacts(join_digests(digests), len(values), int(values.sum(dtype=np.int64)))
+
+
+def count_span(low_level_dataset: Any, span: range) -> int:
+    """Return the tokens of a span of documents, from offsets where there are some."""
+    if is_stored(low_level_dataset):
+        return count_tokens(low_level_dataset.length_file, span.start, span.stop)
+    lengths = low_level_dataset.sequence_lengths
+    return int(np.sum(lengths[span.start : span.stop], dtype=np.int64))

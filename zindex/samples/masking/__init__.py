@@ -1,0 +1,1 @@
+"""Masked samples for BERT and T5: vocabularies, sentences, masks and batches."""

@@ -1,0 +1,204 @@
+"""Read any spans of the token stream of a GPT index, and make samples of several spans.
+
+The label of the last token of a span is the next token of the corpus, never the first token of the
+next span.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.errors import VerificationError
+from zindex.samples.batch import Tensors
+from zindex.samples.tensors import TextSettings, make_text_tensors
+from zindex.samples.texts import IndexedText, Texts, read_bounds, read_tokens
+from zindex.store.rows import Spans, read_many
+
+
+class TokenSpans(NamedTuple):
+    """Spans of the token stream of an index; those of one owner are in order and never touch."""
+
+    #: Shape (spans,): what each span is part of, such as a sample.
+    owners: Int64Array
+    #: Shape (spans,) each: first token, and one after the last.
+    starts: Int64Array
+    stops: Int64Array
+
+    def merge(self) -> "TokenSpans":
+        """Return the spans with adjacent ones of an owner merged."""
+        is_first = np.ones(len(self.owners), np.bool_)
+        is_first[1:] = (np.diff(self.owners) != 0) | (self.starts[1:] != self.stops[:-1])
+        is_last = np.append(is_first[1:], True)
+        return TokenSpans(self.owners[is_first], self.starts[is_first], self.stops[is_last])
+
+
+class SpanTexts(NamedTuple):
+    """The concatenated tokens of spans, and the documents that they are parts of."""
+
+    #: Shape (tokens,), in the dtype of the corpus.
+    tokens: AnyArray
+    #: Shape (parts,): the span of each part of a document.
+    spans: Int64Array
+    #: Shape (parts,): number of the document.
+    documents: Int64Array
+    #: Shape (parts,): offset of the part in its span, in tokens.
+    offsets: Int64Array
+    #: Shape (parts,): tokens of the part.
+    lengths: Int64Array
+
+
+def read_token_spans(text: IndexedText, starts: Int64Array, stops: Int64Array) -> SpanTexts:
+    """Return spans of the token stream of an index.
+
+    Parameters
+    ----------
+    text
+        The index. Its sample j is tokens ``[j * S, (j + 1) * S + x)`` of the stream.
+    starts, stops
+        Shape (spans,): ``[starts[i], stops[i])``, none empty, all within the samples.
+
+    Raises
+    ------
+    VerificationError
+        If the index refers to tokens that a document does not have, or data are damaged.
+    """
+    length, extra = text.settings.sequence_length, text.settings.extra
+    sizes = stops - starts
+    first = np.minimum(starts // length, len(text.arrays.sample_index) - 2)
+    last = np.maximum(-(-(stops - extra) // length), first + 1)
+    boundaries = np.concatenate([first, last])
+    [rows] = read_many([Spans(text.arrays.sample_index, boundaries, boundaries + 1)])
+    (row, offset), (last_row, last_offset) = rows.astype(np.int64).reshape(2, -1, 2).swapaxes(1, 2)
+    counts = last_row - row + 1
+    if (counts < 1).any():
+        raise _damaged(text, starts, stops, int(np.argmax(counts < 1)))
+    [numbers] = read_many([Spans(text.arrays.document_index, row, last_row + 1)])
+    documents = numbers.astype(np.int64)
+    spans = np.repeat(np.arange(len(starts)), counts)
+    last_parts = np.cumsum(counts) - 1
+    first_parts = last_parts - counts + 1
+    bounds = read_bounds([(text.documents, slice(None))], documents)
+    begins = np.zeros_like(documents)
+    begins[first_parts] = offset
+    ends = bounds.lengths.copy()
+    ends[last_parts] = last_offset + extra
+    # Offset of each document's tokens from the first token of the span.
+    lengths = ends - begins
+    before = np.cumsum(lengths) - lengths
+    places = before - before[first_parts][spans] - (starts - first * length)[spans]
+    low = np.maximum(places, 0)
+    high = np.minimum(places + lengths, sizes[spans])
+    kept = np.flatnonzero(high > low)
+    found = np.bincount(spans[kept], (high - low)[kept], len(starts)).astype(np.int64)
+    found[spans[(begins < 0) | (lengths < 0) | (ends > bounds.lengths)]] = -1
+    if (found != sizes).any():
+        raise _damaged(text, starts, stops, int(np.argmax(found != sizes)))
+    spans, offsets, lengths = spans[kept], low[kept], (high - low)[kept]
+    tokens = np.empty(int(sizes.sum()), text.documents.tokens.dtype)
+    read_tokens(
+        [(text.documents, slice(None))],
+        (bounds.starts + begins + low - places)[kept],
+        lengths,
+        tokens,
+        (np.cumsum(sizes) - sizes)[spans] + offsets,
+    )
+    return SpanTexts(tokens, spans, documents[kept], offsets, lengths)
+
+
+def _damaged(
+    text: IndexedText, starts: Int64Array, stops: Int64Array, span: int
+) -> VerificationError:
+    """Return the error of a span whose parts its documents do not have."""
+    return VerificationError(
+        f"tokens [{starts[span]}, {stops[span]}) of {text.where} must be made of parts of its "
+        "documents, its index gives more than they hold; restore the data if they changed, or "
+        "remove the index to build it again"
+    )
+
+
+def make_span_tensors(
+    text: IndexedText,
+    spans: TokenSpans,
+    settings: TextSettings,
+    samples: Int64Array,
+    is_padding: BoolArray,
+    dataset_ids: AnyArray | None,
+    epochs: Int64Array | None,
+) -> Tensors:
+    """Return the tensors of samples that consist of spans, by the names of a GPT item.
+
+    Parameters
+    ----------
+    text
+        The index of the spans.
+    spans
+        The spans of each sample, by its place in the batch.
+    settings
+        Settings of the samples.
+    samples
+        Shape (samples,): numbers of the samples.
+    is_padding, dataset_ids, epochs
+        As of `zindex.samples.tensors.make_text_tensors`.
+    """
+    length, extra = settings.sequence_length, settings.extra
+    # With the label of the last token.
+    read = read_token_spans(text, spans.starts, spans.stops + extra)
+    is_last = np.append(np.diff(spans.owners) > 0, True)
+    sizes = spans.stops - spans.starts
+    before = np.cumsum(sizes) - sizes
+    columns = before - spans.owners * length
+    kept = sizes + np.where(is_last, extra, 0)
+    read_starts = np.cumsum(sizes + extra) - (sizes + extra)
+    tokens = np.empty((len(samples), length + extra), read.tokens.dtype)
+    for owner, column, size, start in zip(
+        spans.owners.tolist(), columns.tolist(), kept.tolist(), read_starts.tolist(), strict=True
+    ):
+        tokens[owner, column : column + size] = read.tokens[start : start + size]
+    # A label that is not in its row is no part of a document there.
+    stops = np.minimum(read.offsets + read.lengths, kept[read.spans])
+    parts = np.flatnonzero(stops > read.offsets)
+    owners = spans.owners[read.spans[parts]]
+    texts = Texts(
+        tokens=tokens,
+        rows=np.arange(len(samples)),
+        num_tokens=np.full(len(samples), length + extra),
+        samples=samples,
+        first_parts=np.flatnonzero(np.append(True, np.diff(owners) > 0)),
+        owners=owners,
+        documents=read.documents[parts],
+        lengths=(stops - read.offsets)[parts],
+        offsets=read.offsets[parts] + columns[read.spans[parts]],
+    )
+    tensors = make_text_tensors(texts, settings, is_padding, dataset_ids, epochs)
+    joints = np.flatnonzero(~is_last)
+    if joints.size:
+        labels = read.tokens[(read_starts + sizes)[joints]] if extra else None
+        rows, joint_columns = spans.owners[joints], (columns + sizes - 1)[joints]
+        _set_labels(tensors, rows, joint_columns, labels, settings, is_padding)
+    return tensors
+
+
+def _set_labels(
+    tensors: Tensors,
+    rows: Int64Array,
+    columns: Int64Array,
+    labels: AnyArray | None,
+    settings: TextSettings,
+    is_padding: BoolArray,
+) -> None:
+    """Set the labels of the last tokens of spans, and their weight in the loss.
+
+    Without ``labels``, where no extra token is drawn, these tokens predict nothing.
+    """
+    weight = ~is_padding[rows]
+    if labels is None:
+        weight[:] = False
+    else:
+        weight &= labels != settings.pad
+        if settings.eod_mask_loss:
+            weight &= tensors["tokens"].numpy()[rows, columns] != settings.eod
+    tensors["labels"].numpy()[rows, columns] = (
+        0 if labels is None else np.where(labels == settings.pad, 0, labels)
+    )
+    tensors["loss_mask"].numpy()[rows, columns] = weight

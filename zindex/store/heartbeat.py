@@ -1,0 +1,108 @@
+"""Builder heartbeat, and waiting for a builder.
+
+A builder touches the plan of its store at intervals. While a plan is still being computed, another
+file carries the heartbeat.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.io import files
+from zindex.io.backoff import Backoff
+from zindex.io.objects import Place
+from zindex.store.commit import PLAN_KEY, read_status
+
+# An object cannot be touched, and rewriting its plan might restore a removed one.
+_ALIVE_KEY = "_zindex/alive"
+# Slow growth, so that a shard is noticed soon after it is written.
+_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.01, 1.0, 1.25
+# The interval of heartbeats is shorter; a shorter wait says nothing about the builder.
+_SILENCE = 25.0
+
+
+def write_first_heartbeat(root: Place) -> None:
+    """Write the first heartbeat of a store that has no plan yet."""
+    if isinstance(root, Path):
+        alive = root / _ALIVE_KEY
+        with suppress(OSError):  # the build itself reports a read-only place
+            alive.parent.mkdir(parents=True, exist_ok=True)
+            alive.touch()
+    write_heartbeat(root)
+
+
+def remove_first_heartbeat(root: Place) -> None:
+    """Move the heartbeat to the plan, which is written now."""
+    if isinstance(root, Path):
+        files.remove_file(root / _ALIVE_KEY)
+
+
+def write_heartbeat(root: Place) -> None:
+    """Write a heartbeat; a store that was removed meanwhile stays removed."""
+    if isinstance(root, Path):
+        for key in (PLAN_KEY, _ALIVE_KEY):
+            with suppress(OSError):
+                os.utime(root / key)
+        return
+    # Random bytes: stores report times in seconds only, and a version is a hash of the content.
+    files.write_once(root / _ALIVE_KEY, [uuid4().bytes], replace=True)
+
+
+def read_heartbeat(root: Place) -> str | None:
+    """Return a text that changes with every heartbeat; None before the first."""
+    keys = (PLAN_KEY, _ALIVE_KEY) if isinstance(root, Path) else (_ALIVE_KEY,)
+    signs = [files.file_version(root / key) for key in keys]
+    return " ".join(map(str, signs)) if any(signs) else None
+
+
+class BuildWait:
+    """Waits for a part of a store that another process builds.
+
+    Parameters
+    ----------
+    root
+        Place of the store.
+    patience
+        Timeout in seconds.
+    listen
+        Called before every pause; may raise the error of a failed build.
+    """
+
+    def __init__(self, root: Place, patience: float, listen: Callable[[], None]) -> None:
+        self.root = root
+        self.patience = patience
+        self.listen = listen
+        self.backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, growth=_GROWTH, timeout=patience)
+        self.heartbeat: str | None = None
+        self.is_first = True
+
+    def pause(self, what: str) -> None:
+        """Sleep before the next look; NotReadyError after the timeout."""
+        self.listen()
+        if self.is_first:
+            self.heartbeat, self.is_first = read_heartbeat(self.root), False
+        if not self.backoff.wait():
+            raise self._not_ready(what)
+
+    def _not_ready(self, what: str) -> NotReadyError:
+        """Return the error of a timeout."""
+        try:
+            status = read_status(self.root)
+            num_done, num_shards = status.num_done, status.num_shards
+            done = f"{num_done} of {num_shards} shards are"
+        except StoreNotFoundError:
+            num_done = num_shards = 0
+            done = "its build has not begun"
+        advice = "wait longer, with a larger follow, or build ahead with `zindex build`"
+        if read_heartbeat(self.root) != self.heartbeat:
+            advice = f"its build goes on; {advice}"
+        elif self.patience >= _SILENCE:
+            advice = "nobody seems to build it any more; start the builder again"
+        return NotReadyError(
+            f"{what} of {self.root} must be there within {self.patience:g} s, {done}; {advice}",
+            num_done=num_done,
+            num_shards=num_shards,
+        )

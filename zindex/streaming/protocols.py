@@ -1,0 +1,67 @@
+"""Protocols of datasets that loader workers share part by part, and the attributes of mixtures."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+Sample = dict[str, Any]
+
+
+@runtime_checkable
+class PartitionedDataset(Protocol):
+    """A source of independent parts, each of which one loader worker reads sequentially.
+
+    Parts must be deterministic: a part gives the same samples in the same order for any rank and
+    loader worker. Exact resuming requires nothing else. The reader adds fields to the samples, so
+    a source that caches samples must yield copies.
+    """
+
+    #: Parts of one epoch.
+    num_parts: int
+    #: Size of the shuffle buffer for the samples of a part; 0 or 1: none.
+    shuffle_buffer: int
+    #: Damaged samples and files skipped in this process so far. A source that never skips any may
+    #: declare ``may_skip = False``.
+    num_skipped: int
+
+    def read_part(self, part: int) -> Iterator[Sample]:
+        """Return the samples of a part, each with ``__url__`` and ``__key__``."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return the identity of the content, which states of this source are valid for."""
+        ...
+
+
+#: The former name of `PartitionedDataset`.
+PartedDataset = PartitionedDataset
+
+
+@runtime_checkable
+class UrlDataset(Protocol):
+    """A source that can also be read file by file, for cogdata's order of files."""
+
+    urls: list[str]
+    shuffle_buffer: int
+    num_skipped: int
+
+    def read_url(self, number: int) -> Iterator[Sample]:
+        """Return the samples of a file, each with ``__url__`` and ``__key__``."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return the identity of the content."""
+        ...
+
+
+def has_percent(dataset: Any) -> bool:
+    """Return whether a dataset has a percent: a finite number > 0."""
+    percent: Any = getattr(dataset, "percent", None)
+    is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
+    return is_number and 0 < percent < math.inf
+
+
+def has_name(dataset: Any) -> bool:
+    """Return whether a dataset has a name for the keys of states."""
+    name = getattr(dataset, "name", None)
+    return isinstance(name, str) and bool(name) and "@" not in name

@@ -1,0 +1,236 @@
+"""Read the samples of one source in one worker slot, each with a checkpoint of its position."""
+
+import math
+from collections.abc import Iterator
+from itertools import count, islice
+
+import numpy as np
+
+from zindex.arrays import Int64Array
+from zindex.errors import SourceError
+from zindex.streaming.orders import block_order, keyed_order, shuffle_like_cogdata, shuffle_samples
+from zindex.streaming.protocols import Sample
+from zindex.streaming.sources import StreamSource, read_items
+from zindex.streaming.worker_slots import Entries, StreamOrigin, UnreadPartitions, WorkerSlot
+
+SEED_STEP = 131  # cogdata adds it to the seed with each epoch
+_BLOCK = 256  # positions of a map-style dataset that are looked up together
+
+# Number of the part or file, its samples, their labels, how many of them were delivered before,
+# and the number of parts or files that the worker slot reads.
+_Item = tuple[int, Iterator[Sample], Sample, int, int]
+
+
+class SourceStream:
+    """Base of the three kinds of streams: the cursor of a worker slot in a source.
+
+    The cursor holds the number of finished items of the worker slot, of samples delivered of the
+    next item, and of damaged samples skipped.
+    """
+
+    def __init__(
+        self, source: StreamSource, slot: WorkerSlot, origin: StreamOrigin, entries: Entries
+    ) -> None:
+        self.source, self.slot, self.unread = source, slot, origin.unread(source.name)
+        self._head = slot.head(origin.id)
+        finished, delivered, skipped = entries.get(source.key, (0, 0, 0))
+        self._begin: tuple[int, int, int] = (finished, delivered, skipped)
+        self.changed: Entries = {source.key: self._begin}
+
+    def entries(self) -> Entries:
+        """Return the checkpoint of the worker slot."""
+        return {self.source.key: self.changed[self.source.key]}
+
+    def _labels(self, seed: int, epoch: int) -> Sample:
+        """Return the fields that all samples of an epoch share."""
+        return {
+            "__datasetname__": self.source.name,
+            "__dprank__": self.slot.rank,
+            "__workerid__": self.slot.worker,
+            "__seed__": seed,
+            "__epoch__": epoch,
+            # Reserved here, so that a dict grows once.
+            "__state__": None,
+        }
+
+    def __iter__(self) -> Iterator[Sample]:
+        raise NotImplementedError
+
+
+class _ReadStream(SourceStream):
+    """A stream of a source that is read part by part or file by file."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self._read() if self.source.num_items else iter(())
+
+    def _read(self) -> Iterator[Sample]:
+        key, head = self.source.key, self._head
+        dataset, empty = self.source.dataset, set[int]()
+        # Reading num_skipped after every sample takes a twentieth of the time of a short line.
+        may_skip = getattr(dataset, "may_skip", True)
+        finished, start, skipped = self._begin
+        while (item := self._item(finished)) is not None:
+            number, samples, labels, begun, num_items = item
+            delivered, numbered = 0, enumerate(samples, 1)
+            try:
+                for delivered, _ in islice(numbered, max(start, begun)):  # noqa: B007
+                    pass
+                # Samples that this process has skipped in other parts, or skips here again.
+                other = dataset.num_skipped - skipped
+                for delivered, sample in numbered:
+                    if delivered == 1:
+                        self._check(sample)
+                    sample.update(labels)
+                    left_out = dataset.num_skipped - other if may_skip else skipped
+                    self.changed = changed = {key: (finished, delivered, left_out)}
+                    sample["__state__"] = head, changed, None
+                    yield sample
+            except Exception as error:
+                what = "file" if self.source.order == "cogdata_urlbuffer" else "part"
+                error.add_note(
+                    f"This came up in {what} {number} of the dataset {self.source.name!r}."
+                )
+                raise
+            finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
+            if delivered:
+                empty.clear()
+            else:
+                empty.add(number)
+            if self.source.cyclic and len(empty) >= num_items:
+                raise SourceError(
+                    f"{self.source.name!r} must give samples in every loader worker, all "
+                    f"{len(empty)} parts that worker {self.slot.worker} of rank {self.slot.rank} "
+                    "reads gave none; check the files and the process_fn, or shuffle the parts, so "
+                    "that each worker comes to all"
+                )
+
+    def _check(self, sample: Sample) -> None:
+        """Check a source by the first sample of a part."""
+        if "__url__" not in sample or "__key__" not in sample:
+            raise SourceError(
+                f"samples of {self.source.name!r} must have __url__ and __key__, got "
+                f"{sorted(sample)}; let its process_fn copy both from the sample that it was given"
+            )
+
+    def _item(self, finished: int) -> _Item | None:
+        """Return the next part or file, or None at the end."""
+        raise NotImplementedError
+
+
+class PartStream(_ReadStream):
+    """Parts in a keyed order; the worker slots together read each once per epoch."""
+
+    def _item(self, finished: int) -> _Item | None:
+        source = self.source
+        num_items: int = source.dataset.num_parts
+        number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
+        epoch, part = divmod(number, num_items)
+        if epoch and not source.cyclic:
+            return None
+        if source.order == "keyed":
+            order = keyed_order(
+                np.array([part]), num_items, seed=source.seed, name=source.name, epoch=epoch
+            )
+            part = int(order[0])
+            samples = shuffle_samples(
+                source.dataset.read_part(part),
+                source.dataset.shuffle_buffer,
+                key=(source.seed, source.name, epoch, part),
+            )
+        else:
+            samples = source.dataset.read_part(part)
+            # In the order of the files, a worker slot reads every k-th part only.
+            num_items //= math.gcd(num_items, self.slot.count)
+        return part, samples, self._labels(source.seed, epoch), begun, num_items
+
+
+class UrlStream(_ReadStream):
+    """Whole files as cogdata shares them: by stride, in order, repeated if they are few."""
+
+    def _item(self, finished: int) -> _Item | None:
+        dataset, slot = self.source.dataset, self.slot
+        own = split_urls(len(dataset.urls), slot)
+        if self.unread == UnreadPartitions():
+            epoch, place = divmod(finished, len(own))
+            url, num_items = own[place], len(set(own))
+        else:
+            # After a change of the worker slots, unread files are dispatched like parts.
+            number, _ = self.unread.item(slot.index + slot.count * finished)
+            epoch, url = divmod(number, len(dataset.urls))
+            num_items = len(dataset.urls) // math.gcd(len(dataset.urls), slot.count)
+        if epoch and not self.source.cyclic:
+            return None
+        seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
+        samples = shuffle_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
+        return url, samples, self._labels(seed, epoch), 0, num_items
+
+
+def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:
+    """Return the files of a worker slot, as cogdata shares them.
+
+    Examples
+    --------
+    >>> [split_urls(3, WorkerSlot(rank, 2)) for rank in range(2)]
+    [[0, 2], [1]]
+    >>> [split_urls(3, WorkerSlot(rank, 5)) for rank in range(5)]
+    [[0, 2], [1], [2], [0], [1]]
+    """
+    urls = list(range(num_urls))
+    urls *= max(1, -(-slot.num_ranks // num_urls))
+    urls = urls[slot.rank :: slot.num_ranks]
+    if len(urls) < slot.num_slots:
+        urls = (urls * -(-slot.num_slots // len(urls)))[: slot.num_slots]
+    return urls[slot.slot :: slot.num_slots]
+
+
+class ItemStream(SourceStream):
+    """Items of a map-style dataset, in an order that is known without reading."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        key, by_position = self.source.key, self.source.order == "cogdata_block2m"
+        finished, _, skipped = self._begin
+        for epoch, positions, indices in self._blocks(finished):
+            seed = self.source.seed + (SEED_STEP * epoch if by_position else 0)
+            labels = self._labels(seed, epoch)
+            items = read_items(self.source.dataset, self.source.name, indices)
+            for index, item in zip(positions if by_position else indices, items, strict=True):
+                # The dataset may cache items, so they are copied before they are labelled.
+                sample = {**item, **labels} if isinstance(item, dict) else {"data": item, **labels}
+                sample["__index__"] = index
+                finished += 1
+                self.changed = {key: (finished, 0, skipped)}
+                sample["__state__"] = self._head, self.changed, None
+                yield sample
+
+    def _blocks(self, start: int) -> Iterator[tuple[int, list[int], list[int]]]:
+        """Yield epochs, with positions and indices of the next items of the worker slot in them."""
+        size, slot = len(self.source.dataset), self.slot
+        if not size:
+            return
+        for first in count(start, _BLOCK):
+            turns = np.arange(first, first + _BLOCK, dtype=np.int64)
+            numbers = self.unread.items(slot.index + slot.count * turns)
+            epochs = numbers // size
+            # Numbers ascend, so the items of an epoch are adjacent.
+            for epoch in np.unique(epochs).tolist():
+                if epoch and not self.source.cyclic:
+                    return
+                positions = numbers[epochs == epoch] % size
+                yield epoch, positions.tolist(), self._order(positions, size, epoch).tolist()
+
+    def _order(self, positions: Int64Array, size: int, epoch: int) -> Int64Array:
+        source = self.source
+        if source.order == "keyed":
+            return keyed_order(positions, size, seed=source.seed, name=source.name, epoch=epoch)
+        if source.order == "cogdata_block2m":
+            return block_order(positions, size, seed=source.seed + SEED_STEP * epoch)
+        return positions
+
+
+def open_source_stream(
+    source: StreamSource, slot: WorkerSlot, origin: StreamOrigin, entries: Entries
+) -> SourceStream:
+    """Return the stream of a source in a worker slot."""
+    if source.order == "cogdata_urlbuffer":
+        return UrlStream(source, slot, origin, entries)
+    return (PartStream if source.is_partitioned else ItemStream)(source, slot, origin, entries)

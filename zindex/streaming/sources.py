@@ -1,0 +1,150 @@
+"""Sources of a stream: their checks, their identity and their length."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zindex.errors import ConfigError
+from zindex.streaming.protocols import UrlDataset
+
+_BATCH = 16  # items that a map-style dataset with __getitems__ reads at once
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A dataset of a MergedDataset, and its reading order."""
+
+    name: str
+    dataset: Any
+    seed: int
+    cyclic: bool
+    #: ``"keyed"``, ``"none"`` or a mode of cogdata.
+    order: str
+
+    @property
+    def key(self) -> str:
+        """Prefix of its entries in a state."""
+        return f"leaf {self.name}"
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether it is read part by part, not item by item."""
+        return is_streaming(self.dataset)
+
+    @property
+    def kind(self) -> str:
+        """Units of an epoch: ``"parts"``, ``"files"`` or ``"items"``."""
+        if self.order == "cogdata_urlbuffer":
+            return "files"
+        return "parts" if self.is_partitioned else "items"
+
+    @property
+    def num_items(self) -> int:
+        """Parts, files or items of an epoch."""
+        if self.order == "cogdata_urlbuffer":
+            return len(self.dataset.urls)
+        return int(self.dataset.num_parts) if self.is_partitioned else len(self.dataset)
+
+    def check(self) -> "StreamSource":
+        """Return this source if it can be read.
+
+        Raises
+        ------
+        ConfigError
+            If the dataset lacks a method that its order needs, or is empty but cyclic.
+        """
+        if self.order == "cogdata_urlbuffer" and not isinstance(self.dataset, UrlDataset):
+            raise ConfigError(
+                f"dataset {self.name!r} ({describe(self.dataset)}) must have urls and read_url for "
+                "the order 'cogdata_urlbuffer'; take another order for it, or write them"
+            )
+        if self.order != "cogdata_urlbuffer" and self.is_partitioned:
+            missing = [name for name in _PARTITIONED if not hasattr(self.dataset, name)]
+            if missing:
+                raise ConfigError(
+                    f"dataset {self.name!r} ({describe(self.dataset)}) must be map-style or "
+                    "partitioned (a zindex.streaming.protocols.PartitionedDataset), it lacks "
+                    f"{', '.join(missing)}; add these, so that loader workers can share it"
+                )
+        if not self.is_partitioned and not hasattr(self.dataset, "__len__"):
+            raise ConfigError(
+                f"dataset {self.name!r} ({describe(self.dataset)}) must have a length; a map-style "
+                "dataset needs __len__ and __getitem__"
+            )
+        if self.cyclic and not self.num_items:
+            raise ConfigError(
+                f"dataset {self.name!r} must have samples, it is empty; leave it out, or set "
+                "cyclic=False"
+            )
+        return self
+
+    def identity(self) -> str:
+        """Return the identity of its states: the order, and the fingerprint of the dataset."""
+        dataset = self.dataset
+        fingerprint = getattr(dataset, "fingerprint", None)
+        if callable(fingerprint):
+            fingerprint = fingerprint()
+        if fingerprint is None:
+            fingerprint = f"{describe(dataset)} of {len(dataset)} items"
+        buffer = (
+            f", buffer {dataset.shuffle_buffer}"
+            if self.is_partitioned and self.order != "none"
+            else ""
+        )
+        return f"{self.order}, seed {self.seed}{buffer}: {fingerprint}"
+
+
+_PARTITIONED = ("num_parts", "read_part", "shuffle_buffer", "num_skipped", "fingerprint")
+
+
+def is_streaming(dataset: Any) -> bool:
+    """Return whether a dataset is read part by part, not item by item."""
+    return isinstance(dataset, torch.utils.data.IterableDataset) or hasattr(dataset, "num_parts")
+
+
+def read_items(dataset: Any, name: str, indices: list[int]) -> Iterator[Any]:
+    """Yield items of a map-style dataset; a note on errors names the items."""
+    read_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+    step = 1 if read_many is None else _BATCH
+    for first in range(0, len(indices), step):
+        some = indices[first : first + step]
+        try:
+            items = [dataset[some[0]]] if read_many is None else read_many(some)
+        except Exception as error:
+            error.add_note(f"This came up at the items {some} of {name!r}.")
+            raise
+        yield from items
+
+
+def known_length(dataset: Any) -> int | None:
+    """Return the declared number of samples of a source, or None if it declares none.
+
+    It is ``length`` or ``len()``, times ``length_multiplier`` and divided by ``length_divisor``.
+    """
+    length = getattr(dataset, "length", None)
+    if length is None and hasattr(dataset, "__len__"):
+        length = len(dataset)
+    if length is None:
+        return None
+    multiplier = getattr(dataset, "length_multiplier", 1)
+    return int(length * multiplier / getattr(dataset, "length_divisor", 1))
+
+
+def describe(dataset: Any) -> str:
+    """Return the class of a dataset, for messages."""
+    return type(dataset).__qualname__
+
+
+def check_positive(**numbers: int) -> None:
+    """Check arguments that are whole numbers from 1 on.
+
+    Raises
+    ------
+    ConfigError
+        If one is not.
+    """
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ConfigError(f"{name} must be a whole number from 1 on, got {number!r}")

@@ -1,0 +1,113 @@
+"""Read the records of an imported store part by part, in batched reads."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from zindex.errors import ConfigError
+from zindex.io.objects import PlaceLike
+from zindex.sources.sample_files import PartGrid
+from zindex.store.commit import fingerprint
+from zindex.store.open import open_store
+from zindex.store.record_reader import RecordReader
+from zindex.store.records import KIND
+
+#: Records of a part by default.
+PART_LENGTH = 4096
+# Most records of one batched read, and their approximate bytes.
+_MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
+
+
+class StoredRecords:
+    """Records of ``zindex import``, with the interface of `JsonlFiles` and `TarFiles`.
+
+    Parameters
+    ----------
+    path
+        Path or URL of the store.
+    fields
+        Fields to read; None: all.
+    part_length
+        Records of a part; the last part of each imported file may have fewer.
+
+    Raises
+    ------
+    ConfigError
+        If the store lacks a field, or ``part_length`` is < 1.
+    StoreNotFoundError
+        If the store does not exist or is not committed.
+    StoreError
+        If it is no store of records of files.
+    """
+
+    #: Damaged records were skipped by the import.
+    num_skipped = 0
+
+    def __init__(
+        self,
+        path: PlaceLike,
+        *,
+        fields: Sequence[str] | None = None,
+        part_length: int = PART_LENGTH,
+    ) -> None:
+        if part_length < 1:
+            raise ConfigError(f"part_length must be at least 1, got {part_length}")
+        self.store = open_store(path, kind=KIND)
+        self.part_length = part_length
+        self._reader = RecordReader(self.store, fields)
+        counts = (
+            max(1, -(-(stop - start) // part_length))
+            for start, stop in zip(
+                self._reader.url_bounds[:-1], self._reader.url_bounds[1:], strict=True
+            )
+        )
+        urls = range(len(self._reader.url_bounds) - 1)
+        self._grid = PartGrid(urls, part_length, list(counts))
+        nbytes = sum(layout.nbytes for layout in self.store.layouts.values())
+        fitting = _ROUND_NBYTES * len(self) // max(1, nbytes)
+        self._round = max(1, min(_MAX_ROUND, fitting))
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of all files, >= 1."""
+        return self._grid.num_parts
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The imported files."""
+        return [self._reader.name_url(number) for number in self._grid.files]
+
+    def __len__(self) -> int:
+        return self._reader.num_records
+
+    def part_url(self, part: int) -> str:
+        """Return the file of a part."""
+        return self._reader.name_url(self._grid.locate(part)[0])
+
+    def url_parts(self, url_number: int) -> range:
+        """Return the parts of one file, in its order."""
+        return self._grid.parts_of(url_number)
+
+    def part_nbytes(self, part: int) -> int | None:
+        """Return None: a part is stored in several arrays."""
+        return None
+
+    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
+        """Yield the records of a part, in the order of its file.
+
+        Raises
+        ------
+        VerificationError
+            If bytes fail their checksum.
+        StoreUnavailableError, StoreUnreadableError
+            If they cannot be read.
+        """
+        number, inner = self._grid.locate(part)
+        first, stop = self._reader.url_bounds[number : number + 2]
+        first += inner * self.part_length
+        stop = min(stop, first + self.part_length)
+        for start in range(first, stop, self._round):
+            yield from self._reader.read_many(range(start, min(start + self._round, stop)))
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hex, of the store's content and the grid of parts."""
+        return fingerprint({"store": self.store.fingerprint, "part_length": self.part_length})

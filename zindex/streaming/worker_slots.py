@@ -1,0 +1,232 @@
+"""Worker slots, which share the samples of a stream, and the partitions that they have not read.
+
+The parts of all epochs are numbered in one sequence: part ``p`` of epoch ``e`` is
+``e * num_parts + p``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from zindex.arrays import Int64Array
+
+STATE_VERSION = 1
+
+#: Checkpoint of a stream: JSON values by the name of a source, a mixing or a yield function.
+Entries = dict[str, Any]
+#: Origin, rank, ranks, slot, slots.
+Head = tuple[str, int, int, int, int]
+#: Worker slot of a sample, the entries that the sample changed, and for the first sample of a slot
+#: the state that the slot resumed from.
+SampleState = tuple[Head, Entries, dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class UnreadPartitions:
+    """Unread parts, in dispatch order: partly read ones first, then all others by number.
+
+    Item ``q`` of this order belongs to worker slot ``q % num_worker_slots``.
+    """
+
+    #: Every part below is finished or partly read.
+    low: int = 0
+    #: Finished ranges ``[start, stop)`` from ``low`` on, ascending and disjoint.
+    ahead: tuple[tuple[int, int], ...] = ()
+    #: Partly read parts, ascending, and how many of their samples were delivered.
+    begun: tuple[tuple[int, int], ...] = ()
+
+    def item(self, number: int) -> tuple[int, int]:
+        """Return the part at a place of the order, and how many of its samples were delivered."""
+        if number < len(self.begun):
+            return self.begun[number]
+        return int(self._free(np.array([number - len(self.begun)]))[0]), 0
+
+    def items(self, numbers: Int64Array) -> Int64Array:
+        """Return the parts at places of the order.
+
+        Parameters
+        ----------
+        numbers
+            Shape (places,), int64, >= 0.
+
+        Returns
+        -------
+        parts
+            Shape (places,), int64.
+        """
+        parts = self._free(np.maximum(numbers - len(self.begun), 0))
+        for place in np.flatnonzero(numbers < len(self.begun)):
+            parts[place] = self.begun[numbers[place]][0]
+        return parts
+
+    def _free(self, numbers: Int64Array) -> Int64Array:
+        """Return untouched parts by their place among these."""
+        before, lengths = self._gaps
+        return numbers + self.low + lengths[np.searchsorted(before, numbers, side="right")]
+
+    @cached_property
+    def _gaps(self) -> tuple[Int64Array, Int64Array]:
+        """The free parts before each taken range, and the taken ones before each free range."""
+        ranges = _unite([*self.ahead, *((part, part + 1) for part, _ in self.begun)])
+        taken = [(max(start, self.low), stop) for start, stop in ranges if stop > self.low]
+        lengths = list(accumulate((stop - start for start, stop in taken), initial=0))
+        before = [start - self.low - lengths[i] for i, (start, _) in enumerate(taken)]
+        return np.array(before, np.int64), np.array(lengths, np.int64)
+
+    def after(
+        self, cursors: Mapping[int, tuple[int, int, int]], num_worker_slots: int
+    ) -> "UnreadPartitions":
+        """Return the unread parts after worker slots have taken their items.
+
+        Parameters
+        ----------
+        cursors
+            By worker slot: items finished, samples delivered of the next item, samples skipped.
+        num_worker_slots
+            Worker slots that shared the order. Those without a cursor took nothing.
+        """
+        finished = [cursors.get(slot, (0, 0, 0))[0] for slot in range(num_worker_slots)]
+        least = min(finished)
+        num_first = least * num_worker_slots
+        # Places [0, num_first) are finished, and a few after them.
+        places = [
+            slot + num_worker_slots * turn
+            for slot, count in enumerate(finished)
+            for turn in range(least, count)
+        ]
+        done = set(self.items(np.array(places, np.int64)).tolist())
+        done.update(part for part, _ in self.begun[:num_first])
+        begun = {part: delivered for part, delivered in self.begun if part not in done}
+        for slot, (count, delivered, _) in cursors.items():
+            if delivered:
+                begun[self.item(slot + num_worker_slots * count)[0]] = delivered
+        low = self.low
+        if num_first > len(self.begun):
+            low = self.item(num_first - 1)[0] + 1
+        ranges = [*self.ahead, *((part, part + 1) for part in done)]
+        return UnreadPartitions._of(low, ranges, begun)
+
+    @classmethod
+    def without(cls, finished: Iterable[int]) -> "UnreadPartitions":
+        """Return all parts except the finished ones."""
+        return cls._of(0, ((part, part + 1) for part in finished), {})
+
+    @classmethod
+    def _of(
+        cls, low: int, finished: Iterable[tuple[int, int]], begun: Mapping[int, int]
+    ) -> "UnreadPartitions":
+        ranges = _unite(finished)
+        while ranges and ranges[0][0] <= low:
+            low = max(low, ranges.pop(0)[1])
+        return cls(low, tuple(ranges), tuple(sorted(begun.items())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "low": self.low,
+            "ahead": [*map(list, self.ahead)],
+            "begun": [*map(list, self.begun)],
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "UnreadPartitions":
+        """Return what `to_json` wrote."""
+        ahead, begun = (
+            tuple((int(a), int(b)) for a, b in fields[name]) for name in ("ahead", "begun")
+        )
+        return cls(int(fields["low"]), ahead, begun)
+
+
+def _unite(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of ranges, ascending and disjoint."""
+    united: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], stop))
+        else:
+            united.append((start, stop))
+    return united
+
+
+@dataclass(frozen=True)
+class WorkerSlot:
+    """One loader worker of one rank."""
+
+    rank: int = 0
+    num_ranks: int = 1
+    #: Place of the loader worker in the turns of its rank's loader.
+    slot: int = 0
+    num_slots: int = 1
+    #: Number of the loader worker in torch.
+    worker: int = 0
+
+    @classmethod
+    def at(cls, index: int, num_ranks: int, num_slots: int) -> "WorkerSlot":
+        """Return a worker slot by its number among those of all ranks."""
+        rank, slot = divmod(index, num_slots)
+        return cls(rank, num_ranks, slot, num_slots, worker=slot)
+
+    @property
+    def index(self) -> int:
+        """Number of this worker slot among those of all ranks."""
+        return self.rank * self.num_slots + self.slot
+
+    @property
+    def count(self) -> int:
+        """Worker slots of all ranks."""
+        return self.num_ranks * self.num_slots
+
+    def head(self, origin_id: str) -> Head:
+        """Return the head of its samples' states: plain values, which are cheap to send."""
+        return (origin_id, self.rank, self.num_ranks, self.slot, self.num_slots)
+
+
+@dataclass(frozen=True)
+class StreamOrigin:
+    """Start of all worker slots: the unread partitions of each source at that time.
+
+    The entries of worker slots refer to one origin. A run that resumes with as many ranks and
+    workers keeps its origin; any other number starts a new one.
+    """
+
+    id: str
+    #: Source -> identity that its state is valid for.
+    identities: Mapping[str, str]
+    pools: Mapping[str, UnreadPartitions] = field(default_factory=dict)
+    #: Source -> damaged samples skipped before.
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    #: Yield function -> unfinished segments of worker slots of older origins.
+    orphans: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: The origins of those segments.
+    older: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    #: Ids of all earlier origins.
+    ancestors: tuple[str, ...] = ()
+
+    def unread(self, name: str) -> UnreadPartitions:
+        """Return the unread partitions of a source."""
+        return self.pools.get(name) or UnreadPartitions()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the origin as JSON values."""
+        return {
+            "version": STATE_VERSION,
+            "id": self.id,
+            "identities": dict(self.identities),
+            "pools": {name: unread.to_json() for name, unread in self.pools.items()},
+            "skipped": dict(self.skipped),
+            "orphans": dict(self.orphans),
+            "older": dict(self.older),
+            "ancestors": list(self.ancestors),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":
+        """Return the origin that `to_json` wrote."""
+        values = {name: fields[name] for name in cls.__dataclass_fields__}
+        pools = values["pools"].items()
+        values["pools"] = {name: UnreadPartitions.from_json(each) for name, each in pools}
+        return cls(**values | {"ancestors": tuple(fields["ancestors"])})

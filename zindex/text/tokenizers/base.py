@@ -1,0 +1,116 @@
+"""The tokenizer interface that Megatron's datasets expect."""
+
+import json
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+
+class MegatronTokenizer(ABC):
+    """Base class of tokenizers: special tokens, and the identity that cache keys include.
+
+    Parameters
+    ----------
+    tokenizer_paths
+        Paths or prefixes of the tokenizer's files.
+    tokenizer_options
+        Its options; the identity has them as text.
+
+    Attributes
+    ----------
+    unique_identifiers
+        Class name, paths and options, in this order.
+    unique_description
+        The same as indented JSON.
+    """
+
+    def __init__(self, *tokenizer_paths: str, **tokenizer_options: Any) -> None:
+        super().__init__()
+        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict()
+        self.unique_identifiers["class"] = type(self).__name__
+        self.unique_identifiers["tokenizer_path"] = list(tokenizer_paths)
+        for name, value in tokenizer_options.items():
+            self.unique_identifiers[name] = str(value)
+        self.unique_description = json.dumps(self.unique_identifiers, indent=4)
+
+    @abstractmethod
+    def tokenize(self, text: str) -> Any:
+        """Return the token ids of a text."""
+
+    def detokenize(self, ids: npt.NDArray[np.integer[Any]]) -> str:
+        """Return the text of token ids; NotImplementedError if there is no way back."""
+        self._refuse("method", "detokenize")
+
+    def offsets(self, ids: list[int], text: str) -> list[int]:
+        """Return the start of each token in the text; NotImplementedError if unknown."""
+        self._refuse("method", "offsets")
+
+    @property
+    @abstractmethod
+    def vocab(self) -> dict[str, int]:
+        """Token texts to ids."""
+
+    @property
+    @abstractmethod
+    def inv_vocab(self) -> dict[int, str]:
+        """Ids to token texts."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def cls(self) -> int:
+        """Id of the classification token; NotImplementedError if there is none."""
+        return self._find_special("cls")
+
+    @property
+    def sep(self) -> int:
+        """Id of the separator; NotImplementedError if there is none."""
+        return self._find_special("sep")
+
+    @property
+    def pad(self) -> int:
+        """Id of padding; NotImplementedError if there is none."""
+        return self._find_special("pad")
+
+    @property
+    def eod(self) -> int:
+        """Id of the end of a document; NotImplementedError if there is none."""
+        return self._find_special("eod")
+
+    @property
+    def bos(self) -> int:
+        """Id of the beginning of a sequence; NotImplementedError if there is none."""
+        return self._find_special("bos")
+
+    @property
+    def eos(self) -> int:
+        """Id of the end of a sequence; NotImplementedError if there is none."""
+        return self._find_special("eos")
+
+    @property
+    def mask(self) -> int:
+        """Id of the mask token; NotImplementedError if there is none."""
+        return self._find_special("mask")
+
+    def _find_special(self, name: str) -> int:
+        """Return the id of a special token; this base class has none."""
+        self._refuse("attribute", name)
+
+    def _refuse(self, kind: str, name: str) -> NoReturn:
+        """Raise for an optional member that this tokenizer lacks."""
+        raise NotImplementedError(f"{type(self).__name__} has no {kind} {name!r}")
+
+
+def find_token(tokenizer: Any, name: str) -> int | None:
+    """Return the id of a special token such as ``pad``; None if the tokenizer has none."""
+    try:
+        value = getattr(tokenizer, name)
+    except (AttributeError, NotImplementedError):
+        return None
+    return None if value is None else int(value)

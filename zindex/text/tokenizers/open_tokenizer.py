@@ -1,0 +1,159 @@
+"""Open the tokenizer of a file by its library, which may be inferred from the file."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from zindex.errors import ConfigError
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer
+
+# Module and class of each library; the first six names are Megatron's.
+_CLASSES = {
+    "huggingface": ("rust_tokenizers", "HuggingFaceTokenizer"),
+    "sentencepiece": ("sentence_pieces", "SentencePieceTokenizer"),
+    "tiktoken": ("tiktoken_ranks", "TikTokenTokenizer"),
+    "byte-level": ("null_tokenizer", "ByteLevelTokenizer"),
+    "null": ("null_tokenizer", "NullTokenizer"),
+    "null-text": ("null_tokenizer", "NullTokenizer"),
+    "wordpiece": ("rust_tokenizers", "WordPieceTokenizer"),
+    "bpe": ("rust_tokenizers", "BytePairTokenizer"),
+}
+#: Libraries that read no file.
+WITHOUT_FILES = ("byte-level", "null", "null-text")
+#: Library and options of each ``tokenizer_type`` of Megatron's.
+MEGATRON_TYPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "BertWordPieceLowerCase": ("wordpiece", {"lower_case": True}),
+    "BertWordPieceCase": ("wordpiece", {"lower_case": False}),
+    "GPT2BPETokenizer": ("bpe", {}),
+    "SentencePieceTokenizer": ("sentencepiece", {}),
+    "GPTSentencePieceTokenizer": ("sentencepiece", {}),
+    "Llama2Tokenizer": ("sentencepiece", {}),
+    "TikTokenizer": ("tiktoken", {}),
+    "HuggingFaceTokenizer": ("huggingface", {}),
+    "NullTokenizer": ("null", {}),
+}
+
+
+def find_library(path: str | os.PathLike[str]) -> str:
+    """Return the library that reads a file or folder, by names and first bytes.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be inferred.
+    """
+    file = Path(path)
+    if file.is_dir():
+        for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt"):
+            if (file / name).is_file():
+                return find_library(file / name)
+        return "huggingface"
+    if file.name == "merges.txt":
+        return "bpe"
+    if file.suffix == ".model":
+        # Some tiktoken files have this suffix; SentencePiece models are not text.
+        return "tiktoken" if _is_rank_file(file) else "sentencepiece"
+    first = _first_byte(file)
+    if file.suffix == ".tiktoken" or (file.suffix == ".json" and first == b"["):
+        return "tiktoken"
+    if file.suffix == ".txt":
+        return "wordpiece"
+    if file.suffix == ".json" or first == b"{":
+        return "huggingface"
+    raise ConfigError(
+        "a tokenizer must be a tokenizer.json, a SentencePiece .model, a .tiktoken file, a "
+        f"vocab.txt, or a folder with one, got {file}; name its library if its name does not imply "
+        "it"
+    )
+
+
+def open_text_tokenizer(
+    path: str | os.PathLike[str] | None = None, library: str | None = None, **options: Any
+) -> TextTokenizer:
+    """Open the tokenizer of a file.
+
+    Parameters
+    ----------
+    path
+        The file, or a folder with one; of GPT-2's BPE the folder of vocab.json and merges.txt.
+    library
+        ``"huggingface"``, ``"sentencepiece"``, ``"tiktoken"``, ``"wordpiece"``, ``"bpe"``,
+        ``"byte-level"`` or ``"null"``, or one of Megatron's tokenizer types; None infers it from
+        the file.
+    options
+        Arguments of its class.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such library, file or option.
+    """
+    if library is None:
+        if path is None:
+            raise ConfigError("a tokenizer must have a path or a library, got neither; give one")
+        library = find_library(path)
+    if library in MEGATRON_TYPES:
+        library, known = MEGATRON_TYPES[library]
+        options = {**known, **options}
+    if library not in _CLASSES:
+        raise ConfigError(
+            f"the library of a tokenizer must be one of {', '.join(_CLASSES)}, or one of "
+            f"{', '.join(MEGATRON_TYPES)}, got {library!r}; name one of these"
+        )
+    module, name = _CLASSES[library]
+    make: Callable[..., TextTokenizer] = getattr(
+        import_module(f"zindex.text.tokenizers.{module}"), name
+    )
+    _check_options(make, library, options)
+    if library in WITHOUT_FILES:
+        return make(**options)
+    if path is None:
+        raise ConfigError(
+            f"a tokenizer of the library {library} must have a path, got none; give its file"
+        )
+    return make(_find_file(Path(path), library), **options)
+
+
+def _check_options(make: Callable[..., Any], library: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a class does not have."""
+    known = list(inspect.signature(make).parameters)
+    if library not in WITHOUT_FILES:
+        known = known[1:]
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"options of a {library} tokenizer must be among {', '.join(known) or 'none'}, got "
+                f"{name!r}; leave it out"
+            )
+
+
+def _find_file(path: Path, library: str) -> Path:
+    """Return the file of a library in a folder, or the path itself."""
+    names = {
+        "sentencepiece": "tokenizer.model",
+        "wordpiece": "vocab.txt",
+        "tiktoken": "tokenizer.model",
+    }
+    return path / names[library] if path.is_dir() and library in names else path
+
+
+def _is_rank_file(file: Path) -> bool:
+    """Return whether a file has lines of base64 and a rank, as tiktoken's do."""
+    try:
+        with open(file, "rb") as stream:
+            word, blank, rank = stream.readline(1 << 12).strip().partition(b" ")
+    except OSError:
+        return False
+    return bool(blank) and rank.isdigit() and word.isascii() and b"\0" not in word
+
+
+def _first_byte(file: Path) -> bytes:
+    """Return the first byte of a file that is not blank; ``[`` begins Megatron's tiktoken lists."""
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(1 << 12).lstrip()[:1]
+    except OSError:
+        return b""
