@@ -24,6 +24,7 @@ conditions, some versions of it raise ``ValueError``, and scripts written for it
 Each message is one sentence: what must hold, what came, where, and what to do.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -139,3 +140,18 @@ class VerificationError(ZindexError):
 
 class ClusterLostError(ZindexError, RuntimeError):
     """The Dask cluster of a build is lost, or its workers repeatedly die on a task."""
+
+
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Refuse a setting that is none of its choices.
+
+    Raises
+    ------
+    ConfigError
+        If it is another value.
+    """
+    known = tuple(choices)
+    if value not in known:
+        raise ConfigError(
+            f"{name} must be one of {', '.join(map(str, known))}, got {value!r}; choose one"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.text.tokenizers.open_tokenizer import MEGATRON_TYPES, WITHOUT_FILES
 
 _METADATA_FILE = "tokenizer_metadata.json"
@@ -53,18 +53,11 @@ def write_metadata(
             " save it there first"
         )
     libraries = ("sentencepiece", "huggingface", "megatron", "tiktoken", *WITHOUT_FILES)
-    if tokenizer_library not in libraries:
-        raise ConfigError(
-            f"tokenizer_library must be one of {', '.join(libraries)}, got "
-            f"{tokenizer_library!r}; name one of these"
-        )
+    check_choice("tokenizer_library", tokenizer_library, libraries)
     if model_type is None and tokenizer_class is None:
         model_type = "default"
-    if model_type is not None and model_type not in _MODEL_TYPES:
-        raise ConfigError(
-            f"model_type must be one of {', '.join(_MODEL_TYPES)}, got {model_type!r}; name "
-            "one of these"
-        )
+    if model_type is not None:
+        check_choice("model_type", model_type, _MODEL_TYPES)
     path = metadata_beside(tokenizer_path) if metadata_path is None else Path(metadata_path)
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} exists; pass overwrite=True to replace it")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Literal, TypeVar
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.preference_datasets import DPODataset, GRPODataset
@@ -65,11 +65,7 @@ class DatasetFactory:
         if train_type in cls._registered:
             make: Callable[..., BaseDataset] = cls._registered[train_type]
             return make(window_size, stride, **options)
-        if train_type not in TRAIN_TYPES:
-            raise ConfigError(
-                f"train_type must be one of {', '.join(TRAIN_TYPES)}, got {train_type!r}; choose "
-                "one"
-            )
+        check_choice("train_type", train_type, TRAIN_TYPES)
         kind = TRAIN_TYPES[train_type]
         by_record = kind.by_record if mode is None else mode == "records"
         if mode not in (None, "windows", "records") or (by_record and not kind.by_record):

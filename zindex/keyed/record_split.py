@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import Int64Array, UInt64Array
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_choice
 from zindex.plan.keys import record_split_key
+from zindex.plan.settings import check_whole
 from zindex.plan.split import SPLIT_NAMES, parse_and_normalize_split
 
 _NUMBER = r"\s*(\d+\.?\d*|\.\d+)\s*"
@@ -53,9 +54,7 @@ class RecordSplit:
                 f"commas between, such as '99,1', got {self.split!r}"
             )
         parse_and_normalize_split(self.split)
-        is_whole = isinstance(self.seed, int | np.integer) and not isinstance(self.seed, bool)
-        if not is_whole or self.seed < 0:
-            raise ConfigError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        check_whole("seed", self.seed, 0)
 
     def assign(self, records: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
         """Return the splits of records.
@@ -105,10 +104,7 @@ class RecordSplit:
         PlanError
             If the split has no record.
         """
-        if name not in SPLIT_NAMES:
-            raise ConfigError(
-                f"a split must be one of {', '.join(SPLIT_NAMES)}, got {name!r}; choose one"
-            )
+        check_choice("a split", name, SPLIT_NAMES)
         number = SPLIT_NAMES.index(name)
         parts = []
         for start in range(0, num_records, _BLOCK):

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.order import Order, SampleOrder
 from zindex.loading.sampler import BatchPlan, check_ranks
@@ -106,10 +106,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
     ) -> None:
         self.rank, self.num_ranks = find_ranks(process_group, rank, num_ranks)
         self.tail = _choose_tail(tail, drop_last)
-        if order not in get_args(Order):
-            raise ConfigError(
-                f"order must be one of {', '.join(get_args(Order))}, got {order!r}; choose one"
-            )
+        check_choice("order", order, get_args(Order))
         self.num_samples = len(data_source)
         self.order = SampleOrder(
             self.num_samples,

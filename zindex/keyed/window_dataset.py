@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, PlanError, SourceError
+from zindex.errors import ConfigError, PlanError, SourceError, check_choice
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, read_columns
@@ -90,11 +90,7 @@ class WindowDataset(BaseDataset):
     ) -> None:
         super().__init__(train_type, **options)
         window_size = check_whole("window_size", window_size, 1)
-        if documents not in get_args(Documents):
-            raise ConfigError(
-                f"documents must be one of {', '.join(get_args(Documents))}, got {documents!r}; "
-                "choose one"
-            )
+        check_choice("documents", documents, get_args(Documents))
         tail = parse_tail(tail, (Tail.DROP_LAST, Tail.PAD, Tail.EXACT))
         if documents == "pack" and (stride is not None or tail is Tail.EXACT):
             raise ConfigError(

@@ -10,7 +10,7 @@ import torch
 
 from zindex.config import RunConfig
 from zindex.datasets.run_datasets import open_run
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.loading.collate import collate as stack_samples
 from zindex.loading.data_parallel import find_place
 from zindex.loading.reading import BatchReader, WorkerPool, read_ahead, start_workers
@@ -337,10 +337,7 @@ def loader(
 
 def _open_dataset(run: Any, tokenizer: Any, split: str, settings: dict[str, Any]) -> Any:
     """Return the dataset to load from."""
-    if split not in get_args(SplitName):
-        raise ConfigError(
-            f"split must be one of {', '.join(get_args(SplitName))}, got {split!r}; choose one"
-        )
+    check_choice("split", split, get_args(SplitName))
     if not isinstance(run, RunConfig | Mapping | str | os.PathLike):
         if not (hasattr(run, "__len__") and hasattr(run, "__getitem__")):
             raise ConfigError(

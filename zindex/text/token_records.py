@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
-from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
+from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, check_choice
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
@@ -59,19 +59,11 @@ class TokenSettings:
             "special_in_text": SpecialInText,
         }
         for name, kinds in choices.items():
-            known = get_args(kinds)
-            if getattr(self, name) not in known:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
-                )
+            check_choice(name, getattr(self, name), get_args(kinds))
         length = self.max_length
         if length is not None and (type(length) is not int or length < 1):
             raise ConfigError(f"max_length must be a whole number from 1 on, got {length!r}")
-        if self.token_dtype not in _TOKEN_DTYPES:
-            raise ConfigError(
-                f"token_dtype (--token-dtype) must be one of {', '.join(_TOKEN_DTYPES)}, got "
-                f"{self.token_dtype!r}"
-            )
+        check_choice("token_dtype (--token-dtype)", self.token_dtype, _TOKEN_DTYPES)
 
     @property
     def dtypes(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from zindex.errors import ConfigError, StoreError
+from zindex.errors import ConfigError, StoreError, check_choice
 from zindex.execution.executor import Executor, run_builds
 from zindex.execution.progress import Progress
 from zindex.formats.token_dtypes import DType
@@ -189,11 +189,7 @@ def tokenize_corpus(
 
 def _find_dtype(encoder: TextEncoder, given: str) -> str:
     """Return the name of the dtype of the tokens."""
-    if given not in _DTYPES:
-        raise ConfigError(
-            f"token_dtype (--token-dtype) must be one of {', '.join(_DTYPES)}, got {given!r}; name "
-            "one of these"
-        )
+    check_choice("token_dtype (--token-dtype)", given, _DTYPES)
     if given != "auto":
         return given
     return np.dtype(DType.optimal_dtype(encoder.vocab_size())).name

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import AnyArray
-from zindex.errors import ConfigError, StoreError
+from zindex.errors import ConfigError, StoreError, check_choice
 from zindex.execution.executor import Executor, open_executor, run_builds, run_together
 from zindex.execution.progress import Progress, open_progress
 from zindex.formats.keyed.bin_folder import META, write_bin_folder
@@ -150,11 +150,7 @@ def _choose_format(store: Store, storage_type: KeyedFormat | None) -> KeyedForma
     if storage_type is None:
         made_of = store.spec.get("convert", {}).get("storage_type", "jsonl")
         storage_type = "h5" if made_of == "h5" else "bin" if made_of == "bin" else "jsonl"
-    if storage_type not in get_args(KeyedFormat):
-        raise ConfigError(
-            f"storage_type (--to) must be one of {', '.join(get_args(KeyedFormat))}, got "
-            f"{storage_type!r}"
-        )
+    check_choice("storage_type (--to)", storage_type, get_args(KeyedFormat))
     if storage_type == "jsonl" and not store.spec.get("has_records", True):
         raise ConfigError(
             f"{store.root} must know where records begin to be written as lines, it was made of "
