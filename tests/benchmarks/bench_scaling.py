@@ -62,7 +62,9 @@ class Work:
     shard_length: int = SHARD_LENGTH
 
 
-def write_works(folder: Path, num_documents: int) -> tuple[list[Work], list[Work]]:
+def write_works(
+    folder: Path, num_documents: int, most_datasets: int
+) -> tuple[list[Work], list[Work]]:
     """Write the datasets of one size; return the builds to measure costs with, and to predict."""
 
     def write(num_datasets: int, each: int) -> SyntheticData:
@@ -71,13 +73,14 @@ def write_works(folder: Path, num_documents: int) -> tuple[list[Work], list[Work
         return write_synthetic(place, document_length=_DOCUMENT_LENGTH, **sizes)
 
     small = max(2000, num_documents // 4)
+    num_small = 2 * most_datasets // 5
     cut = 1 << max(8, (small // 100).bit_length())
     one = write(1, small)
     fitted = [
         Work("one dataset", one),
         Work("one dataset, cut", one, cut),
         Work("8 datasets", write(8, small // 8)),
-        Work("40 small datasets", write(40, 1000)),
+        Work(f"{num_small} small datasets", write(num_small, 1000)),
     ]
     size = f"{num_documents:,} documents"
     many = write(1, num_documents)
@@ -85,7 +88,10 @@ def write_works(folder: Path, num_documents: int) -> tuple[list[Work], list[Work
         Work(f"{size} in 1 dataset", many),
         Work(f"{size} in 1 dataset, cut", many, 1 << max(8, (num_documents // 60).bit_length())),
         Work(f"{size} in 5 datasets", write(5, num_documents // 5)),
-        Work(f"{size} in 100 datasets", write(100, num_documents // 100)),
+        Work(
+            f"{size} in {most_datasets} datasets",
+            write(most_datasets, num_documents // most_datasets),
+        ),
     ]
     return fitted, predicted
 
@@ -208,6 +214,7 @@ def with_bandwidths(costs: Costs, found: Bandwidths) -> Costs:
 
 def check_builds(
     sizes: list[int],
+    most_datasets: int,
     num_runs: int,
     folder: Path,
     bandwidths: Bandwidths,
@@ -216,7 +223,7 @@ def check_builds(
     """Return real builds, their predictions and the costs of these."""
     fitted, predicted = [], []
     for size in sorted(sizes):
-        small, large = write_works(folder / name_size(size), size)
+        small, large = write_works(folder / name_size(size), size, most_datasets)
         # Elements outweigh tasks in the largest of the small builds.
         fitted = small
         predicted += large
@@ -374,6 +381,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = make_parser(__doc__, num_worker_arguments=1)
     parser.add_argument("--documents", nargs="+", type=float, default=[4e6, 2e7])
+    parser.add_argument("--most-datasets", type=int, default=100, help="of the builds")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--nodes", nargs="+", type=int, default=[1, 3, 10, 30, 100, 300, 1000])
     parser.add_argument("--tokens", nargs="+", type=float, default=[1e12, 1e13, 1e14])
@@ -389,7 +397,14 @@ def main() -> None:
         folder = Path(scratch)
         bandwidths = measure_bandwidths(folder, arguments.seconds)
         sizes = [int(size) for size in arguments.documents]
-        check, by_order = check_builds(sizes, arguments.runs, folder, bandwidths, arguments.workers)
+        check, by_order = check_builds(
+            sizes,
+            arguments.most_datasets,
+            arguments.runs,
+            folder,
+            bandwidths,
+            arguments.workers,
+        )
         if os.environ.get("NUMBA_CACHE_DIR") == kernels:
             del os.environ["NUMBA_CACHE_DIR"]
     costs = make_node_costs(by_order["scalable"], bandwidths.read)

@@ -1,14 +1,13 @@
 """zindex and its peers on little data; peers that are not installed are left out."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.benchmarks import bench_peers
+from tests.benchmarks.forked import run_module
 from tests.benchmarks.peers import measuring, run_numpy, run_zindex
 from tests.benchmarks.peers.__main__ import DEFAULT_FOLDER, PEERS, python_of
 from tests.benchmarks.peers.measuring import Work
@@ -23,13 +22,11 @@ SHORT = [
 def run_short(folder: Path, tmp_path: Path) -> Record:
     """Return the record of a short run with the peers of a folder."""
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_peers", *SHORT]
-    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")} | os.environ
-    subprocess.run(
-        [*command, "--peers-folder", str(folder), "--json", str(figures)],
-        check=True,
-        env=environment,
-        stdout=subprocess.PIPE,
+    run_module(
+        "tests.benchmarks.bench_peers",
+        [*SHORT, "--peers-folder", str(folder), "--json", str(figures)],
+        {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")} | os.environ,
+        tmp_path / "printed.txt",
     )
     return Record.read(figures)
 

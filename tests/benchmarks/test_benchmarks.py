@@ -5,14 +5,14 @@ Where contenders must make the same, each benchmark compares that itself and fai
 """
 
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.forked import run_module
 from tests.benchmarks.record import Record
-from tests.benchmarks.suite import BENCHMARKS, ROOT, Benchmark
+from tests.benchmarks.suite import BENCHMARKS, Benchmark
 from tests.benchmarks.turns import TOGETHER
 
 #: Those that have tests of their own.
@@ -75,18 +75,15 @@ def run_benchmark(
 ) -> Record:
     """Return the record of a benchmark's short form."""
     pytest.importorskip("megatron.core")
-    command = benchmark.command(short=True)
-    if arguments is not None:
-        command = [*command[:5], *arguments]
     figures = tmp_path / "figures.json"
-    done = subprocess.run(
-        [*command, "--json", str(figures)],
-        check=True,
-        cwd=ROOT,
-        env=os.environ | {"NUMBA_CACHE_DIR": str(kernels), TOGETHER: "1"},
-        stdout=subprocess.PIPE,
-        text=True,
+    if arguments is None:
+        arguments = benchmark.arguments(short=True)
+    printed = run_module(
+        f"tests.benchmarks.{benchmark.name}",
+        [*arguments, "--json", str(figures)],
+        {"NUMBA_CACHE_DIR": str(kernels), TOGETHER: "1"},
+        tmp_path / "printed.txt",
     )
     record = Record.read(figures)
-    assert all(table.title in done.stdout for table in record.tables)
+    assert all(table.title in printed for table in record.tables)
     return record
