@@ -57,13 +57,13 @@ class TestExample:
         assert index.nbytes == len(EXAMPLE) == 122
         assert index.bin_nbytes == 18
         assert index.sequence_lengths(0, 4).tolist() == LENGTHS
-        assert index.sequence_pointers(0, 4).tolist() == [0, 6, 6, 16]
+        assert index.sequence_offsets(0, 5).tolist() == [0, 3, 3, 8, 9]
         assert index.document_indices(0, 5).tolist() == ENTRIES
         assert index.sequence_lengths(1, 3).tolist() == [0, 5]
-        assert index.sequence_pointers(3, 3).tolist() == []
+        assert index.sequence_offsets(3, 3).tolist() == []
         assert index.document_indices(4, 5).tolist() == [4]
         assert index.sequence_lengths(0, 4).dtype == np.int32
-        assert index.sequence_pointers(0, 4).dtype == np.int64
+        assert index.sequence_offsets(0, 4).dtype == np.int64
         assert index.sequence_lengths(0, 4).flags.writeable
 
     def test_mapped_views(self, prefix: str) -> None:
@@ -266,7 +266,7 @@ def test_lengths_whose_sum_passes_32_bits(tmp_path: Path) -> None:
     write_index(tmp_path / "a.idx", np.int64, lengths, [0, 70_000])
     index = read_index(tmp_path / "a", require_bin=False)
     assert index.num_tokens == 70_000 * (2**31 - 1)
-    assert index.sequence_pointers(69_999, 70_000)[0] == 69_999 * (2**31 - 1) * 8
+    assert index.sequence_offsets(69_999, 70_000)[0] == 69_999 * (2**31 - 1)
 
 
 @settings(deadline=None, max_examples=60)
@@ -296,8 +296,8 @@ def test_what_is_written_is_read(
     assert index.dtype == np.dtype(name)
     assert index.num_tokens == sum(lengths)
     assert index.sequence_lengths(0, len(lengths)).tolist() == lengths
-    assert index.sequence_pointers(0, len(lengths)).tolist() == [
-        size * sum(lengths[:i]) for i in range(len(lengths))
+    assert index.sequence_offsets(0, len(lengths) + 1).tolist() == [
+        sum(lengths[:i]) for i in range(len(lengths) + 1)
     ]
     assert index.document_indices(0, len(entries)).tolist() == entries
     if modes is not None:

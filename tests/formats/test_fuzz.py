@@ -204,10 +204,10 @@ def judge(pair: Pair, idx: bytes, multimodal: bool | None) -> str:
         return "refused"
     tokens = BinFile(f"{pair.prefix}.bin", index.bin_nbytes)
     lengths = index.sequence_lengths(0, index.num_sequences)
-    pointers = index.sequence_pointers(0, index.num_sequences)
+    offsets = index.sequence_offsets(0, index.num_sequences)
     sequences = [
-        tokens.read(index.dtype, int(length), int(pointer))
-        for length, pointer in zip(lengths, pointers, strict=True)
+        tokens.read(index.dtype, int(length), int(offset) * index.dtype.itemsize)
+        for length, offset in zip(lengths, offsets, strict=True)
     ]
     assert lengths.tolist() == pair.lengths
     assert [sequence.tobytes() for sequence in sequences] == pair.sequences()

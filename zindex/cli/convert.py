@@ -232,13 +232,20 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
 @click.argument("store")
 @click.argument("prefix", metavar="TARGET")
 @click.option("--overwrite", is_flag=True, help="Replace the files of an earlier export.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="A corpus: remove an unfinished export to TARGET first; no other may be running there.",
+)
 @choice(
     "--to",
     _KINDS[1:],
     "storage_type",
     help="Keyed tokens: the format to write. [default: that of their source]",
 )
-def export(store: str, prefix: str, overwrite: bool, storage_type: str | None) -> None:
+def export(
+    store: str, prefix: str, overwrite: bool, restart: bool, storage_type: str | None
+) -> None:
     """Write a Zarr store back as its source files.
 
     For a corpus TARGET is the path of a .bin/.idx pair without its suffix, which is written byte
@@ -254,7 +261,7 @@ def export(store: str, prefix: str, overwrite: bool, storage_type: str | None) -
         return
     from zindex.ingest.export import export as run
 
-    run(store, prefix, overwrite=overwrite)
+    run(store, prefix, overwrite=overwrite, restart=restart)
     nbytes = sum(os.path.getsize(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
     click.echo(f"{prefix}.bin and {prefix}.idx: {nbytes:,} bytes")
 

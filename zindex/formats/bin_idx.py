@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zindex.arrays import Int8Array, Int32Array, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.token_dtypes import TOKEN_DTYPES, AnyDType
-from zindex.io.local import map_file, open_regular, read_into, short_read
+from zindex.io.local import map_file, open_regular, read_exactly, read_into
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -65,7 +65,8 @@ class IdxFile:
     @property
     def nbytes(self) -> int:
         """Size of the ``.idx`` file in bytes."""
-        return self._modes_start + self.num_sequences * self.has_modes
+        _, start, length = self.spans["sequence_modes"]
+        return start + length
 
     @property
     def bin_nbytes(self) -> int:
@@ -73,28 +74,33 @@ class IdxFile:
         return self.num_tokens * self.dtype.itemsize
 
     @property
-    def _pointers_start(self) -> int:
-        return HEADER.size + 4 * self.num_sequences
-
-    @property
-    def _documents_start(self) -> int:
-        return self._pointers_start + 8 * self.num_sequences
-
-    @property
-    def _modes_start(self) -> int:
-        return self._documents_start + 8 * (self.num_documents + 1)
+    def spans(self) -> dict[str, tuple[str, int, int]]:
+        """Dtype, first byte and length of each array, in the order of the file."""
+        pointers = HEADER.size + 4 * self.num_sequences
+        documents = pointers + 8 * self.num_sequences
+        modes = documents + 8 * (self.num_documents + 1)
+        return {
+            "sequence_lengths": ("<i4", HEADER.size, self.num_sequences),
+            "sequence_pointers": ("<i8", pointers, self.num_sequences),
+            "document_indices": ("<i8", documents, self.num_documents + 1),
+            "sequence_modes": ("i1", modes, self.num_sequences * self.has_modes),
+        }
 
     def sequence_lengths(self, start: int, stop: int) -> Int32Array:
         """Return the tokens of sequences ``[start, stop)``, shape (stop - start,), int32."""
-        return self._read("<i4", HEADER.size, start, stop, self.num_sequences)
+        return self._read("sequence_lengths", start, stop)
 
-    def sequence_pointers(self, start: int, stop: int) -> Int64Array:
-        """Return the byte offsets of sequences ``[start, stop)``, shape (stop - start,), int64."""
-        return self._read("<i8", self._pointers_start, start, stop, self.num_sequences)
+    def sequence_offsets(self, start: int, stop: int) -> Int64Array:
+        """Return the tokens before sequences ``[start, stop)``, int64; the last is the total."""
+        offsets = np.full(stop - start, self.num_tokens, np.int64)
+        num_starts = min(stop, self.num_sequences) - start
+        pointers = self._read("sequence_pointers", start, start + num_starts)
+        offsets[:num_starts] = pointers // self.dtype.itemsize
+        return offsets
 
     def document_indices(self, start: int, stop: int) -> Int64Array:
         """Return entries ``[start, stop)`` of the document indices; there are documents + 1."""
-        return self._read("<i8", self._documents_start, start, stop, self.num_documents + 1)
+        return self._read("document_indices", start, stop)
 
     def sequence_modes(self, start: int, stop: int) -> Int8Array:
         """Return the modes of sequences ``[start, stop)``, int8; SourceError if there are none."""
@@ -103,38 +109,34 @@ class IdxFile:
                 f"a mode for each sequence was asked for, but {self.path} has none; "
                 "look at has_modes first"
             )
-        return self._read("i1", self._modes_start, start, stop, self.num_sequences)
+        return self._read("sequence_modes", start, stop)
 
     def map_arrays(self) -> IdxArrays:
         """Map all arrays read-only, without a copy."""
         content = map_file(self.path, self.nbytes)
-        ends = (self._pointers_start, self._documents_start, self._modes_start)
-        return IdxArrays(
-            content[HEADER.size : ends[0]].view("<i4"),
-            content[ends[0] : ends[1]].view("<i8"),
-            content[ends[1] : ends[2]].view("<i8"),
-            content[ends[2] :].view("i1") if self.has_modes else None,
-        )
+        arrays = {
+            name: content[start : start + length * np.dtype(dtype).itemsize].view(dtype)
+            for name, (dtype, start, length) in self.spans.items()
+        }
+        return IdxArrays(**arrays if self.has_modes else arrays | {"sequence_modes": None})
 
-    def _read(self, dtype: str, base: int, start: int, stop: int, size: int) -> npt.NDArray[Any]:
-        """Read elements ``[start, stop)`` of the array that begins at byte ``base``."""
+    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Read elements ``[start, stop)`` of an array."""
+        dtype, base, size = self.spans[name]
         if not 0 <= start <= stop <= size:
             raise IndexError(
                 f"a span must lie within [0, {size}), but [{start}, {stop}) was asked of "
                 f"{self.path}; clip it first"
             )
         array = np.empty(stop - start, dtype)
-        offset = base + start * array.itemsize
-        came = self._fill(array, offset)
-        if came != array.nbytes:
-            raise short_read(self.path, offset=offset, wanted=array.nbytes, came=came)
+        self._fill(array, base + start * array.itemsize)
         return array
 
-    def _fill(self, array: npt.NDArray[Any], offset: int) -> int:
-        """Fill an array from an offset of the file, and return the bytes read."""
+    def _fill(self, array: npt.NDArray[Any], offset: int) -> None:
+        """Fill an array from an offset of the file."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            return read_into(descriptor, array, offset)
+            read_exactly(self.path, descriptor, array, offset)
         finally:
             os.close(descriptor)
 
@@ -282,13 +284,6 @@ def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = 
     )
 
 
-def _read_block(descriptor: int, block: npt.NDArray[Any], offset: int, path: str) -> None:
-    """Fill a block from the file; VerificationError if it is too short."""
-    came = read_into(descriptor, block, offset)
-    if came != block.nbytes:
-        raise short_read(path, offset=offset, wanted=block.nbytes, came=came)
-
-
 def _check_sequences(descriptor: int, index: IdxFile) -> int:
     """Check lengths and pointers in blocks, and return the bytes of all sequences."""
     num_scratch = min(_BLOCK, index.num_sequences)
@@ -296,12 +291,13 @@ def _check_sequences(descriptor: int, index: IdxFile) -> int:
     all_pointers = np.empty(num_scratch, "<i8")
     all_stops = np.empty(num_scratch, np.int64)
     itemsize = np.int64(index.dtype.itemsize)
+    pointers_start = index.spans["sequence_pointers"][1]
     nbytes = 0
     for start in range(0, index.num_sequences, _BLOCK):
         count = min(_BLOCK, index.num_sequences - start)
         lengths, pointers, stops = all_lengths[:count], all_pointers[:count], all_stops[:count]
-        _read_block(descriptor, lengths, HEADER.size + 4 * start, index.path)
-        _read_block(descriptor, pointers, index._pointers_start + 8 * start, index.path)
+        read_exactly(index.path, descriptor, lengths, HEADER.size + 4 * start)
+        read_exactly(index.path, descriptor, pointers, pointers_start + 8 * start)
         if lengths.min() < 0:
             at = int(np.flatnonzero(lengths < 0)[0])
             raise SourceError(
@@ -332,13 +328,13 @@ def _check_sequences(descriptor: int, index: IdxFile) -> int:
 
 def _check_documents(descriptor: int, index: IdxFile) -> None:
     """Check that the document indices rise from 0 to the number of sequences."""
-    num_entries = index.num_documents + 1
+    _, documents_start, num_entries = index.spans["document_indices"]
     entries = np.zeros(min(_BLOCK, num_entries) + 1, "<i8")
     last = 0
     for start in range(0, num_entries, _BLOCK):
         count = min(_BLOCK, num_entries - start)
         block = entries[1 : count + 1]
-        _read_block(descriptor, block, index._documents_start + 8 * start, index.path)
+        read_exactly(index.path, descriptor, block, documents_start + 8 * start)
         if start == 0 and block[0] != 0:
             raise SourceError(
                 f"document_indices must begin with 0, but document_indices[0] of {index.path} is "

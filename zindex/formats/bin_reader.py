@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zindex.arrays import AnyArray
 from zindex.errors import SourceError, VerificationError
-from zindex.io.local import map_file, open_regular, read_into, short_read
+from zindex.io.local import map_file, open_regular, read_exactly
 
 # Open descriptors per process; the usual limit is 1,024, and training needs some, too.
 _MAX_OPEN = 256
@@ -74,9 +74,7 @@ class BinFile:
         size = descriptor.size if self.nbytes is None else self.nbytes
         check_span(self.path, size, int(offset), int(count), itemsize)
         array: AnyArray = np.empty(int(count), dtype)
-        came = read_into(descriptor.number, array, int(offset))
-        if came != array.nbytes:
-            raise short_read(self.path, offset=int(offset), wanted=array.nbytes, came=came)
+        read_exactly(self.path, descriptor.number, array, int(offset))
         return array
 
     @property

@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from zindex import schema
-from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
 from zindex.execution.executor import Executor, run_builds, run_together
-from zindex.execution.progress import Progress
 from zindex.formats.bin_idx import bin_path
 from zindex.ingest.corpora.corpus import Corpus
-from zindex.ingest.corpora.pairs import RemotePair, expand_prefixes, is_glob, open_pair
-from zindex.ingest.driver import open_workers, write_store
+from zindex.ingest.corpora.pairs import expand_prefixes, is_glob, is_url, open_pair
+from zindex.ingest.driver import Workers, open_workers, write_store
 from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.store.commit import StorePlan
@@ -85,7 +81,7 @@ def convert(
     """
     corpora = [open_pair(path, multimodal) for path in expand_prefixes(prefix)]
     prefixes = [corpus.prefix for corpus in corpora]
-    if link and any(isinstance(corpus, RemotePair) for corpus in corpora):
+    if link and any(map(is_url, prefixes)):
         raise ConfigError(
             f"link must name a .bin on a file system, got {', '.join(prefixes)}; leave it out to "
             "copy the tokens"
@@ -96,11 +92,11 @@ def convert(
 
     async def main() -> list[Store]:
         return await run_together(
-            convert_corpus(corpus, root, executor, shown, grid, link=link)
+            convert_corpus(corpus, root, workers, grid, link=link)
             for corpus, root in zip(corpora, roots, strict=True)
         )
 
-    with open_workers(client, None, progress) as (executor, shown):
+    with open_workers(client, None, progress) as workers:
         return run_builds(main())
 
 
@@ -119,8 +115,7 @@ def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
 async def convert_corpus(
     corpus: Corpus,
     root: Place,
-    executor: Executor,
-    shown: Progress,
+    workers: Workers,
     grid: ChunkGrid | None,
     *,
     link: bool = False,
@@ -133,21 +128,21 @@ async def convert_corpus(
     ----------
     corpus, root, grid
         The corpus, the place of the store, and its grid; None for the default grids.
-    executor, shown, verb
+    workers, verb
         Where tasks run and progress is shown, and the end of the name of the step.
     link
         Whether to store the path of the ``.bin`` in place of the tokens.
     facts
         Further attributes of the store.
     """
-    plan = await plan_corpus(corpus, root, link, grid, executor)
+    plan = await plan_corpus(corpus, root, link, grid, workers.executor)
     name = os.path.basename(corpus.prefix)
 
     async def write(layout: ArrayLayout, shard: int) -> ShardResult:
         key = f"convert-{name}-{layout.name}-{shard}"
-        return await executor.run(store_corpus_shard, corpus, root, layout, shard, key=key)
+        return await workers.executor.run(store_corpus_shard, corpus, root, layout, shard, key=key)
 
-    with shown.step(f"{name}{verb}", plan.num_shards) as advance:
+    with workers.shown.step(f"{name}{verb}", plan.num_shards) as advance:
         attributes = dict(facts or {})
         if link:
             nbytes = corpus.num_tokens * corpus.dtype.itemsize
@@ -167,71 +162,50 @@ async def plan_corpus(
         blocks = (executor.run(task, corpus, i, *args, key=f"{key}-{i}") for i in range(count))
         return join_digests(await run_together(blocks))
 
-    async def digest_array(array: schema.ArraySpec, num_rows: int) -> str:
+    async def digest_array(array: schema.ArraySpec) -> str:
+        num_rows, _ = corpus.shape_of(array.name)
         return await digest(array.name, num_blocks(num_rows), digest_block, array.name, num_rows)
 
-    num_sequences, num_documents = corpus.num_sequences, corpus.num_documents
     num_samples = -(-corpus.num_tokens * corpus.dtype.itemsize // _BIN_BLOCK_NBYTES)
     spec = {
         "token_dtype": corpus.dtype.name,
         "num_tokens": corpus.num_tokens,
-        "num_sequences": num_sequences,
-        "num_documents": num_documents,
-        "length_digest": await digest_array(schema.SEQUENCE_LENGTH, num_sequences),
-        "document_digest": await digest_array(schema.DOCUMENT_OFFSET, num_documents + 1),
+        "num_sequences": corpus.num_sequences,
+        "num_documents": corpus.num_documents,
+        "length_digest": await digest_array(schema.SEQUENCE_LENGTH),
+        "document_digest": await digest_array(schema.DOCUMENT_OFFSET),
         "token_sample_digest": await digest("tokens", num_samples, sample_tokens),
-        "mode_digest": None,
+        "mode_digest": await digest_array(schema.SEQUENCE_MODE) if corpus.has_modes else None,
         "link": link,
     }
-    if corpus.has_modes:
-        spec["mode_digest"] = await digest_array(schema.SEQUENCE_MODE, num_sequences)
     return StorePlan(root, "tokens", spec, corpus_layouts(corpus, link, grid))
 
 
 def corpus_layouts(corpus: Corpus, link: bool, grid: ChunkGrid | None) -> tuple[ArrayLayout, ...]:
     """Return the layouts of a corpus's arrays."""
-    small = grid or ChunkGrid()
-    layouts = [
-        ArrayLayout.plan(schema.SEQUENCE_LENGTH, corpus.num_sequences, np.int32, small),
-        ArrayLayout.plan(schema.SEQUENCE_OFFSET, corpus.num_sequences + 1, np.int64, small),
-        ArrayLayout.plan(schema.DOCUMENT_OFFSET, corpus.num_documents + 1, np.int64, small),
-    ]
-    if corpus.has_modes:
-        layouts.append(ArrayLayout.plan(schema.SEQUENCE_MODE, corpus.num_sequences, np.int8, small))
+    arrays = [schema.SEQUENCE_LENGTH, schema.SEQUENCE_OFFSET, schema.DOCUMENT_OFFSET]
     if not link:
-        tokens = grid or TOKEN_GRID
-        layouts.insert(0, ArrayLayout.plan(schema.TOKENS, corpus.num_tokens, corpus.dtype, tokens))
-    return tuple(layouts)
+        arrays.insert(0, schema.TOKENS)
+    if corpus.has_modes:
+        arrays.append(schema.SEQUENCE_MODE)
+    default = {schema.TOKENS.name: TOKEN_GRID}
+    return tuple(
+        ArrayLayout.plan(
+            array, *corpus.shape_of(array.name), grid or default.get(array.name, ChunkGrid())
+        )
+        for array in arrays
+    )
 
 
 def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:
     """Task: one shard of one array of a corpus."""
-    start, stop = layout.shard_bounds(shard)
-    return store_shard(
-        root, layout, shard, lambda: read_corpus_rows(corpus, layout.name, start, stop)
-    )
-
-
-def read_corpus_rows(corpus: Corpus, name: str, start: int, stop: int) -> AnyArray:
-    """Return rows ``[start, stop)`` of a store's array."""
-    readers: dict[str, Callable[[int, int], AnyArray]] = {
-        schema.TOKENS.name: corpus.read_tokens,
-        schema.SEQUENCE_LENGTH.name: corpus.sequence_lengths,
-        schema.DOCUMENT_OFFSET.name: corpus.document_indices,
-        schema.SEQUENCE_MODE.name: corpus.sequence_modes,
-    }
-    if name in readers:
-        return readers[name](start, stop)
-    offsets = np.full(stop - start, corpus.num_tokens, np.int64)
-    num_starts = min(stop, corpus.num_sequences) - start
-    pointers = corpus.sequence_pointers(start, start + num_starts)
-    offsets[:num_starts] = pointers // corpus.dtype.itemsize
-    return offsets
+    bounds = layout.shard_bounds(shard)
+    return store_shard(root, layout, shard, lambda: corpus.read(layout.name, *bounds))
 
 
 def digest_block(corpus: Corpus, block: int, name: str, num_rows: int) -> bytes:
     """Task: the SHA-256 of one block of an array's rows."""
-    return digest_rows(partial(read_corpus_rows, corpus, name), num_rows, block)
+    return digest_rows(partial(corpus.read, name), num_rows, block)
 
 
 def sample_tokens(corpus: Corpus, block: int) -> bytes:
@@ -239,4 +213,4 @@ def sample_tokens(corpus: Corpus, block: int) -> bytes:
     itemsize = corpus.dtype.itemsize
     start = block * _BIN_BLOCK_NBYTES // itemsize
     stop = min(start + _BIN_SAMPLE_NBYTES // itemsize, corpus.num_tokens)
-    return hashlib.sha256(corpus.read_tokens(start, stop).data).digest()
+    return hashlib.sha256(corpus.read(schema.TOKENS.name, start, stop).data).digest()

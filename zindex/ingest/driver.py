@@ -6,14 +6,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from zindex.arrays import AnyArray
-from zindex.errors import (
-    ConfigError,
-    FingerprintMismatchError,
-    StoreNotFoundError,
-)
+from zindex.errors import ConfigError, FingerprintMismatchError, StoreNotFoundError
 from zindex.execution.executor import Executor, open_executor, run_together
 from zindex.execution.process_executor import open_processes
 from zindex.execution.progress import Progress, open_progress
@@ -54,10 +50,17 @@ _NAMES = {
 _DEPTHS = (1, 2, 3)
 
 
+class Workers(NamedTuple):
+    """Where tasks run, and where progress is shown."""
+
+    executor: Executor
+    shown: Progress
+
+
 @contextmanager
 def open_workers(
     client: Any, num_processes: int | None, progress: bool, *tasks: Callable[..., Any]
-) -> Iterator[tuple[Executor, Progress]]:
+) -> Iterator[Workers]:
     """Open the executor of a client or of processes of this machine, and the progress display.
 
     Parameters
@@ -85,7 +88,7 @@ def open_workers(
         open_executor(client) if num_processes is None else open_processes(num_processes, *tasks)
     )
     with opened as executor, open_progress(progress) as shown:
-        yield executor, shown
+        yield Workers(executor, shown)
 
 
 async def write_store(

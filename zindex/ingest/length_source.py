@@ -69,10 +69,8 @@ def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
             return int(reader.spec["num_tokens"])
         offsets = reader[schema.SEQUENCE_OFFSET.name]
         return int(offsets[stop]) - int(offsets[start])
-    first = int(reader.sequence_pointers(start, start + 1)[0])
-    last = int(reader.sequence_pointers(stop - 1, stop)[0])
-    last_length = int(reader.sequence_lengths(stop - 1, stop)[0])
-    return (last - first) // reader.dtype.itemsize + last_length
+    first, last = (reader.sequence_offsets(row, row + 1)[0] for row in (start, stop))
+    return int(last - first)
 
 
 def _read_concurrently(reader: RowReader, start: int, stop: int) -> npt.NDArray[np.int32]:

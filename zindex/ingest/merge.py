@@ -9,13 +9,12 @@ from typing import Any
 from zindex.errors import ConfigError
 from zindex.execution.executor import run_builds
 from zindex.ingest.convert import convert_corpus
-from zindex.ingest.corpora.corpus import Corpus, JoinedCorpus, StoreCorpus
-from zindex.ingest.corpora.pairs import CorpusForm, Paths, RemotePair, find_corpora, open_corpus
+from zindex.ingest.corpora.corpus import Corpus, CorpusForm, join_corpora
+from zindex.ingest.corpora.pairs import Paths, find_corpora, open_corpus
 from zindex.ingest.corpora.write_pair import check_pair, finish_pair, work_folder, write_pair
 from zindex.ingest.driver import Claim, open_workers
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
-from zindex.store.commit import fingerprint
 from zindex.store.layout import ChunkGrid
 
 
@@ -100,25 +99,23 @@ def merge(
     parts = [open_corpus(path, multimodal or None) for path in find_corpora(sources)]
     has_modes = any(part.has_modes for part in parts) if multimodal is None else multimodal
     form = to or _common_form(parts)
-    corpus = JoinedCorpus(parts, os.path.basename(str(target).rstrip("/")), has_modes)
+    corpus = join_corpora(parts, os.path.basename(str(target).rstrip("/")), has_modes)
     base = str(local_path(str(target), "a .bin/.idx pair")) if form == "bin" else ""
     if base:
         check_pair(base, overwrite=overwrite)
 
     async def main() -> None:
         if not base:
-            await convert_corpus(corpus, place_of(target), executor, shown, grid, verb=": merge")
+            await convert_corpus(corpus, place_of(target), workers, grid, verb=": merge")
             return
-        identity = {"source": [_identify(part) for part in parts], "modes": has_modes}
+        identity = {"source": [[part.prefix, part.version] for part in parts], "modes": has_modes}
         claim = Claim(work_folder(base), identity)
         await asyncio.to_thread(claim.take, restart=restart)
         # An earlier call may have been interrupted while it renamed the files.
         if await asyncio.to_thread(finish_pair, base, replace=overwrite) is None:
-            await write_pair(
-                corpus, "merge", base, executor, shown, {}, verb="merge", replace=overwrite
-            )
+            await write_pair(corpus, "merge", base, workers, {}, verb="merge", replace=overwrite)
 
-    with open_workers(client, None, progress) as (executor, shown):
+    with open_workers(client, None, progress) as workers:
         run_builds(main())
     return MergedCorpus(
         base or str(place_of(target)),
@@ -131,23 +128,10 @@ def merge(
 
 def _common_form(parts: Sequence[Corpus]) -> CorpusForm:
     """Return the form of all sources."""
-    are_stores = {isinstance(part, StoreCorpus) for part in parts}
-    if len(are_stores) > 1:
+    forms = {part.form for part in parts}
+    if len(forms) > 1:
         raise ConfigError(
             "corpora that are merged must all be pairs or all be stores unless it is said what to "
             "write, got both; pass to='bin' or to='zarr' (--to)"
         )
-    return "zarr" if are_stores == {True} else "bin"
-
-
-def _identify(part: Corpus) -> list[Any]:
-    """Return what identifies a source and its version."""
-    if isinstance(part, StoreCorpus):
-        return [part.prefix, part.store.fingerprint]
-    if isinstance(part, RemotePair):
-        return [part.prefix, fingerprint({"versions": list(part.versions)})]
-    files = [os.stat(f"{part.prefix}.{suffix}") for suffix in ("bin", "idx")]
-    return [
-        part.prefix,
-        fingerprint({"files": [[file.st_size, file.st_mtime_ns] for file in files]}),
-    ]
+    return forms.pop()

@@ -279,12 +279,15 @@ def write_from(descriptor: int, array: AnyArray, offset: int) -> None:
         done += os.pwrite(descriptor, view[done:], offset + done)
 
 
-def short_read(path: str, *, offset: int, wanted: int, came: int) -> VerificationError:
-    """Return the error for a file that ends before the end of a span."""
-    return VerificationError(
-        f"{path} must hold {wanted:,} bytes from byte {offset:,} but ended after {came:,} of them; "
-        "it was cut after it was opened, so restore the file and open it again"
-    )
+def read_exactly(path: str, descriptor: int, array: AnyArray, offset: int) -> None:
+    """Fill a contiguous array from a byte offset; VerificationError if the file ends before."""
+    came = read_into(descriptor, array, offset)
+    if came != array.nbytes:
+        raise VerificationError(
+            f"{path} must hold {array.nbytes:,} bytes from byte {offset:,} but ended after "
+            f"{came:,} of them; it was cut after it was opened, so restore the file and open it "
+            "again"
+        )
 
 
 @cache

@@ -25,15 +25,19 @@ def test_rows_are_those_of_the_files(objects: ObjectPath, write_corpus: WriteCor
     pair = open_pair(upload(objects, prefix), multimodal=True)
     pair = pickle.loads(pickle.dumps(pair))
     right = read_index(prefix)
-    assert (pair.num_tokens, pair.bin_nbytes, pair.has_modes) == (15, 60, True)
-    for name in ("sequence_lengths", "sequence_pointers", "sequence_modes"):
-        for start, stop in ((0, 4), (1, 3), (2, 2)):
-            rows = getattr(pair, name)(start, stop)
-            assert rows.tolist() == getattr(right, name)(start, stop).tolist()
-    assert pair.document_indices(0, 3).tolist() == [0, 2, 4]
-    assert pair.read_tokens(2, 6).tolist() == [2, 3, 4, 5]
+    assert (pair.num_tokens, pair.num_documents, pair.has_modes) == (15, 2, True)
+    rows = {
+        "tokens": list(range(15)),
+        "sequence_length": right.sequence_lengths(0, 4).tolist(),
+        "sequence_offset": [0, 5, 5, 12, 15],
+        "document_offset": [0, 2, 4],
+        "sequence_mode": [1, 2, 3, 4],
+    }
+    for name, wanted in rows.items():
+        for start, stop in ((0, len(wanted)), (1, 3), (2, 2)):
+            assert pair.read(name, start, stop).tolist() == wanted[start:stop]
     with pytest.raises(IndexError, match=r"\[0, 5\) was asked of s3://memory/store/a\.idx"):
-        pair.sequence_lengths(0, 5)
+        pair.read("sequence_length", 0, 5)
 
 
 def test_what_is_refused(objects: ObjectPath, write_corpus: WriteCorpus) -> None:

@@ -8,10 +8,16 @@ import pytest
 
 from tests.ingest.records.sources import ListFiles
 from zindex.errors import NotReadyError
-from zindex.ingest.corpora.text_documents import LENGTHS, TOKENS, EncodedCorpus, load_corpus
-from zindex.ingest.records.read_partitions import Partition, Settings, read_partition
+from zindex.ingest.corpora.text_documents import (
+    LENGTHS,
+    TOKENS,
+    encoded_corpus,
+    load_table,
+    text_records,
+)
+from zindex.ingest.records.read_partitions import Partition, read_partition
 
-SETTINGS = Settings((TOKENS, LENGTHS), ((TOKENS, "uint16"), (LENGTHS, "int32")))
+SETTINGS = text_records("uint16")
 
 
 def test_spans_equal_slices(tmp_path: Path) -> None:
@@ -30,23 +36,23 @@ def test_spans_equal_slices(tmp_path: Path) -> None:
         result = read_partition(ListFiles({"a": [records]}), tmp_path, partition, SETTINGS)
         streams += result.streams
     flat, sizes = np.concatenate(tokens), np.concatenate(lengths)
-    pointers = (np.cumsum(sizes, dtype=np.int64) - sizes) * 2
+    offsets = np.cumsum([0, *sizes.tolist()])
     bounds = np.cumsum([0, *counts])
-    corpus = EncodedCorpus(tmp_path, "tag", "uint16", streams).save()
+    corpus = encoded_corpus(tmp_path, "tag", "uint16", streams)
     again = pickle.loads(pickle.dumps(corpus))
     assert (again.num_tokens, again.num_sequences) == (len(flat), len(sizes))
     assert again.num_documents == len(bounds) - 1
-    for found, wanted in (
-        (again.sequence_lengths, sizes),
-        (again.sequence_pointers, pointers),
-        (again.document_indices, bounds),
-        (again.read_tokens, flat),
+    for name, wanted in (
+        ("sequence_length", sizes),
+        ("sequence_offset", offsets),
+        ("document_offset", bounds),
+        ("tokens", flat),
     ):
         for start in range(len(wanted) + 1):
             for stop in range(start, len(wanted) + 1):
-                np.testing.assert_array_equal(found(start, stop), wanted[start:stop])
+                np.testing.assert_array_equal(again.read(name, start, stop), wanted[start:stop])
 
 
 def test_the_table_may_be_gone(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="must be there until it is committed, they are gone"):
-        load_corpus(tmp_path, "none")
+        load_table(tmp_path, "none")

@@ -3,63 +3,31 @@
 import glob
 import os
 import tempfile
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, bin_path, idx_path, read_idx_file, read_index
 from zindex.formats.bin_reader import BinFile
-from zindex.ingest.corpora.corpus import Corpus, StoreCorpus
+from zindex.ingest.corpora.corpus import Corpus, store_corpus
 from zindex.ingest.length_source import is_store
 from zindex.io.local import local_path
 from zindex.io.node_copy import keep_copy
 from zindex.io.remote_files import MSC_PREFIX, UNKNOWN, open_remote
+from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
 from zindex.store.tokens import FlatObject
 
-CorpusForm = Literal["bin", "zarr"]
 #: A path, or several of them.
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair(IdxFile):
-    """A validated pair on a file system."""
-
-    @property
-    def prefix(self) -> str:
-        """Path or URL without suffix."""
-        return self.path.removesuffix(".idx")
-
-    def read_tokens(self, start: int, stop: int) -> AnyArray:
-        """Return tokens ``[start, stop)``."""
-        file = BinFile(bin_path(self.prefix), self.bin_nbytes)
-        return file.read(self.dtype, stop - start, start * self.dtype.itemsize)
-
-
-@dataclass(frozen=True, slots=True)
-class RemotePair(Pair):
-    """A validated pair in object storage; each span of either file is a request."""
-
-    #: Versions of ``.bin`` and ``.idx`` in the store, which change when they are written.
-    versions: tuple[str, str]
-
-    def _fill(self, array: npt.NDArray[Any], offset: int) -> int:
-        values = FlatObject(self.path, self.nbytes, np.uint8).read(offset, offset + array.nbytes)
-        array.view(np.uint8)[:] = values
-        return array.nbytes
-
-    def read_tokens(self, start: int, stop: int) -> AnyArray:
-        """Return tokens ``[start, stop)``, fetched in several concurrent requests."""
-        file = FlatObject(bin_path(self.prefix), self.bin_nbytes, np.uint8)
-        itemsize = self.dtype.itemsize
-        return file.read(start * itemsize, stop * itemsize).view(self.dtype)
 
 
 def is_url(path: str) -> bool:
@@ -67,7 +35,16 @@ def is_url(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
 
-def open_pair(path: str, multimodal: bool | None = None) -> Pair:
+@dataclass(frozen=True, slots=True)
+class _RemoteIdx(IdxFile):
+    """A validated ``.idx`` in object storage; each span is a request."""
+
+    def _fill(self, array: npt.NDArray[Any], offset: int) -> None:
+        values = FlatObject(self.path, self.nbytes, np.uint8).read(offset, offset + array.nbytes)
+        array.view(np.uint8)[:] = values
+
+
+def open_pair(path: str, multimodal: bool | None = None) -> Corpus:
     """Open and validate a pair.
 
     Parameters
@@ -83,13 +60,45 @@ def open_pair(path: str, multimodal: bool | None = None) -> Pair:
         If a file is missing or damaged.
     """
     if is_url(path):
-        return _open_remote_pair(path, multimodal)
-    prefix = str(local_path(path, "a .bin/.idx pair"))  # workers may run in another directory
-    return Pair(*astuple(read_index(prefix, multimodal=multimodal)))
+        prefix = path
+        index, versions = _open_remote_idx(path, multimodal)
+        version = fingerprint({"versions": versions})
+    else:
+        prefix = str(local_path(path, "a .bin/.idx pair"))  # workers may run in another directory
+        index = read_index(prefix, multimodal=multimodal)
+        files = [os.stat(name) for name in (bin_path(prefix), idx_path(prefix))]
+        version = fingerprint({"files": [[file.st_size, file.st_mtime_ns] for file in files]})
+    return Corpus(
+        prefix,
+        index.dtype,
+        index.num_sequences,
+        index.num_documents,
+        index.num_tokens,
+        index.has_modes,
+        partial(_read_pair, prefix, index),
+        version=version,
+    )
 
 
-def _open_remote_pair(prefix: str, multimodal: bool | None) -> RemotePair:
-    """Open and validate a pair in object storage.
+def _read_pair(prefix: str, index: IdxFile, name: str, start: int, stop: int) -> AnyArray:
+    """Return rows of an array of a token store from a pair."""
+    if name == schema.TOKENS.name:
+        path = bin_path(prefix)
+        if is_url(path):  # fetched in several concurrent requests
+            return FlatObject(path, index.bin_nbytes, index.dtype).read(start, stop)
+        offset = start * index.dtype.itemsize
+        return BinFile(path, index.bin_nbytes).read(index.dtype, stop - start, offset)
+    readers: dict[str, Callable[[int, int], AnyArray]] = {
+        schema.SEQUENCE_LENGTH.name: index.sequence_lengths,
+        schema.SEQUENCE_OFFSET.name: index.sequence_offsets,
+        schema.DOCUMENT_OFFSET.name: index.document_indices,
+        schema.SEQUENCE_MODE.name: index.sequence_modes,
+    }
+    return readers[name](start, stop)
+
+
+def _open_remote_idx(prefix: str, multimodal: bool | None) -> tuple[IdxFile, list[str]]:
+    """Open and validate a pair in object storage; return the ``.idx``, and both files' versions.
 
     The ``.idx`` is fetched once for validation, into a temporary file.
     """
@@ -118,14 +127,13 @@ def _open_remote_pair(prefix: str, multimodal: bool | None) -> RemotePair:
             "pair again"
         )
     versions = [head.version if head is not None else "" for head in found.values()]
-    facts = {item.name: getattr(index, item.name) for item in fields(index)}
-    return RemotePair(**facts, versions=(versions[0], versions[1]))
+    return _RemoteIdx(*astuple(index)), versions
 
 
 def open_corpus(path: str, multimodal: bool | None = None) -> Corpus:
     """Open a Zarr token store or a pair; see `open_pair`."""
     if not path.startswith(MSC_PREFIX) and is_store(path):
-        return StoreCorpus(open_store(path, kind="tokens"))
+        return store_corpus(open_store(path, kind="tokens"))
     return open_pair(path, multimodal)
 
 

@@ -4,20 +4,23 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int8Array, Int32Array, Int64Array
+from zindex import schema
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
-from zindex.ingest.corpora.corpus import JoinedCorpus
-from zindex.ingest.records.read_partitions import FieldStreams, RecordStreams
+from zindex.ingest.corpora.corpus import Corpus
+from zindex.ingest.records.read_partitions import FieldStreams, ReadResult, RecordStreams, Settings
+from zindex.ingest.records.write_shards import RecordTable
+from zindex.ingest.spans import cut_span
 from zindex.io.objects import Place
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.store.records import KEY, URL
-from zindex.store.scratch import read_note, read_stream, write_note
+from zindex.store.scratch import read_note, write_note
 from zindex.text.sentences import SentenceSplitter
 from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder
@@ -189,97 +192,52 @@ def _narrow(flat: Int64Array, dtype: str) -> AnyArray:
     return flat.astype(dtype)
 
 
-class _StreamCorpus:
-    """One scratch file of documents as a corpus."""
-
-    has_modes = False
-
-    def __init__(self, root: Place, dtype: str, streams: RecordStreams) -> None:
-        self.root = root
-        self.prefix = streams.name
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        fields = {field.name: field for field in streams.fields}
-        self.num_tokens = fields[TOKENS].num_values
-        self.num_sequences = fields[LENGTHS].num_values
-        self.num_documents = streams.num_records
-        bases = streams.bases()
-        # Byte offset and size of each stream: tokens, sequence lengths, sequences per document.
-        self._streams = [
-            (bases[name][kind], fields[name].sizes(streams.num_records)[kind])
-            for name, kind in ((TOKENS, 0), (LENGTHS, 0), (LENGTHS, 1))
-        ]
-
-    def sequence_lengths(self, start: int, stop: int) -> Int32Array:
-        return self._read(1, np.dtype(np.int32), start, stop)
-
-    def sequence_pointers(self, start: int, stop: int) -> Int64Array:
-        return _offsets(self.sequence_lengths(0, stop))[start:] * self.dtype.itemsize
-
-    def document_indices(self, start: int, stop: int) -> Int64Array:
-        return _offsets(self._read(2, np.dtype(np.int64), 0, stop))[start:]
-
-    def sequence_modes(self, start: int, stop: int) -> Int8Array:
-        """Return zeros: texts have no modes."""
-        return np.zeros(stop - start, np.int8)
-
-    def read_tokens(self, start: int, stop: int) -> AnyArray:
-        return self._read(0, self.dtype, start, stop)
-
-    def _read(self, stream: int, dtype: np.dtype[Any], start: int, stop: int) -> AnyArray:
-        """Return elements ``[start, stop)`` of a stream."""
-        out = np.empty(stop - start, dtype)
-        if out.size:
-            base, nbytes = self._streams[stream]
-            first, raw = start * dtype.itemsize, out.view(np.uint8)
-            read_stream(self.root, self.prefix, base, nbytes, first, raw)
-        return out
+def text_records(token_dtype: str) -> Settings:
+    """Return how the records of texts are read and stored."""
+    return Settings((TOKENS, LENGTHS), ((TOKENS, token_dtype), (LENGTHS, "int32")))
 
 
-class EncodedCorpus(JoinedCorpus):
-    """The documents of all scratch files, in the order of the source.
+def encoded_corpus(
+    root: Place, tag: str, token_dtype: str, streams: Sequence[RecordStreams]
+) -> Corpus:
+    """Return the documents of scratch files as a corpus, in the order of the source.
 
-    It pickles as a place and a tag, by which workers load its table: `save` that first.
+    It pickles as a place and a tag, by which workers load the table of scratch files.
 
     Parameters
     ----------
     root
         Place of the store, or the work folder of a pair.
     tag
-        Name of the table among the scratch files.
-    dtype
+        Name of the table, which is written here, among the scratch files.
+    token_dtype
         Dtype of the tokens.
     streams
         The scratch files.
     """
-
-    def __init__(self, root: Place, tag: str, dtype: str, streams: Sequence[RecordStreams]) -> None:
-        empty = RecordStreams(
-            "", 0, (), (FieldStreams(TOKENS, 0, 0, 0), FieldStreams(LENGTHS, 0, 0, 0))
-        )
-        parts = [_StreamCorpus(root, dtype, item) for item in streams or [empty]]
-        super().__init__(parts, root.name, False)
-        self.root = root
-        self.tag = tag
-        self.streams = streams
-
-    def save(self) -> "EncodedCorpus":
-        """Write the table that `load_corpus` reads, and return this corpus."""
-        rows = [item.to_json() for item in self.streams]
-        write_note(self.root, f"{self.tag}-corpus", {"dtype": self.dtype.name, "rows": rows})
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return load_corpus, (self.root, self.tag)
+    rows = [item.to_json() for item in streams]
+    write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": rows})
+    table = load_table(root, tag)
+    _, tokens, lengths = table.fields
+    return Corpus(
+        root.name,
+        np.dtype(token_dtype),
+        lengths.num_values,
+        table.num_records,
+        tokens.num_values,
+        has_modes=False,
+        read=partial(_read_encoded, root, tag),
+    )
 
 
 @lru_cache(maxsize=4)
-def load_corpus(root: Place, tag: str) -> EncodedCorpus:
-    """Return a corpus whose table was saved.
+def load_table(root: Place, tag: str) -> RecordTable:
+    """Return the table of the scratch files of a corpus.
 
     Raises
     ------
     NotReadyError
-        If there is no table, because another process has committed the corpus meanwhile.
+        If there is none, because another process has committed the corpus meanwhile.
     """
     note = read_note(root, f"{tag}-corpus")
     if note is None:
@@ -289,12 +247,26 @@ def load_corpus(root: Place, tag: str) -> EncodedCorpus:
             num_done=0,
             num_shards=1,
         )
-    rows = map(RecordStreams.from_json, note["rows"])
-    return EncodedCorpus(root, tag, note["dtype"], list(rows))
+    no_fields = FieldStreams(TOKENS, 0, 0, 0), FieldStreams(LENGTHS, 0, 0, 0)
+    streams = [RecordStreams.from_json(row) for row in note["rows"]]
+    result = ReadResult(tuple(streams) or (RecordStreams("", 0, (), no_fields),), 0)
+    return RecordTable([result], text_records(note["dtype"]))
 
 
-def _offsets(counts: AnyArray) -> Int64Array:
-    """Return the sum of all counts before each."""
-    stops: Int64Array = np.cumsum(counts, dtype=np.int64)
-    stops -= counts
-    return stops
+def _read_encoded(root: Place, tag: str, name: str, start: int, stop: int) -> AnyArray:
+    """Return rows of an array of a token store from scratch files."""
+    table = load_table(root, tag)
+    _, tokens, lengths = table.fields
+    if name == schema.TOKENS.name:
+        return table.read(root, tokens, "value", start, stop)
+    if name == schema.SEQUENCE_LENGTH.name:
+        return table.read(root, lengths, "value", start, stop)
+    if name == schema.DOCUMENT_OFFSET.name:
+        return table.read(root, lengths, "offset", start, stop)
+    out = np.full(stop - start, tokens.num_values, np.int64)
+    rows, bases = table.value_starts[LENGTHS], table.value_starts[TOKENS]
+    for number, first, last, at in cut_span(rows, start, stop):
+        sizes = table.read(root, lengths, "value", rows[number], rows[number] + last)
+        offsets = np.cumsum(sizes, dtype=np.int64) - sizes + bases[number]
+        out[at : at + last - first] = offsets[first:]
+    return out

@@ -14,23 +14,21 @@ from typing import Any, get_args
 import numpy as np
 
 from zindex.errors import ConfigError, StoreError, check_choice
-from zindex.execution.executor import Executor, run_builds
-from zindex.execution.progress import Progress
+from zindex.execution.executor import run_builds
 from zindex.formats.token_dtypes import DType
 from zindex.ingest.convert import convert_corpus
-from zindex.ingest.corpora.pairs import CorpusForm
+from zindex.ingest.corpora.corpus import CorpusForm
 from zindex.ingest.corpora.text_documents import (
-    LENGTHS,
-    TOKENS,
-    EncodedCorpus,
     TextDocuments,
     TextSettings,
+    encoded_corpus,
+    text_records,
 )
 from zindex.ingest.corpora.write_pair import check_pair, finish_pair, work_folder, write_pair
-from zindex.ingest.driver import Claim, open_workers
+from zindex.ingest.driver import Claim, Workers, open_workers
 from zindex.ingest.records.open_files import TextKind, open_texts
 from zindex.ingest.records.partitions import read_source
-from zindex.ingest.records.read_partitions import Settings, read_partition, try_first
+from zindex.ingest.records.read_partitions import read_partition, try_first
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
 from zindex.sources.damage_log import OnDamage
@@ -182,8 +180,8 @@ def tokenize_corpus(
         **texts.identity(),
     }
     claim = Claim(place_of(target) if base is None else work_folder(base), identity, _KIND)
-    with open_workers(client, num_processes, progress, read_partition) as (executor, shown):
-        work = _Work(texts, claim, base, grid, overwrite, executor, shown)
+    with open_workers(client, num_processes, progress, read_partition) as workers:
+        work = _Work(texts, claim, base, grid, overwrite, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
 
 
@@ -204,8 +202,7 @@ class _Work:
     base: str | None
     grid: ChunkGrid | None
     overwrite: bool
-    executor: Executor
-    shown: Progress
+    workers: Workers
 
     def find(self) -> TokenizedCorpus | None:
         """Return the corpus if it is a committed store; another store is an error."""
@@ -248,20 +245,18 @@ class _Work:
         """Encode the texts, and write the corpus."""
         root, identity = self.claim.root, self.claim.identity
         dtype = self.texts.settings.token_dtype
-        settings = Settings((TOKENS, LENGTHS), ((TOKENS, dtype), (LENGTHS, "int32")))
         results = await read_source(
             self.texts,
             self.claim,
-            self.executor,
-            self.shown,
-            settings,
+            self.workers,
+            text_records(dtype),
             stage="texts",
             verb="tokenize",
             least_nbytes=_LEAST_NBYTES,
         )
         streams = [item for result in results for item in result.streams]
         tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]
-        corpus = await asyncio.to_thread(EncodedCorpus(root, tag, dtype, streams).save)
+        corpus = await asyncio.to_thread(encoded_corpus, root, tag, dtype, streams)
         num_skipped = sum(result.num_skipped for result in results)
         facts = {
             "num_documents": corpus.num_documents,
@@ -274,20 +269,11 @@ class _Work:
             logger.warning("%s has no tokens: its texts are empty, damaged, or not there", target)
         if self.base is not None:
             await write_pair(
-                corpus,
-                tag,
-                self.base,
-                self.executor,
-                self.shown,
-                facts,
-                verb="write",
-                replace=self.overwrite,
+                corpus, tag, self.base, self.workers, facts, verb="write", replace=self.overwrite
             )
             return self._describe(facts)
         made = {TEXTS: {"identity": identity, "num_skipped": num_skipped}}
-        await convert_corpus(
-            corpus, root, self.executor, self.shown, self.grid, verb=": write", facts=made
-        )
+        await convert_corpus(corpus, root, self.workers, self.grid, verb=": write", facts=made)
         await asyncio.to_thread(end_import, root)
         return self._describe(facts)
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import numpy as np
-
+from zindex import schema
 from zindex.errors import StoreError
-from zindex.execution.executor import Executor, run_together
-from zindex.execution.progress import Progress
+from zindex.execution.executor import run_together
 from zindex.formats.idx_writer import IdxStreamWriter
 from zindex.ingest.corpora.corpus import Corpus
+from zindex.ingest.driver import Workers
 from zindex.io import files
 from zindex.store.scratch import SCRATCH_KEY, read_note, write_note
 
@@ -95,8 +94,7 @@ async def write_pair(
     corpus: Corpus,
     tag: str,
     base: str,
-    executor: Executor,
-    shown: Progress,
+    workers: Workers,
     facts: dict[str, Any],
     *,
     verb: str,
@@ -112,7 +110,7 @@ async def write_pair(
         Prefix of the notes on written spans.
     base
         Path of the pair without suffix.
-    executor, shown, verb
+    workers, verb
         Where tasks run and progress is shown, and the name of the step.
     facts
         Returned by `finish_pair`.
@@ -129,12 +127,12 @@ async def write_pair(
     with open(path, "ab") as stream:
         stream.truncate(corpus.num_tokens * corpus.dtype.itemsize)
     starts = range(0, corpus.num_tokens, SPAN_TOKENS)
-    with shown.step(f"{corpus.prefix}: {verb}", len(starts)) as advance:
+    with workers.shown.step(f"{corpus.prefix}: {verb}", len(starts)) as advance:
 
         async def write(start: int) -> None:
             stop = min(start + SPAN_TOKENS, corpus.num_tokens)
             key = f"pair-{work.name[:28]}-{start}"
-            await executor.run(write_span, corpus, work, tag, start, stop, key=key)
+            await workers.executor.run(write_span, corpus, work, tag, start, stop, key=key)
             advance(1)
 
         await run_together(map(write, starts))
@@ -153,7 +151,7 @@ def write_span(corpus: Corpus, work: Path, tag: str, start: int, stop: int) -> N
 
 def copy_tokens(corpus: Corpus, path: str | Path, start: int, stop: int) -> None:
     """Task: write tokens ``[start, stop)`` at their offset in an existing file."""
-    values = corpus.read_tokens(start, stop)
+    values = corpus.read(schema.TOKENS.name, start, stop)
     with open(path, "r+b") as stream:
         stream.seek(start * values.dtype.itemsize)
         stream.write(values.data)
@@ -163,21 +161,18 @@ def copy_tokens(corpus: Corpus, path: str | Path, start: int, stop: int) -> None
 
 def write_idx(corpus: Corpus, path: str | Path) -> None:
     """Write the ``.idx`` of a corpus in blocks."""
-    num_sequences, num_documents = corpus.num_sequences, corpus.num_documents
+    num_sequences, num_entries = corpus.num_sequences, corpus.num_documents + 1
     with IdxStreamWriter(
         path,
         corpus.dtype,
         num_sequences=num_sequences,
-        num_documents=num_documents,
+        num_documents=corpus.num_documents,
         has_modes=corpus.has_modes,
     ) as writer:
         for start in range(0, num_sequences, _BLOCK):
-            stop = min(start + _BLOCK, num_sequences)
-            modes = corpus.sequence_modes(start, stop) if corpus.has_modes else None
-            writer.write_sequences(
-                np.ascontiguousarray(corpus.sequence_lengths(start, stop)), modes
-            )
-        for start in range(0, num_documents + 1, _BLOCK):
-            writer.write_document_indices(
-                corpus.document_indices(start, min(start + _BLOCK, num_documents + 1))
-            )
+            rows = start, min(start + _BLOCK, num_sequences)
+            modes = corpus.read(schema.SEQUENCE_MODE.name, *rows) if corpus.has_modes else None
+            writer.write_sequences(corpus.read(schema.SEQUENCE_LENGTH.name, *rows), modes)
+        for start in range(0, num_entries, _BLOCK):
+            rows = start, min(start + _BLOCK, num_entries)
+            writer.write_document_indices(corpus.read(schema.DOCUMENT_OFFSET.name, *rows))

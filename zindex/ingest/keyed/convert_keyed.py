@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from zindex.errors import ConfigError
 from zindex.execution.executor import Executor, run_builds, run_together
-from zindex.execution.progress import Progress
 from zindex.formats.keyed.shards import FileFormat, KeyedFormat, detect_format, read_shards
-from zindex.ingest.driver import open_workers, write_rows, write_store
+from zindex.ingest.driver import Workers, open_workers, write_rows, write_store
 from zindex.ingest.keyed.keyed_source import KeyedSource, digest_spans, store_spans
 from zindex.ingest.keyed.token_lines import TokenLines, open_token_lines
 from zindex.ingest.length_source import join_digests
@@ -128,8 +127,8 @@ def convert_keyed(
             f"jsonl files, got one of them for {kind} files; leave it out"
         )
     root, path = place_of(target), _one_path(source)
-    with open_workers(client, num_processes, progress) as (executor, shown):
-        return run_builds(_convert(path, kind, root, strict, grid, executor, shown))
+    with open_workers(client, num_processes, progress) as workers:
+        return run_builds(_convert(path, kind, root, strict, grid, workers))
 
 
 def _find_format(source: Any, storage_type: str | None) -> KeyedFormat:
@@ -221,17 +220,11 @@ async def plan_keyed(
 
 
 async def _convert(
-    path: str,
-    kind: FileFormat,
-    root: Place,
-    strict: bool,
-    grid: ChunkGrid,
-    executor: Executor,
-    shown: Progress,
+    path: str, kind: FileFormat, root: Place, strict: bool, grid: ChunkGrid, workers: Workers
 ) -> Store:
     """Write every shard of the store, and commit it."""
     source, folder = await asyncio.to_thread(lambda: read_source(path, kind, strict=strict))
-    plan = await plan_keyed(source, root, kind, grid, executor)
+    plan = await plan_keyed(source, root, kind, grid, workers.executor)
 
     async def write(layout: ArrayLayout, shard: int) -> ShardResult:
         spans = source.spans(layout.name, *layout.shard_bounds(shard))
@@ -239,7 +232,7 @@ async def _convert(
             name = layout.name
             return await write_rows(root, layout, shard, lambda *rows: source.read(name, *rows))
         key = f"convert-{root.name[:28]}-{layout.name}-{shard}"
-        return await executor.run(store_spans, root, layout, shard, spans, key=key)
+        return await workers.executor.run(store_spans, root, layout, shard, spans, key=key)
 
-    with shown.step(root.name, plan.num_shards) as advance:
+    with workers.shown.step(root.name, plan.num_shards) as advance:
         return await write_store(plan, write, advance, {"num_skipped": 0, "url_prefix": folder})

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
-from zindex.execution.executor import Executor, run_builds
-from zindex.execution.progress import Progress
-from zindex.ingest.driver import Claim, open_workers, write_rows, write_store
+from zindex.execution.executor import run_builds
+from zindex.ingest.driver import Claim, Workers, open_workers, write_rows, write_store
 from zindex.ingest.records.open_files import open_files
 from zindex.ingest.records.partitions import read_source
 from zindex.ingest.records.read_partitions import Settings, read_partition
@@ -139,8 +138,8 @@ def import_records(
         on_damage=on_damage,
     )
     claim = Claim(place_of(target), identity | settings.to_json())
-    with open_workers(client, num_processes, progress, read_partition) as (executor, shown):
-        work = _Import(opened, claim, settings, grid, executor, shown)
+    with open_workers(client, num_processes, progress, read_partition) as workers:
+        work = _Import(opened, claim, settings, grid, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
 
 
@@ -152,8 +151,7 @@ class _Import:
     claim: Claim
     settings: Settings
     grid: ChunkGrid
-    executor: Executor
-    shown: Progress
+    workers: Workers
 
     def find(self) -> Store | None:
         """Return the committed store, or None; another store is an error."""
@@ -164,13 +162,7 @@ class _Import:
         """Read the source, write all shards, and commit."""
         root, name = self.claim.root, self.claim.root.name
         results = await read_source(
-            self.source,
-            self.claim,
-            self.executor,
-            self.shown,
-            self.settings,
-            stage="import",
-            verb="read",
+            self.source, self.claim, self.workers, self.settings, stage="import", verb="read"
         )
         meta_fields = [name.lower() for name in self.claim.identity["meta_names"]]
         table = RecordTable(results, self.settings, meta_fields)
@@ -189,13 +181,13 @@ class _Import:
             field, kind = arrays[layout.name]
             spans = tuple(table.spans(field, kind, *layout.shard_bounds(shard)))
             key = f"gather-{name[:28]}-{layout.name}-{shard}"
-            return await self.executor.run(
+            return await self.workers.executor.run(
                 store_stream_shard, root, layout, shard, kind, spans, key=key
             )
 
         plan = self._plan(table, rows)
         facts = {"num_skipped": table.num_skipped, "url_prefix": prefix, **table.counts}
-        with self.shown.step(f"{name}: write", plan.num_shards) as advance:
+        with self.workers.shown.step(f"{name}: write", plan.num_shards) as advance:
             store = await write_store(plan, write, advance, facts)
         if not table.num_records:
             logger.warning(

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.execution.executor import Executor, run_together
-from zindex.execution.progress import Progress
-from zindex.ingest.driver import Claim
+from zindex.ingest.driver import Claim, Workers
 from zindex.ingest.records.open_files import share_nbytes
 from zindex.ingest.records.read_partitions import Partition, ReadResult, Settings, read_partition
 from zindex.io import files
@@ -27,8 +26,7 @@ _MAX_RANGES, _READ_NBYTES = 4, 1 << 22
 async def read_source(
     source: SampleFiles,
     claim: Claim,
-    executor: Executor,
-    shown: Progress,
+    workers: Workers,
     settings: Settings,
     *,
     stage: str,
@@ -43,7 +41,7 @@ async def read_source(
         The files.
     claim
         The claimed place; it is checked after each task.
-    executor, shown
+    workers
         Where tasks run and progress is shown.
     settings
         How to read.
@@ -52,11 +50,11 @@ async def read_source(
     least_nbytes
         See `share_nbytes`.
     """
-    name = claim.root.name
+    name, executor = claim.root.name, workers.executor
     partitions = list(plan_partitions(source, claim.identity, stage, least_nbytes))
     source = await count_all_lines(source, executor, name)
     shared = await executor.hold(return_value, source, key=f"{stage}-{name[:28]}-files")
-    with shown.step(f"{name}: {verb}", len(partitions)) as advance:
+    with workers.shown.step(f"{name}: {verb}", len(partitions)) as advance:
 
         async def read(partition: Partition) -> ReadResult:
             key = f"{stage}-{partition.name}"

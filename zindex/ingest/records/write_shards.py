@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
@@ -128,8 +129,13 @@ class RecordTable:
                 base = self._bases[number][field.name][at]
                 nbytes = found.sizes(streams.num_records)[at]
             yield StreamSpan(name, base, nbytes, first, last, value_starts[number])
-        if stop > bounds[-1]:  # the final bound of the offsets
+        if start <= bounds[-1] < stop:  # the final bound of the offsets
             yield StreamSpan(None, 0, 0, 0, 1, field.num_values)
+
+    def read(self, root: Place, field: RecordField, kind: Kind, start: int, stop: int) -> AnyArray:
+        """Return elements ``[start, stop)`` of a field's array; offsets are int64."""
+        spans = list(self.spans(field, kind, start, stop))
+        return read_spans(root, kind, np.int64 if kind == "offset" else field.dtype, spans)
 
 
 def _check_joined(results: Sequence[ReadResult], meta_fields: Sequence[str]) -> None:
@@ -150,19 +156,21 @@ def store_stream_shard(
     root: Place, layout: ArrayLayout, shard: int, kind: Kind, spans: tuple[StreamSpan, ...]
 ) -> ShardResult:
     """Task: one shard of one array of a field, unless it is already there."""
+    return store_shard(root, layout, shard, lambda: read_spans(root, kind, layout.dtype, spans))
+
+
+def read_spans(
+    root: Place, kind: Kind, dtype: npt.DTypeLike, spans: Sequence[StreamSpan]
+) -> AnyArray:
+    """Return the elements of consecutive spans of an array of a field."""
     fill = {"value": _fill_values, "offset": _fill_offsets, "form": _fill_forms}[kind]
-
-    def compute() -> AnyArray:
-        start, stop = layout.shard_bounds(shard)
-        out = np.zeros(stop - start, layout.dtype)
-        row = 0
-        for span in spans:
-            stop = row + span.stop - span.start
-            fill(root, span, out[row:stop])
-            row = stop
-        return out
-
-    return store_shard(root, layout, shard, compute)
+    out = np.zeros(sum(span.stop - span.start for span in spans), dtype)
+    row = 0
+    for span in spans:
+        stop = row + span.stop - span.start
+        fill(root, span, out[row:stop])
+        row = stop
+    return out
 
 
 def _fill_values(root: Place, span: StreamSpan, out: AnyArray) -> None:
