@@ -247,7 +247,7 @@ class RunConfig:
         _parse_numbers(known, ("max_epochs", "surplus"), "")
         if "sequence_length" not in known:
             raise ConfigError("sequence_length must be set: tokens per sample; for example 4096")
-        known["index"] = _join(folder, known.get("index", "index"))
+        known["index"] = join_path(folder, known.get("index", "index"))
         if "grid" in known:
             grid = check_keys(known["grid"], ChunkGrid, "grid")
             check_types(grid, {"chunk_length": int, "shard_length": int, "codec": str})
@@ -285,12 +285,12 @@ def _parse_dataset(value: Any, folder: str) -> DatasetConfig:
     )
     if not isinstance(known.get("path"), str):
         raise ConfigError(f"a dataset must have a path, got {show(value)}")
-    known["path"] = _join(folder, known["path"])
+    known["path"] = join_path(folder, known["path"])
     _parse_numbers(known, _DATASET_NUMBERS, f" of dataset {known['path']}")
     return DatasetConfig(**known)
 
 
-def _join(folder: str, path: str) -> str:
+def join_path(folder: str, path: str) -> str:
     """Return a path relative to a folder; in the working directory paths are unchanged."""
     if "://" in path:
         return path

@@ -72,7 +72,7 @@ def test_tar_files_with_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["{in}", "{out}", "--dtype", "ids"], "--dtype must be NAME=DTYPE, such as input_ids=int"),
+        (["{in}", "{out}", "--dtype", "ids"], "--dtype must be like input_ids=int32, got 'ids'"),
         (["{in}", "{out}", "--dtype", "ids=text"], "the numbers of field 'ids' must have a dtype"),
         (
             ["{in}", "{out}", "--meta", "x"],

@@ -89,8 +89,8 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "share"], "--set must be NAME=VALUE with a value of YAML, got 'share'"),
-        (["--set", "share=["], "--set must be NAME=VALUE with a value of YAML, got 'share=['"),
+        (["--set", "share"], "--set must be like share=0.5, with a value of YAML, got 'share'"),
+        (["--set", "share=["], "--set must be like share=0.5, with a value of YAML, got 'share=['"),
         (["--samples", "many"], "--samples must be a number such as 1.5B, 300M or 2e9, got 'many'"),
         (["--samples", "1.5"], "--samples must be a whole number, got 1.5"),
         (["--sequence-lengths", "8,x"], "--sequence-lengths must be numbers such as 2048,4096"),

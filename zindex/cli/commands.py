@@ -21,21 +21,13 @@ from zindex.cli.convert import convert, export
 from zindex.cli.edit import edit
 from zindex.cli.measure import bench
 from zindex.cli.megatron import prepare_command
-from zindex.cli.options import (
-    count_noun,
-    echo_json,
-    json_option,
-    parse_pairs,
-    repeatable,
-    scheduler_option,
-)
+from zindex.cli.options import count_noun, mapping, option, parsed, summary
 from zindex.cli.pairs import count, merge
 from zindex.cli.records import import_command
 from zindex.cli.streaming import lengths
 from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 
-_EXISTING_FILE = click.Path(exists=True, dir_okay=False)
 # Errors of the system that the user can mend: a wrong path, missing permissions, a full disk.
 _REFUSALS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
@@ -95,8 +87,8 @@ def _show_logs(verbose: bool) -> None:
 
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
-@json_option
-def plan(run_file: str, as_json: bool) -> None:
+@summary()
+def plan(run_file: str) -> tuple[dict[str, Any], str]:
     """Show what a run needs and which parts of it are built.
 
     Writes nothing. RUN.yaml names the datasets, with weights, tokens or epochs for a blend.
@@ -108,30 +100,19 @@ def plan(run_file: str, as_json: bool) -> None:
     config = load_config(run_file)
     report = report_run(config)
     edits = report_edits(config)
-    if as_json:
-        echo_json(report.to_json() | edits.to_json())
-    else:
-        click.echo("\n".join([report.to_text(), *edits.lines]))
+    return report.to_json() | edits.to_json(), "\n".join([report.to_text(), *edits.lines])
 
 
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
-@scheduler_option
 @cluster_options
-@click.option(
+@option(
     "--timeline",
     metavar="FILE",
     help="Write a trace of all tasks, for ui.perfetto.dev or chrome://tracing.",
 )
-@json_option
-def build(
-    run_file: str,
-    scheduler: str | None,
-    cluster: str | None,
-    timeline: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+@summary()
+def build(run_file: str, timeline: str | None, **options: Any) -> tuple[dict[str, Any], str] | None:
     """Build every index and every blend of a run.
 
     Resumes from finished shards, also those of an interrupted build.
@@ -143,15 +124,15 @@ def build(
     config = load_config(run_file)
     if timeline is not None:
         _check_new_file(timeline)
-    with open_client(scheduler, cluster, str(config.index), options) as (builds, client):
+    with open_client(str(config.index), **options) as (builds, client):
         if not builds:
-            return
+            return None
         results = run(config, client, progress=True, timeline=timeline)
-    _show_results(config, results, start, as_json=as_json)
+    return _summarise(config, results, time.monotonic() - start)
 
 
-def _show_results(config: Any, results: Any, start: float, *, as_json: bool) -> None:
-    """Print the summary of a build."""
+def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any], str]:
+    """Return the summary of a build."""
     indices: list[dict[str, Any]] = []
     blends: list[dict[str, Any]] = []
     for (dataset, split), result in results.items():
@@ -169,17 +150,13 @@ def _show_results(config: Any, results: Any, start: float, *, as_json: bool) -> 
             blends.append(fact | {"num_datasets": result.store.spec["num_datasets"]})
         else:
             indices.append({"dataset": dataset} | fact)
-    seconds = time.monotonic() - start
-    if as_json:
-        echo_json({"indices": indices, "blends": blends, "seconds": seconds})
-        return
     counts = [count_noun(len(indices), "index", "indices")]
     if blends:
         counts.append(count_noun(len(blends), "blend", "blends"))
     verb = "is" if len(results) == 1 else "are"
     num_written = sum(result.num_written for result in results.values())
     num_shards = sum(result.num_shards for result in results.values())
-    click.echo(
+    return {"indices": indices, "blends": blends, "seconds": seconds}, (
         f"{' and '.join(counts)} {verb} built in {config.index}: {num_written} of {num_shards} "
         f"shards were written in {seconds:.1f} s"
         + (", the others were there" if num_written < num_shards else "")
@@ -198,9 +175,8 @@ def _check_new_file(path: str) -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@json_option
-@click.pass_context
-def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> None:
+@summary()
+def verify(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
     """Check every byte of stores.
 
     PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run.
@@ -211,31 +187,29 @@ def verify(context: click.Context, paths: tuple[str, ...], as_json: bool) -> Non
     from zindex.maintenance.repairs.named_stores import find_stores
     from zindex.store.verify import verify_store
 
-    reports = []
+    reports, lines = [], []
     with open_progress(True) as shown:
         for named in [store for path in paths for store in find_stores(path)]:
             if named.is_begun:
                 with shown.step(named.root.name, named.num_shards) as advance:
                     reports.append(verify_store(named.root, advance=advance))
-            elif not as_json:
-                click.echo(f"{named.root} is not built")
-    if as_json:
-        echo_json({"stores": [report.to_json() for report in reports]})
-    else:
-        click.echo("\n".join(describe_reports(reports)))
-    context.exit(0 if all(report.is_sound for report in reports) else 1)
+            else:
+                lines.append(f"{named.root} is not built")
+    facts = {"stores": [report.to_json() for report in reports]}
+    text = "\n".join([*lines, *describe_reports(reports)])
+    return facts, text, 0 if all(report.is_sound for report in reports) else 1
 
 
 @main.command()
 @click.argument("path")
-@click.option(
+@option(
     "--source",
     metavar="PATH",
     help="Source of the store: the prefix of the .bin/.idx pair of a token store, the token store "
     "or prefix of an index, the files of records or of keyed tokens.",
 )
-@json_option
-def repair(path: str, source: str | None, as_json: bool) -> None:
+@summary()
+def repair(path: str, source: str | None) -> tuple[dict[str, Any], str]:
     """Rebuild damaged shards of stores.
 
     PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run and
@@ -246,49 +220,11 @@ def repair(path: str, source: str | None, as_json: bool) -> None:
     from zindex.maintenance.repairs.repair import repair as run
 
     results = run(path, source=source, progress=True)
-    if as_json:
-        echo_json({"stores": [result.to_json() for result in results]})
-        return
-    for result in results:
-        click.echo(describe_repair(result))
+    facts = {"stores": [result.to_json() for result in results]}
+    return facts, "\n".join(map(describe_repair, results))
 
 
-@main.command("export-cache")
-@click.argument("run_file", metavar="RUN.yaml")
-@click.option(
-    "--tokenizer",
-    type=_EXISTING_FILE,
-    required=True,
-    help="JSON file of the unique_identifiers of the training job's tokenizer.",
-)
-@click.option("--cache", metavar="DIR", help="Megatron's data cache path.")
-@repeatable(
-    "--dataset-path",
-    "dataset_paths",
-    metavar="HERE=THERE",
-    help="Path of a dataset in the run, and its path in the Megatron job; repeatable.",
-)
-def export_cache(
-    run_file: str, tokenizer: str, cache: str | None, dataset_paths: tuple[str, ...]
-) -> None:
-    """Write built indices as Megatron Core's .npy caches.
-
-    The arrays of a blend are not exported; Megatron Core computes them.
-    """
-    from zindex.config import load_config
-    from zindex.indexing.export_cache import export_cache as run
-
-    written = run(
-        load_config(run_file),
-        cache,
-        tokenizer=_read_identifiers(tokenizer),
-        dataset_paths=dict(parse_pairs(dataset_paths, "--dataset-path", "HERE=THERE")),
-    )
-    for description in written:
-        click.echo(description)
-
-
-def _read_identifiers(path: str) -> dict[str, Any]:
+def _read_identifiers(path: str, flag: str) -> dict[str, Any]:
     """Return the JSON object of a file, with its keys in order: they are part of the hash."""
     try:
         identifiers = json.loads(Path(path).read_bytes())
@@ -300,6 +236,35 @@ def _read_identifiers(path: str) -> dict[str, Any]:
             "write the tokenizer's unique_identifiers there"
         )
     return identifiers
+
+
+@main.command("export-cache")
+@click.argument("run_file", metavar="RUN.yaml")
+@parsed(
+    "--tokenizer",
+    parse=_read_identifiers,
+    type=click.Path(exists=True, dir_okay=False),
+    required=True,
+    help="JSON file of the unique_identifiers of the training job's tokenizer.",
+)
+@option("--cache", metavar="DIR", help="Megatron's data cache path.")
+@mapping(
+    "--dataset-path",
+    "dataset_paths",
+    metavar="HERE=THERE",
+    example="HERE=THERE",
+    help="Path of a dataset in the run, and its path in the Megatron job; repeatable.",
+)
+def export_cache(run_file: str, cache: str | None, **options: Any) -> None:
+    """Write built indices as Megatron Core's .npy caches.
+
+    The arrays of a blend are not exported; Megatron Core computes them.
+    """
+    from zindex.config import load_config
+    from zindex.indexing.export_cache import export_cache as run
+
+    for description in run(load_config(run_file), cache, **options):
+        click.echo(description)
 
 
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

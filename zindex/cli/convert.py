@@ -2,67 +2,74 @@
 
 import os
 import re
-import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zindex.cli.options import (
     choice,
     choose_processes,
+    codec_option,
     count_noun,
     damage_option,
-    echo_json,
-    json_option,
+    mapping,
     one_or_all,
-    repeatable,
+    option,
+    processes_option,
+    refuse_options,
     scheduler_option,
+    summary,
 )
-from zindex.errors import ConfigError, StoreNotFoundError, ZindexError
+from zindex.errors import StoreNotFoundError, ZindexError
+
+if TYPE_CHECKING:
+    from zindex.store.layout import ChunkGrid
 
 _KINDS = ("corpus", "h5", "bin", "jsonl")
 _KEYED_NAME = re.compile(r"\.(h5|hdf5|(jsonl|ndjson)(\.\w+)?)$")
+# Options of corpora alone, and of keyed files alone.
+_CORPUS_NAMES = ("link", "multimodal", "chunk_length", "shard_length")
+_KEYED_NAMES = (
+    *("chunk_nbytes", "shard_nbytes", "loose", "dtypes", "on_damage", "restart", "num_processes"),
+)
 
 
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("store", metavar="STORE")
 @choice("--kind", _KINDS, help="Format. [default: from names]")
-@click.option("--link", is_flag=True, help="Keep the tokens in their .bin file and link to it.")
-@click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
-@click.option("--chunk-length", type=int, help="Elements of a chunk, the unit of reading.")
-@click.option("--shard-length", type=int, help="Elements of a shard file, a multiple of the chunk.")
-@click.option("--multimodal", is_flag=True, help="Require a mode for every sequence.")
-@click.option("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
-@click.option("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
-@click.option("--loose", is_flag=True, help="Accept h5 and bin files whose keys do not match.")
-@repeatable(
+@option("--link", is_flag=True, help="Keep the tokens in their .bin file and link to it.")
+@codec_option
+@option("--chunk-length", type=int, help="Elements of a chunk, the unit of reading.")
+@option("--shard-length", type=int, help="Elements of a shard file, a multiple of the chunk.")
+@option("--multimodal", is_flag=True, help="Require a mode for every sequence.")
+@option("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
+@option("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
+@option("--loose", is_flag=True, help="Accept h5 and bin files whose keys do not match.")
+@mapping(
     "--dtype",
     "dtypes",
     metavar="KEY=DTYPE",
+    example="input_ids=int32",
+    last=True,
     help="A key of jsonl files to store, and its dtype; repeatable.",
 )
 @damage_option("damaged lines of jsonl files", "the conversion")
-@click.option(
-    "--restart", is_flag=True, help="Remove an unfinished conversion of jsonl files first."
-)
-@click.option(
-    "--processes",
-    "num_processes",
-    type=click.IntRange(1),
-    help="Processes of this machine, for keyed files. [default: one per core for jsonl]",
-)
+@option("--restart", is_flag=True, help="Remove an unfinished conversion of jsonl files first.")
+@processes_option("Processes of this machine, for keyed files. [default: one per core for jsonl]")
 @scheduler_option
-@json_option
+@summary(timed=True)
+@click.pass_context
 def convert(
+    context: click.Context,
+    /,
     prefixes: tuple[str, ...],
     store: str,
     kind: str | None,
-    scheduler: str | None,
-    as_json: bool,
     **options: Any,
-) -> None:
+) -> tuple[dict[str, Any], str]:
     """Convert files of tokens to Zarr.
 
     SOURCE is the path of a .bin/.idx pair without its suffix, or a quoted glob of such paths. STORE
@@ -72,16 +79,18 @@ def convert(
     meta.json, or jsonl files with lists of numbers. STORE is then one store of all of them.
     Resumes from finished shards.
     """
-    start = time.monotonic()
     kind = kind or _find_kind(prefixes)
+    refuse_options(
+        context,
+        _KEYED_NAMES if kind == "corpus" else _CORPUS_NAMES,
+        f"must not come with {kind} files, for which it means nothing; leave it out, or say what "
+        "the files are with --kind",
+    )
     if kind == "corpus":
-        facts, lines = _convert_corpora(prefixes, store, scheduler, options)
+        facts, lines = _convert_corpora(prefixes, store, options)
     else:
-        facts, lines = _convert_keyed(prefixes, store, kind, scheduler, options)
-    if as_json:
-        echo_json({"stores": facts, "seconds": time.monotonic() - start})
-        return
-    click.echo("\n".join(lines))
+        facts, lines = _convert_keyed(prefixes, store, kind, options)
+    return {"stores": facts}, "\n".join(lines)
 
 
 def _find_kind(sources: Sequence[str]) -> str:
@@ -102,31 +111,19 @@ def _find_kind(sources: Sequence[str]) -> str:
     return "h5" if found[1].startswith("h") else "jsonl"
 
 
-def _refuse(options: dict[str, Any], names: dict[str, str], kind: str) -> None:
-    """Refuse options that do not apply to the files."""
-    for name, option in names.items():
-        if options[name] not in (None, False, (), "error"):
-            raise ConfigError(
-                f"{option} must not come with {kind} files, for which it means nothing; leave it "
-                "out, or say what the files are with --kind"
-            )
-
-
 def _convert_corpora(
-    prefixes: tuple[str, ...], store: str, scheduler: str | None, options: dict[str, Any]
+    prefixes: tuple[str, ...], store: str, options: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Convert .bin/.idx pairs; return facts of the stores, and a line for each."""
-    keyed = {"chunk_nbytes": "--chunk-nbytes", "shard_nbytes": "--shard-nbytes"}
-    keyed |= {"loose": "--loose", "dtypes": "--dtype", "on_damage": "--on-damage"}
-    _refuse(options, keyed | {"restart": "--restart", "num_processes": "--processes"}, "corpus")
+    from zindex.ingest.convert import TOKEN_GRID
     from zindex.ingest.convert import convert as run
 
     stores = run(
         one_or_all(prefixes),
         store,
-        client=scheduler,
+        client=options["client"],
         link=options["link"],
-        grid=_make_grid(options["codec"], options["chunk_length"], options["shard_length"]),
+        grid=_make_grid(TOKEN_GRID, options, "length"),
         multimodal=options["multimodal"] or None,
         progress=True,
     )
@@ -143,54 +140,34 @@ def _convert_corpora(
     ]
 
 
-def _make_grid(codec: str, chunk_length: int | None, shard_length: int | None) -> Any:
+def _make_grid(default: "ChunkGrid", options: dict[str, Any], unit: str) -> "ChunkGrid | None":
     """Return the grid of the options, or None without any."""
-    if codec == "none" and chunk_length is None and shard_length is None:
-        return None
-    from zindex.ingest.convert import TOKEN_GRID
-    from zindex.store.layout import ChunkGrid
-
-    return ChunkGrid(
-        chunk_length=TOKEN_GRID.chunk_length if chunk_length is None else chunk_length,
-        shard_length=TOKEN_GRID.shard_length if shard_length is None else shard_length,
-        codec="zstd" if codec == "zstd" else "none",
-    )
+    sizes = {f"{name}_length": options[f"{name}_{unit}"] for name in ("chunk", "shard")}
+    given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    if options["codec"] != "none":
+        given["codec"] = options["codec"]
+    return replace(default, **given) if given else None
 
 
 def _convert_keyed(
-    sources: tuple[str, ...],
-    target: str,
-    kind: str,
-    scheduler: str | None,
-    options: dict[str, Any],
+    sources: tuple[str, ...], target: str, kind: str, options: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Convert keyed files; return facts of the store, and a line."""
-    corpus = {"link": "--link", "multimodal": "--multimodal"}
-    corpus |= {"chunk_length": "--chunk-length", "shard_length": "--shard-length"}
-    _refuse(options, corpus, kind)
-    from zindex.cli.records import parse_dtype
     from zindex.ingest.keyed.convert_keyed import check_format, convert_keyed
-    from zindex.store.layout import ChunkGrid
     from zindex.store.records import BYTE_GRID
 
-    num_processes = options["num_processes"]
-    if kind == "jsonl":
-        num_processes = choose_processes(scheduler, num_processes)
+    client, num_processes = options["client"], options["num_processes"]
     store = convert_keyed(
         one_or_all(sources),
         target,
         storage_type=check_format(kind, sources[0]),
-        dtypes=dict(map(parse_dtype, options["dtypes"])),
+        dtypes=options["dtypes"],
         strict=not options["loose"],
         on_damage=options["on_damage"],
         restart=options["restart"],
-        grid=ChunkGrid(
-            options["chunk_nbytes"] or BYTE_GRID.chunk_length,
-            options["shard_nbytes"] or BYTE_GRID.shard_length,
-            "zstd" if options["codec"] == "zstd" else "none",
-        ),
-        client=scheduler,
-        num_processes=num_processes,
+        grid=_make_grid(BYTE_GRID, options, "nbytes") or BYTE_GRID,
+        client=client,
+        num_processes=choose_processes(client, num_processes) if kind == "jsonl" else num_processes,
         progress=True,
     )
     return _describe(store)
@@ -231,8 +208,8 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
 @click.command()
 @click.argument("store")
 @click.argument("prefix", metavar="TARGET")
-@click.option("--overwrite", is_flag=True, help="Replace the files of an earlier export.")
-@click.option(
+@option("--overwrite", is_flag=True, help="Replace the files of an earlier export.")
+@option(
     "--restart",
     is_flag=True,
     help="A corpus: remove an unfinished export to TARGET first; no other may be running there.",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from zindex.cli.cluster import cluster_options, open_client
-from zindex.cli.options import choice, count_noun, echo_json, json_option, scheduler_option
+from zindex.cli.options import choice, count_noun, summary
 
 
 @click.command(
@@ -28,20 +28,12 @@ from zindex.cli.options import choice, count_noun, echo_json, json_option, sched
     default="all",
     help="minimal omits the arrays that the scalable order computes on read.",
 )
-@scheduler_option
 @cluster_options
-@json_option
+@summary()
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGS]...")
 def prepare_command(
-    command_line: tuple[str, ...],
-    kind: Any,
-    order: str,
-    store: str,
-    scheduler: str | None,
-    cluster: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    command_line: tuple[str, ...], kind: Any, order: Any, store: Any, **options: Any
+) -> tuple[dict[str, Any], str] | None:
     """Build every index of a Megatron training ahead of it.
 
     Give the command line of the training unchanged, with its script first; arguments that do not
@@ -51,20 +43,18 @@ def prepare_command(
     from zindex.megatron.prepare import prepare
 
     start = time.monotonic()
-    settings = {"kind": kind, "order": order, "store": store}
     cache = parse_arguments(command_line, kind).values.data_cache_path
-    with open_client(scheduler, cluster, cache or ".", options) as (builds, client):
+    with open_client(cache or ".", **options) as (builds, client):
         if not builds:
-            return
-        made = prepare(command_line, client=client, **settings)
+            return None
+        made = prepare(command_line, client=client, kind=kind, order=order, store=store)
     seconds = time.monotonic() - start
-    if as_json:
-        splits = [asdict(part) for part in made]
-        echo_json({"cache": cache, "splits": splits, "seconds": seconds})
-        return
     num_phases = len({part.phase for part in made})
+    lines = []
     for part in made:
         phase = f"phase {part.phase + 1}, " if num_phases > 1 else ""
         datasets = count_noun(part.num_datasets, "dataset", "datasets")
-        click.echo(f"{phase}{part.split}: {part.num_samples:,} samples of {datasets}")
-    click.echo(f"built in {cache} in {seconds:.1f} s")
+        lines.append(f"{phase}{part.split}: {part.num_samples:,} samples of {datasets}")
+    lines.append(f"built in {cache} in {seconds:.1f} s")
+    facts = {"cache": cache, "splits": [asdict(part) for part in made], "seconds": seconds}
+    return facts, "\n".join(lines)

@@ -1,24 +1,30 @@
-"""Options, parsers and output that several commands share."""
+"""Options, parsers and output that several commands share.
+
+An option has the name and the type of the argument that it becomes, so that a command may pass its
+options on as they are.
+"""
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
+from functools import partial, reduce, wraps
 from typing import Any
 
 import click
+import yaml
+from click.core import ParameterSource
 
 from zindex.errors import ConfigError
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+option = partial(click.option, show_default=True)
 
 
-def choice(
-    flag: str, values: Sequence[str], *names: str, default: str | None = None, help: str
-) -> Decorator:
+def choice(flag: str, values: Sequence[str], *names: str, **settings: Any) -> Decorator:
     """Return an option with one of a few values."""
-    kind = click.Choice(values)
-    show = default is not None
-    return click.option(flag, *names, type=kind, default=default, show_default=show, help=help)
+    return option(flag, *names, type=click.Choice(values), **settings)
 
 
 def repeatable(flag: str, *names: str, metavar: str, help: str) -> Decorator:
@@ -26,51 +32,29 @@ def repeatable(flag: str, *names: str, metavar: str, help: str) -> Decorator:
     return click.option(flag, *names, multiple=True, metavar=metavar, help=help)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def parsed(flag: str, *names: str, parse: Callable[[str, str], Any], **settings: Any) -> Decorator:
+    """Return an option whose text, if any, is parsed by a function of the text and the flag."""
 
-scheduler_option = click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Dask scheduler, such as tcp://10.0.0.1:8786; by default this machine does the work.",
-)
+    def parse_text(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        return None if text is None else parse(text, flag)
+
+    return option(flag, *names, callback=parse_text, **settings)
+
+
+def mapping(
+    flag: str, name: str, *, metavar: str, example: str, help: str, **settings: Any
+) -> Decorator:
+    """Return a repeatable option ``NAME=VALUE`` as a mapping; see `parse_pairs`."""
+
+    def parse_texts(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+        return parse_pairs(texts, flag, example, **settings)
+
+    return option(flag, name, multiple=True, metavar=metavar, callback=parse_texts, help=help)
 
 
 def join_options(*options: Decorator) -> Decorator:
     """Return several options as one decorator, in their order."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-#: Of commands that write records: chunks, shards and where the work runs.
-record_store_options = join_options(
-    click.option("--codec", type=click.Choice(["none", "zstd"]), default="none", show_default=True),
-    click.option(
-        "--chunk-nbytes",
-        type=int,
-        default=1 << 16,
-        show_default=True,
-        help="Bytes read at once.",
-    ),
-    click.option(
-        "--shard-nbytes",
-        type=int,
-        default=1 << 26,
-        show_default=True,
-        help="Bytes per file.",
-    ),
-    scheduler_option,
-    click.option(
-        "--processes",
-        "num_processes",
-        type=click.IntRange(1),
-        help="Processes of this machine. [default: one per core]",
-    ),
-)
+    return lambda command: reduce(lambda found, each: each(found), reversed(options), command)
 
 
 def damage_option(what: str, effect: str) -> Decorator:
@@ -81,6 +65,56 @@ def damage_option(what: str, effect: str) -> Decorator:
         default="error",
         help=f"Whether {what} stop {effect}, or are left out and counted.",
     )
+
+
+codec_option = choice("--codec", ["none", "zstd"], default="none")
+
+scheduler_option = option(
+    "--scheduler",
+    "client",
+    metavar="ADDRESS",
+    help="Dask scheduler, such as tcp://10.0.0.1:8786; by default this machine does the work.",
+)
+
+
+def processes_option(help: str) -> Decorator:
+    """Return the option ``--processes``."""
+    return option("--processes", "num_processes", type=click.IntRange(1), help=help)
+
+
+#: Of commands that write records: chunks, shards and where the work runs.
+record_store_options = join_options(
+    codec_option,
+    option("--chunk-nbytes", type=int, default=1 << 16, help="Bytes read at once."),
+    option("--shard-nbytes", type=int, default=1 << 26, help="Bytes per file."),
+    scheduler_option,
+    processes_option("Processes of this machine. [default: one per core]"),
+)
+
+
+def summary(*, timed: bool = False) -> Decorator:
+    """Add ``--json`` to a command that returns its facts, its text and perhaps an exit code.
+
+    Prints the facts, with the command's seconds if ``timed``, or the text.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+        @wraps(command)
+        def run(*arguments: Any, as_json: bool, **options: Any) -> None:
+            start = time.monotonic()
+            printed = command(*arguments, **options)
+            if printed is None:
+                return
+            facts, text, *code = printed
+            if timed:
+                facts |= {"seconds": time.monotonic() - start}
+            click.echo(json.dumps(facts, indent=2) if as_json else text)
+            click.get_current_context().exit(*code)
+
+        return run
+
+    return decorate
 
 
 def choose_processes(scheduler: str | None, num_processes: int | None) -> int | None:
@@ -95,23 +129,47 @@ def one_or_all(sources: Sequence[str]) -> str | Sequence[str]:
     return sources[0] if len(sources) == 1 else sources
 
 
-def parse_pairs(texts: Sequence[str], option: str, example: str) -> list[tuple[str, str]]:
-    """Return the two sides of each ``NAME=VALUE``."""
-    pairs = []
+def require_text(text: str) -> str:
+    """Return a text that must not be empty."""
+    if not text:
+        raise ValueError("a side of the sign = is empty")
+    return text
+
+
+def parse_pairs(
+    texts: Sequence[str],
+    flag: str,
+    example: str,
+    *,
+    parse: Callable[[str], Any] = require_text,
+    last: bool = False,
+) -> dict[str, Any]:
+    """Return the two sides of each ``NAME=VALUE``, split at the first or the last sign."""
+    pairs = {}
     for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name or not value:
-            raise ConfigError(f"{option} must be like {example}, got {text!r}")
-        pairs.append((name, value))
+        name, sign, value = text.rpartition("=") if last else text.partition("=")
+        try:
+            pairs |= {require_text(sign and name): parse(value)}
+        except (ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"{flag} must be like {example}, got {text!r}: {error}") from error
     return pairs
 
 
-def parse_lengths(text: str, option: str, example: str) -> list[int]:
+def parse_lengths(text: str, flag: str, *, example: str) -> list[int]:
     """Return the numbers of ``N,N``."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"{option} must be numbers such as {example}, got {text}")
+        raise ConfigError(f"{flag} must be numbers such as {example}, got {text}")
     return [int(part) for part in parts]
+
+
+def refuse_options(context: click.Context, names: Sequence[str], why: str) -> None:
+    """Refuse options that are given with another value than their default."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in names and is_given and context.params[name] != parameter.default:
+            raise ConfigError(f"{parameter.opts[0]} {why}")
 
 
 def count_noun(number: int, one: str, many: str) -> str:
@@ -119,6 +177,6 @@ def count_noun(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def echo_json(value: Any) -> None:
-    """Print a summary for programs."""
-    click.echo(json.dumps(value, indent=2))
+def left_out(count: int) -> str:
+    """Return the end of a sentence on damaged records, if there are any."""
+    return f"; {count:,} damaged records or files were left out" if count else ""

@@ -1,13 +1,12 @@
 """``zindex merge`` and ``zindex count``: many corpora to one, and their sizes."""
 
 import json
-import time
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from zindex.cli.options import choice, count_noun, echo_json, json_option, scheduler_option
+from zindex.cli.options import choice, count_noun, option, scheduler_option, summary
 
 
 @click.command()
@@ -18,29 +17,20 @@ from zindex.cli.options import choice, count_noun, echo_json, json_option, sched
     ["bin", "zarr"],
     help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources]",
 )
-@click.option(
+@option(
     "--multimodal/--no-multimodal",
     default=None,
     help="Require a mode for every sequence, or drop modes. [default: keep them]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing pair.")
-@click.option(
+@option("--overwrite", is_flag=True, help="Replace an existing pair.")
+@option(
     "--restart",
     is_flag=True,
     help="Remove an unfinished merge to TARGET first; no other may be running there.",
 )
 @scheduler_option
-@json_option
-def merge(
-    sources: tuple[str, ...],
-    target: str,
-    to: Any,
-    multimodal: bool | None,
-    overwrite: bool,
-    restart: bool,
-    scheduler: str | None,
-    as_json: bool,
-) -> None:
+@summary(timed=True)
+def merge(sources: tuple[str, ...], target: str, **options: Any) -> tuple[dict[str, Any], str]:
     """Write several corpora as one.
 
     SOURCE is the path of a .bin/.idx pair without its suffix, a quoted glob of such paths, a Zarr
@@ -49,21 +39,8 @@ def merge(
     """
     from zindex.ingest.merge import merge as run
 
-    start = time.monotonic()
-    merged = run(
-        sources,
-        target,
-        to=to,
-        multimodal=multimodal,
-        overwrite=overwrite,
-        restart=restart,
-        client=scheduler,
-        progress=True,
-    )
-    if as_json:
-        echo_json(asdict(merged) | {"seconds": time.monotonic() - start})
-        return
-    click.echo(
+    merged = run(sources, target, progress=True, **options)
+    return asdict(merged), (
         f"{merged.path}: {merged.num_documents:,} documents, {merged.num_sequences:,} sequences, "
         f"{merged.num_tokens:,} tokens of {count_noun(merged.num_sources, 'corpus', 'corpora')}"
     )
@@ -71,11 +48,11 @@ def merge(
 
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
-@click.option(
+@option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the counts to a file."
 )
 @scheduler_option
-def count(prefixes: tuple[str, ...], output: str | None, scheduler: str | None) -> None:
+def count(prefixes: tuple[str, ...], output: str | None, client: str | None) -> None:
     """Count sequences and documents in Megatron's format.
 
     PREFIX is the path or URL of a .bin/.idx pair without its suffix, or of a Zarr token store, as
@@ -86,7 +63,7 @@ def count(prefixes: tuple[str, ...], output: str | None, scheduler: str | None) 
     from zindex.ingest.count import count_sequences
     from zindex.io.local import local_path, write_once
 
-    counts = count_sequences(prefixes, client=scheduler)
+    counts = count_sequences(prefixes, client=client)
     text = json.dumps(counts, indent=2)
     if output is None:
         click.echo(text)

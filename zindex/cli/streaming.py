@@ -1,83 +1,89 @@
 """``zindex lengths``: samples, tokens and epochs of streamed sources, with advice."""
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import click
 import yaml
 
-from zindex.cli.options import echo_json, json_option, parse_lengths, scheduler_option
+from zindex.cli.options import (
+    mapping,
+    option,
+    parse_lengths,
+    parsed,
+    processes_option,
+    repeatable,
+    scheduler_option,
+    summary,
+)
 from zindex.errors import ConfigError
 from zindex.plan.settings import parse_number
 
 
+def _parse_count(text: str, flag: str) -> int:
+    """Return a whole number."""
+    count = parse_number(text, "tokens", flag)
+    if count != int(count):
+        raise ConfigError(f"{flag} must be a whole number, got {text}")
+    return int(count)
+
+
+_count = partial(parsed, parse=_parse_count, metavar="N")
+
+
 @click.command()
 @click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
-@click.option("--samples", metavar="N", help="Samples that the run draws: 5M, 2e6.")
-@click.option("--tokens", metavar="N", help="Or tokens that it draws: 300B.")
-@click.option(
+@_count("--samples", "num_samples", help="Samples that the run draws: 5M, 2e6.")
+@_count("--tokens", "num_tokens", help="Or tokens that it draws: 300B.")
+@mapping(
     "--set",
     "variables",
-    multiple=True,
     metavar="NAME=VALUE",
+    example="share=0.5, with a value of YAML",
+    parse=yaml.safe_load,
     help="Value of ${variables:NAME}, written as in YAML.",
 )
-@click.option(
+@repeatable(
     "--allow-import",
     "imports",
-    multiple=True,
     metavar="MODULE",
     help="A module whose classes and functions the file may name.",
 )
-@click.option(
+@_count(
     "--read",
     "read_samples",
-    metavar="N",
     help="Read only N random samples of each source, and estimate the rest.",
 )
-@click.option(
+@option(
     "--tokenizer",
     metavar="FILE",
     help="A tokenizer.json for texts that CONFIG.yaml does not tokenise.",
 )
-@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
-@click.option(
-    "--workers",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Loader workers of each rank.",
-)
-@click.option(
+@option("--ranks", "num_ranks", type=click.IntRange(1), default=1)
+@option("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
+@parsed(
     "--sequence-lengths",
+    parse=partial(parse_lengths, example="2048,4096"),
     metavar="N,N",
     help="Candidates to compare. [default: powers of two]",
 )
 @scheduler_option
-@click.option(
-    "--processes",
-    "num_processes",
-    type=click.IntRange(1),
-    help="Processes of this machine. [default: one per core, one for little data]",
-)
-@click.option("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
-@json_option
+@processes_option("Processes of this machine. [default: one per core, one for little data]")
+@option("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
+@summary()
 def lengths(
     config: str,
-    samples: str | None,
-    tokens: str | None,
-    variables: tuple[str, ...],
+    variables: dict[str, Any],
     imports: tuple[str, ...],
-    read_samples: str | None,
+    read_samples: int | None,
     tokenizer: str | None,
-    ranks: int,
     workers: int,
-    sequence_lengths: str | None,
-    scheduler: str | None,
+    client: str | None,
     num_processes: int | None,
     figure: str | None,
-    as_json: bool,
-) -> None:
+    **options: Any,
+) -> tuple[dict[str, Any], str]:
     """Count the samples of streamed sources, with advice.
 
     CONFIG.yaml describes a MergedDataset, or one dataset. Writes nothing but the figure.
@@ -89,50 +95,18 @@ def lengths(
     from zindex.streaming.lengths.sample_length import TextLength
     from zindex.streaming.lengths.statistics import choose_processes
 
-    dataset = instantiate_from_yaml(config, _parse_variables(variables), allow_imports=imports)
-    num_read = _parse_count(read_samples, "--read")
-    if scheduler is None and num_processes is None:
-        num_processes = choose_processes(dataset, num_read)
+    dataset = instantiate_from_yaml(config, variables, allow_imports=imports)
+    if client is None and num_processes is None:
+        num_processes = choose_processes(dataset, read_samples)
     report = report_lengths(
         dataset,
-        num_samples=_parse_count(samples, "--samples"),
-        num_tokens=_parse_count(tokens, "--tokens"),
-        read_samples=num_read,
+        read_samples=read_samples,
         length_of=None if tokenizer is None else TextLength(tokenizer),
-        client=scheduler,
+        client=client,
         num_processes=num_processes,
-        num_ranks=ranks,
         num_workers=max(1, workers),
-        sequence_lengths=None
-        if sequence_lengths is None
-        else parse_lengths(sequence_lengths, "--sequence-lengths", "2048,4096"),
+        **options,
     )
     if figure is not None:
         report.draw(figure)
-    if as_json:
-        echo_json(report.to_json())
-    else:
-        click.echo(report.to_text())
-
-
-def _parse_variables(given: tuple[str, ...]) -> dict[str, Any]:
-    """Return the variables of ``NAME=VALUE``."""
-    variables = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        try:
-            variables[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            sign = ""
-        if not name or not sign:
-            raise ConfigError(f"--set must be NAME=VALUE with a value of YAML, got {text!r}")
-    return variables
-
-
-def _parse_count(text: str | None, option: str) -> int | None:
-    if text is None:
-        return None
-    count = parse_number(text, "tokens", option)
-    if count != int(count):
-        raise ConfigError(f"{option} must be a whole number, got {text}")
-    return int(count)
+    return report.to_json(), report.to_text()

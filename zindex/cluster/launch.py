@@ -36,7 +36,7 @@ def open_cluster(
     name: str,
     *,
     folder: str | os.PathLike[str] | None = None,
-    hosts: Sequence[str] = (),
+    hosts: Sequence[str] | None = None,
     ssh: str | None = None,
     remote_python: str = "python3",
     worker: NodeSettings | None = None,
@@ -110,7 +110,7 @@ def open_cluster(
 
 @contextmanager
 def _by_ssh(
-    hosts: Sequence[str],
+    hosts: Sequence[str] | None,
     ssh: list[str],
     remote_python: str,
     worker: NodeSettings,
