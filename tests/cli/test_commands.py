@@ -72,8 +72,8 @@ def test_convert_and_export_give_back_the_same_bytes(prefix: str, tmp_path: Path
     assert printed == f"{tmp_path}/back.bin and {tmp_path}/back.idx: {nbytes} bytes\n"
     for suffix in ("bin", "idx"):
         assert (tmp_path / f"back.{suffix}").read_bytes() == Path(f"{prefix}.{suffix}").read_bytes()
-    expected = f"Error: {tmp_path}/back.bin exists; choose another prefix or pass overwrite"
-    assert fail("export", store, tmp_path / "back") == expected
+    line = fail("export", store, tmp_path / "back")
+    assert line.startswith(f"Error: {tmp_path}/back.bin exists; choose another prefix, or replace")
     succeed("export", store, tmp_path / "back", "--overwrite")
 
 

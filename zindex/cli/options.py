@@ -145,7 +145,7 @@ def parse_pairs(
     last: bool = False,
 ) -> dict[str, Any]:
     """Return the two sides of each ``NAME=VALUE``, split at the first or the last sign."""
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.rpartition("=") if last else text.partition("=")
         try:
