@@ -36,9 +36,7 @@ class Endless(IterableDataset[Sample]):
 
 @pytest.mark.parametrize("percent", [0, -1, None, "1", True, math.nan, math.inf])
 def test_percents_are_positive_numbers(percent: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"percent of dataset 0 \(Items\) must be a number > 0, got"
-    ):
+    with pytest.raises(ConfigError, match=r"dataset 0 \(Items\) must have a percent > 0, got"):
         MergedDataset([named(Items("a", 3), percent=percent)])
 
 
@@ -122,7 +120,7 @@ def test_samples_must_say_where_they_are_from() -> None:
 
 
 def test_a_nested_dataset_needs_a_percent_too() -> None:
-    with pytest.raises(ConfigError, match=r"\(MergedDataset\) must be a number > 0, got None"):
+    with pytest.raises(ConfigError, match=r"\(MergedDataset\) must have a percent > 0, got None"):
         MergedDataset([Items("a", 3), MergedDataset([Items("b", 3)])])
 
 

@@ -12,7 +12,7 @@ from zindex.errors import ConfigError, StateMismatchError
 from zindex.loading.data_parallel import find_place
 from zindex.streaming.mixed_streams import MixedStream, Mixing, Stream, YieldFunction, YieldStream
 from zindex.streaming.orders import CogdataMixing, ExactMixing
-from zindex.streaming.protocols import Sample, has_name, has_percent
+from zindex.streaming.protocols import Sample, find_fault
 from zindex.streaming.resuming import (
     attach_start,
     is_of_cogdata,
@@ -137,11 +137,10 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
 
     def _check_datasets(self) -> None:
         for number, dataset in enumerate(self.datasets):
-            if not has_percent(dataset):
+            fault = find_fault(dataset)
+            if fault is not None:
                 raise ConfigError(
-                    f"the percent of dataset {number} ({describe(dataset)}) must be a number > 0, "
-                    f"got {getattr(dataset, 'percent', None)!r}; set its attribute percent, or "
-                    "leave the dataset out"
+                    f"dataset {number} ({describe(dataset)}) must have {fault[1]}, or leave it out"
                 )
         names = [source.name for source in self.sources()]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -154,22 +153,16 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def sources(self) -> list[StreamSource]:
         """Return all sources of this dataset and of nested ones, in order."""
         found: list[StreamSource] = []
-        for number, dataset in enumerate(self.datasets):
+        for dataset in self.datasets:
             if isinstance(dataset, MergedDataset):
                 found += dataset.sources()
             else:
-                found.append(self._make_source(number, dataset))
+                found.append(self._make_source(dataset))
         return found
 
-    def _make_source(self, number: int, dataset: Any) -> StreamSource:
-        name: Any = getattr(dataset, "name", None)
-        if not has_name(dataset):
-            raise ConfigError(
-                f"dataset {number} ({describe(dataset)}) must have a name without '@', got "
-                f"{name!r}; set its attribute name, by which its state is kept"
-            )
+    def _make_source(self, dataset: Any) -> StreamSource:
         order = self._part_order if is_streaming(dataset) else self._item_order
-        return StreamSource(name, dataset, self.seed, self.cyclic, order).check()
+        return StreamSource(dataset.name, dataset, self.seed, self.cyclic, order).check()
 
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Set the data-parallel rank of this process.
@@ -354,7 +347,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             if isinstance(dataset, MergedDataset):
                 streams.append(dataset._open(f"{path}{number}/", slot, origin, entries))
                 continue
-            source = self._make_source(number, dataset)
+            source = self._make_source(dataset)
             streams.append(open_source_stream(source, slot, origin, entries))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
         return MixedStream(

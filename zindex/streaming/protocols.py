@@ -54,14 +54,21 @@ class UrlDataset(Protocol):
         ...
 
 
-def has_percent(dataset: Any) -> bool:
-    """Return whether a dataset has a percent: a finite number > 0."""
+def is_mixture(dataset: Any) -> bool:
+    """Return whether a dataset is a `MergedDataset`, without importing torch."""
+    return hasattr(dataset, "set_dataloader_states")
+
+
+def find_fault(dataset: Any) -> tuple[str, str] | None:
+    """Return the attribute that a dataset of a mixture lacks, and what it must be; None: neither.
+
+    It needs a percent, and a name for the keys of states unless it is a mixture itself.
+    """
     percent: Any = getattr(dataset, "percent", None)
     is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
-    return is_number and 0 < percent < math.inf
-
-
-def has_name(dataset: Any) -> bool:
-    """Return whether a dataset has a name for the keys of states."""
+    if not is_number or not 0 < percent < math.inf:
+        return "percent", f"a percent > 0, got {percent!r}; set its attribute percent"
     name = getattr(dataset, "name", None)
-    return isinstance(name, str) and bool(name) and "@" not in name
+    if is_mixture(dataset) or (isinstance(name, str) and name and "@" not in name):
+        return None
+    return "name", f"a name without '@', got {name!r}; set its attribute name, which keys its state"

@@ -318,12 +318,12 @@ def _hidden(): pass
         "opened_by_test.sets.system": "'system' of opened_by_test.sets comes from posix",
         "opened_by_test.sets.os": "'os' of opened_by_test.sets comes from elsewhere",
         "opened_by_test.sets.Mad": "it has no 'Mad' (did you mean 'Made'?)",
-        "opened_by_test.sets._hidden": "a target must be public names joined by dots",
+        "opened_by_test.sets._hidden": "a target must be named by public names joined by dots",
         "opened_by_test.sets.Made.Inner": "no module 'opened_by_test.sets.Made'",
         "opened_by_test.sets.os.system": "no module 'opened_by_test.sets.os'",
         "opened_by_test.no.Made": "there is no module 'opened_by_test.no'; check the name, "
         "and install it or set PYTHONPATH to its folder",
-        "opened_by_test2.sets.Made": "to open it, give it as targets={'opened_by_test2.sets.Made'",
+        "opened_by_test2.sets.Made": "give it as targets={'opened_by_test2.sets.Made'",
         "json.dumps": "or its module as allow_imports=('json',) (--allow-import json)",
     }
     for name, message in refused.items():

@@ -64,13 +64,13 @@ def load(folder: Path, text: str, **settings: Any) -> Any:
     [
         (
             "name: b",
-            "line 5, column 14: a dataset of a mixture must have a percent > 0, 'Data' has ",
+            "line 5, column 14: a dataset of a mixture must have a percent > 0, got None",
         ),
         ("name: b, percent: -1", "line 5, column 43: a dataset of a mixture must have a percent"),
         ("name: b, percent: true", "column 43: a dataset of a mixture must have a percent > 0"),
         (
             "percent: 1",
-            "column 14: a dataset of a mixture must have a name without '@', 'Data' has",
+            "column 14: a dataset of a mixture must have a name without '@', got",
         ),
         ("percent: 1, name: b@c", "column 46: a dataset of a mixture must have a name without"),
         ("percent: 1, name: a", "column 46: the names of all datasets must differ, 'a' is that of"),
@@ -116,7 +116,7 @@ def test_mixtures_within_need_no_name(tmp_path: Path) -> None:
 def test_datasets_of_the_program_have_no_place(tmp_path: Path) -> None:
     text = f"{HEAD}  - ${{dynamic_objs:given}}\n{FIRST}"
     assert load(tmp_path, text, dynamic_objs={"given": Items("g", 3)}).datasets[0].name == "g"
-    with pytest.raises(ConfigError, match="percent of dataset"):
+    with pytest.raises(ConfigError, match=r"dataset 0 \(Data\) must have a percent"):
         load(tmp_path, text, dynamic_objs={"given": Data()})
     whole = "{target: MergedDataset, params: {datasets: '${dynamic_objs:given}'}}"
     assert len(load(tmp_path, whole, dynamic_objs={"given": [Items("g", 3)]}).datasets) == 1

@@ -23,7 +23,7 @@ def test_registering_twice() -> None:
     message = "a name must be registered once, 'tests.registry.first' names <function"
     with pytest.raises(ConfigError, match=re.escape(message)):
         register("tests.registry.first")(second)
-    assert Targets({}, ()).find("tests.registry.first", PLACE).load() is first
+    assert Targets({}, ()).find("tests.registry.first", PLACE).value is first
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_refused_names(name: str, message: str) -> None:
 @pytest.mark.parametrize("name", OFFERED)
 def test_offered_names_are_public(name: str) -> None:
     targets = Targets({}, ())
-    made = targets.find(name, PLACE).load()
+    made = targets.find(name, PLACE).value
     assert made is getattr(zindex.streaming, name)
-    assert targets.find(f"zindex.streaming.{name}", PLACE).load() is made
+    assert targets.find(f"zindex.streaming.{name}", PLACE).value is made
     assert name in zindex.streaming.__all__
 
 
@@ -66,12 +66,12 @@ def test_offered_names_are_public(name: str) -> None:
     ],
 )
 def test_upstream_names(name: str) -> None:
-    made = Targets({}, ()).find(name, PLACE).load()
+    made = Targets({}, ()).find(name, PLACE).value
     assert made is getattr(zindex.streaming, name.rpartition(".")[2])
 
 
 def test_targets_go_before_others() -> None:
-    assert Targets({"MergedDataset": 5}, ()).find("MergedDataset", PLACE).load() == 5
+    assert Targets({"MergedDataset": 5}, ()).find("MergedDataset", PLACE).value == 5
 
 
 def test_suggestions() -> None:

@@ -3,28 +3,16 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
+from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from zindex.errors import ZindexError
 from zindex.streaming.configuration.registry import Target, Targets, suggest
-from zindex.streaming.configuration.yaml_plan import (
-    Call,
-    Constant,
-    Entry,
-    Given,
-    ListPlan,
-    MapPlan,
-    Named,
-    Plan,
-    Planner,
-)
+from zindex.streaming.configuration.yaml_plan import Call, Entry, Given, Plan, Planner
 from zindex.streaming.configuration.yaml_tree import Place
-from zindex.streaming.protocols import has_name, has_percent
+from zindex.streaming.protocols import find_fault, is_mixture
 
 # Arguments that are functions of samples.
 _FUNCTIONS = {"process_fn", "customized_yield_fn"}
@@ -83,116 +71,87 @@ def instantiate_from_yaml(
     """
     planner = Planner(variables, dynamic_objs, Targets(targets, allow_imports), include_folders)
     plan = planner.plan_file(config_path)
-    parts = list(_walk(plan))
-    targets_used = [part.target for part in parts if isinstance(part, Call | Named)]
-    made = {id(target): _load(target) for target in targets_used}
-    for call in (part for part in parts if isinstance(part, Call)):
-        _check_call(call, made[id(call.target)])
-        _check_functions(call, made)
-        for _, child in list_children(call, made[id(call.target)]):
-            check_spelling(child, made[id(child.target)])
-    return _make(plan, made)
+    calls = list(_find_calls(plan))
+    for call in calls:
+        call.target.value  # noqa: B018
+    for call in calls:
+        if call.params is not None:
+            _check_call(call.target, call.params)
+            _check_functions(call.params)
+        for child in _list_children(call).values():
+            _check_spelling(child)
+    return _make(plan)
 
 
-def _walk(plan: Plan) -> Iterator[Plan]:
-    """Yield a plan and all nested plans."""
-    stack = [plan]
-    while stack:
-        plan = stack.pop()
+def _find_calls(plan: Plan) -> Iterator[Call]:
+    """Yield the calls of a plan, outermost first."""
+    if isinstance(plan, list | dict):
+        for item in plan.values() if isinstance(plan, dict) else plan:
+            yield from _find_calls(item)
+    elif isinstance(plan, Call):
         yield plan
-        if isinstance(plan, ListPlan):
-            stack += plan.items
-        elif isinstance(plan, MapPlan):
-            stack += plan.items.values()
-        elif isinstance(plan, Call):
-            entries = [*plan.params.values(), *plan.attributes.values()]
-            stack += [entry.plan for entry in entries]
+        for entry in chain((plan.params or {}).values(), plan.attributes.values()):
+            yield from _find_calls(entry.plan)
 
 
-def _load(target: Target) -> Any:
-    """Return the object of a target, importing its module if necessary."""
-    with _placed(target):
-        return target.load()
-
-
-@contextmanager
-def _placed(target: Target) -> Iterator[None]:
-    """Add the place of a target to errors."""
-    try:
-        yield
-    except Exception as error:
-        if not str(error).startswith(str(target.place)):
-            where = f"{target.place}: of the target {target.name!r}"
-            if isinstance(error, ZindexError) and error.args:
-                error.args = (f"{where}: {error.args[0]}", *error.args[1:])
-            else:
-                error.add_note(where)
-        raise
-
-
-def _check_call(call: Call, made: Callable[..., Any]) -> None:
+def _check_call(target: Target, params: Mapping[str, Entry]) -> None:
     """Check the arguments of a call against the signature."""
-    target = call.target
-    if not callable(made):
+    if not callable(target.value):
         raise target.place.error(
             f"a target with params must be a class or a function, {target.name!r} names "
-            f"{type(made).__name__}; remove params to get it itself"
+            f"{type(target.value).__name__}; remove params to get it itself"
         )
     try:
-        signature = inspect.signature(made)
+        signature = inspect.signature(target.value)
     except (ValueError, TypeError):  # some classes written in C have none
         return
     kinds = signature.parameters.values()
     named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     names = [part.name for part in kinds if part.kind in named]
-    if not any(part.kind is part.VAR_KEYWORD for part in kinds):
-        for name, entry in call.params.items():
-            if name not in names:
-                raise entry.place.error(
-                    f"an argument must be one that {target.name!r} takes ({', '.join(names)}), got "
-                    f"{name!r}{suggest(name, names)}; correct it"
-                )
+    unknown = [name for name in params if name not in names]
+    if unknown and not any(part.kind is part.VAR_KEYWORD for part in kinds):
+        raise params[unknown[0]].place.error(
+            f"an argument must be one that {target.name!r} takes ({', '.join(names)}), got "
+            f"{unknown[0]!r}{suggest(unknown[0], names)}; correct it"
+        )
     try:
-        signature.bind(**call.params)
+        signature.bind(**params)
     except TypeError as error:
         raise target.place.error(
             f"params must hold all that {target.name!r} needs: {error}; add it"
         ) from error
 
 
-def _check_functions(call: Call, made: Mapping[int, Any]) -> None:
+def _check_functions(params: Mapping[str, Entry]) -> None:
     """Refuse a class where an instance is meant."""
-    for name in _FUNCTIONS & call.params.keys():
-        plan = call.params[name].plan
-        if not isinstance(plan, Named):
+    for name in _FUNCTIONS & params.keys():
+        plan = params[name].plan
+        if not isinstance(plan, Call) or plan.params is not None:
             continue
-        value = made[id(plan.target)]
         # A class with iterable instances may be the function itself.
-        if isinstance(value, type) and not hasattr(value, "__iter__"):
+        if isinstance(plan.target.value, type) and not hasattr(plan.target.value, "__iter__"):
             raise plan.target.place.error(
                 f"{name} must be a function of samples, {plan.target.name!r} names a class; write "
                 "`params: null` beside it to make an object of it"
             )
 
 
-def _make(plan: Plan, made: Mapping[int, Any]) -> Any:
+def _make(plan: Plan) -> Any:
     """Return the object of a plan, depth first."""
     if isinstance(plan, Given):
         return plan.value
-    if isinstance(plan, Constant):
-        return deepcopy(plan.value)
-    if isinstance(plan, ListPlan):
-        return [_make(item, made) for item in plan.items]
-    if isinstance(plan, MapPlan):
-        return {key: _make(item, made) for key, item in plan.items.items()}
-    if isinstance(plan, Named):
-        return made[id(plan.target)]
-    params = {name: _make(entry.plan, made) for name, entry in plan.params.items()}
-    check_children(list_children(plan, made[id(plan.target)]), params)
-    with _placed(plan.target):
-        value = made[id(plan.target)](**params)
+    if isinstance(plan, list):
+        return [_make(item) for item in plan]
+    if isinstance(plan, dict):
+        return {key: _make(item) for key, item in plan.items()}
+    if plan.params is None:
+        return plan.target.value
+    params = {name: _make(entry.plan) for name, entry in plan.params.items()}
+    _check_children(_list_children(plan), params)
+    with plan.target.placed():
+        value = plan.target.value(**params)
     for name, entry in plan.attributes.items():
-        _set_attribute(value, name, entry, _make(entry.plan, made))
+        _set_attribute(value, name, entry, _make(entry.plan))
     return value
 
 
@@ -223,44 +182,24 @@ _ATTRIBUTES = ("name", "percent", "length", "length_multiplier", "length_divisor
 _LIKE = 0.82
 
 
-def list_children(call: Call, made: Any) -> list[tuple[int, Call]]:
-    """Return the datasets that the files give to a call of MergedDataset, with their numbers.
-
-    Parameters
-    ----------
-    call
-        Any call.
-    made
-        The object of its target.
-    """
+def _list_children(call: Call) -> dict[int, Call]:
+    """Return the datasets that the files give to a call of MergedDataset, by their numbers."""
+    made, entry = call.target.value, (call.params or {}).get("datasets")
     # No import: if its module is not loaded, no target can be the class.
     module: Any = sys.modules.get("zindex.streaming.merged_dataset")
     if module is None or not isinstance(made, type) or not issubclass(made, module.MergedDataset):
-        return []
-    entry = call.params.get("datasets")
-    items = entry.plan.items if entry is not None and isinstance(entry.plan, ListPlan) else []
-    return [(number, item) for number, item in enumerate(items) if isinstance(item, Call)]
+        return {}
+    items = entry.plan if entry is not None and isinstance(entry.plan, list) else []
+    return {number: item for number, item in enumerate(items) if isinstance(item, Call)}
 
 
-def check_spelling(child: Call, made: Any) -> None:
-    """Refuse an attribute of a dataset that is probably a misspelled attribute of mixtures.
-
-    Parameters
-    ----------
-    child
-        The call of the dataset.
-    made
-        The object of its target.
-
-    Raises
-    ------
-    ConfigError
-        If there is one, and the correct one is missing.
-    """
+def _check_spelling(child: Call) -> None:
+    """Refuse an attribute of a dataset that is probably a misspelled attribute of mixtures."""
+    missing = [known for known in _ATTRIBUTES if known not in child.attributes]
     for key, entry in child.attributes.items():
-        for known in _ATTRIBUTES:
-            if known in child.attributes or key in _ATTRIBUTES or hasattr(made, key):
-                continue
+        if key in _ATTRIBUTES or hasattr(child.target.value, key):
+            continue
+        for known in missing:
             if _is_like(key, known):
                 raise entry.place.error(
                     f"a dataset of a mixture must have its attributes spelled as {known!r} is, got "
@@ -274,46 +213,27 @@ def _is_like(word: str, known: str) -> bool:
     return swapped or SequenceMatcher(None, word, known).ratio() >= _LIKE
 
 
-def check_children(children: list[tuple[int, Call]], params: Mapping[str, Any]) -> None:
-    """Check the names and percents of the datasets of a mixture.
-
-    Parameters
-    ----------
-    children
-        The result of `list_children`.
-    params
-        The arguments of the mixture, with instantiated datasets.
-
-    Raises
-    ------
-    ConfigError
-        If one is missing or invalid; the message has the place.
-    """
+def _check_children(children: Mapping[int, Call], params: Mapping[str, Any]) -> None:
+    """Check the names and percents of the instantiated datasets of a mixture."""
     places: dict[str, Place] = {}
-    for number, child in children:
+    for number, child in children.items():
         dataset = params["datasets"][number]
-        if not has_percent(dataset):
-            raise _place_of(child, "percent").error(
-                f"a dataset of a mixture must have a percent > 0, {child.target.name!r} has "
-                f"{getattr(dataset, 'percent', None)!r}; write `percent: 0.5` or another share "
-                "beside its target, or leave the dataset out"
+        fault = find_fault(dataset)
+        if fault is not None:
+            attribute, what = fault
+            raise _place_of(child, attribute).error(
+                f"a dataset of a mixture must have {what}, or leave out the dataset, a "
+                f"{child.target.name!r}"
             )
-        # A nested mixture has no state.
-        if hasattr(dataset, "datasets"):
+        if is_mixture(dataset):
             continue
-        name: Any = getattr(dataset, "name", None)
         place = _place_of(child, "name")
-        if not has_name(dataset):
+        if dataset.name in places:
             raise place.error(
-                f"a dataset of a mixture must have a name without '@', {child.target.name!r} has "
-                f"{name!r}; write `name: ...` beside its target, by which its state is kept"
+                f"the names of all datasets must differ, {dataset.name!r} is that of "
+                f"{places[dataset.name]} too; states are kept by name: rename one"
             )
-        if name in places:
-            raise place.error(
-                f"the names of all datasets must differ, {name!r} is that of {places[name]} too; "
-                "states are kept by name: rename one"
-            )
-        places[name] = place
+        places[dataset.name] = place
 
 
 def _place_of(child: Call, attribute: str) -> Place:

@@ -1,15 +1,17 @@
 """Resolve ``target`` names of YAML files: a closed list, and objects that the program adds."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property, partial
 from importlib import import_module
 from threading import Lock
 from types import ModuleType
 from typing import Any, TypeVar
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, ZindexError
 from zindex.streaming.configuration.yaml_tree import Place
 
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
@@ -98,10 +100,10 @@ def register(name: str) -> Callable[[MadeT], MadeT]:
     return add
 
 
-def check_name(name: Any) -> None:
+def check_name(name: Any, refuse: Callable[[str], ConfigError] = ConfigError) -> None:
     """Check the form of a target name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
+        raise refuse(
             f"a target must be named by public names joined by dots, got {name!r}; use letters, "
             "digits and underscores, and begin with a letter"
         )
@@ -111,7 +113,7 @@ def _identify(target: Any) -> tuple[Any, Any]:
     return getattr(target, "__module__", None), getattr(target, "__qualname__", target)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Target:
     """A resolved target, not imported yet."""
 
@@ -119,6 +121,26 @@ class Target:
     place: Place
     #: Imports and returns the object.
     load: Callable[[], Any]
+
+    @cached_property
+    def value(self) -> Any:
+        """The object; its module is imported at first use."""
+        with self.placed():
+            return self.load()
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Add the place of the target to errors."""
+        try:
+            yield
+        except Exception as error:
+            if not str(error).startswith(str(self.place)):
+                where = f"{self.place}: of the target {self.name!r}"
+                if isinstance(error, ZindexError) and error.args:
+                    error.args = (f"{where}: {error.args[0]}", *error.args[1:])
+                else:
+                    error.add_note(where)
+            raise
 
 
 class Targets:
@@ -156,19 +178,25 @@ class Targets:
         ConfigError
             If the name is unknown.
         """
-        if name in self.given:
-            given = self.given[name]
-            return Target(name, place, lambda: given)
-        if name in _registered:
-            registered = _registered[name]
-            return Target(name, place, lambda: registered)
+        for objects in (self.given, _registered):
+            if name in objects:
+                return Target(name, place, partial(objects.get, name))
         if name in _BUILT_IN:
             own = _BUILT_IN[name]
             return Target(name, place, lambda: getattr(import_module(_PACKAGE), own))
         module, _, attribute = name.rpartition(".")
-        if module and _NAME.fullmatch(name) and self._allows(module):
+        check_name(name, place.error)
+        if module and self._allows(module):
             return Target(name, place, lambda: self._import(module, attribute, place))
-        raise place.error(self._describe_refusal(name))
+        known = {*self.given, *_registered, *_BUILT_IN}
+        close = suggest(name, known) or suggest(attribute, known)
+        remedy = "register it"
+        if module:
+            remedy = f"its module as allow_imports=({module!r},) (--allow-import {module})"
+        raise place.error(
+            f"a target must be a name that is open to files, got {name!r}{close}; give it as "
+            f"targets={{{name!r}: ...}}, or {remedy}"
+        )
 
     def _allows(self, module: str) -> bool:
         """Whether a module may be imported."""
@@ -201,24 +229,6 @@ class Targets:
                 "__all__"
             )
         return value
-
-    def _describe_refusal(self, name: str) -> str:
-        """Return the error message for an unknown name."""
-        if not _NAME.fullmatch(name):
-            return (
-                f"a target must be public names joined by dots, got {name!r}; use letters, digits "
-                "and underscores, and begin with a letter"
-            )
-        known = {*self.given, *_registered, *_BUILT_IN}
-        message = f"a target must be a name that is open to files, got {name!r}"
-        close = suggest(name, known) or suggest(name.rpartition(".")[2], known)
-        module = name.rpartition(".")[0]
-        if module:
-            return (
-                f"{message}{close}; to open it, give it as targets={{{name!r}: ...}}, or its "
-                f"module as allow_imports=({module!r},) (--allow-import {module})"
-            )
-        return f"{message}{close}; give it as targets={{{name!r}: ...}}, or register it"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -3,19 +3,17 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.streaming.configuration.registry import Target, Targets, suggest
 from zindex.streaming.configuration.yaml_tree import (
-    MAX_NODES,
-    ListTree,
-    MapTree,
     Place,
-    Scalar,
     Tree,
+    check_bounds,
     check_characters,
     read_tree,
 )
@@ -31,38 +29,10 @@ _ENTRY = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A value of the files or of a variable."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Given:
-    """An object that the program passes, unchanged."""
+    """A value of the files, or of the program."""
 
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ListPlan:
-    """A list of values."""
-
-    items: "list[Plan]"
-
-
-@dataclass(frozen=True, slots=True)
-class MapPlan:
-    """A plain mapping."""
-
-    items: "dict[Any, Plan]"
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """The object of a target itself."""
-
-    target: Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +48,12 @@ class Call:
     """A call of a target with keyword arguments, and attributes for its result."""
 
     target: Target
-    params: dict[str, Entry]
+    #: None: no call, but the object of the target itself.
+    params: dict[str, Entry] | None
     attributes: dict[str, Entry]
 
 
-Plan = Constant | Given | ListPlan | MapPlan | Named | Call
+Plan = Given | Call | list["Plan"] | dict[Any, "Plan"]
 
 
 class Planner:
@@ -126,7 +97,9 @@ class Planner:
         self.folders = [Path(os.path.realpath(folder)) for folder in include_folders]
         self.trees: dict[Path, Tree] = {}
         self.chain: list[Path] = []
-        self.num_includes = self.num_nodes = self.num_text = self.level = 0
+        #: Levels of nesting in each file of the chain.
+        self.levels: list[int] = []
+        self.num_includes = self.num_nodes = self.num_text = 0
 
     def plan_file(self, path: str | os.PathLike[str]) -> Plan:
         """Return the plan of the first file, with all its includes."""
@@ -141,47 +114,58 @@ class Planner:
         if file not in self.trees:
             self.trees[file] = read_tree(shown)
         self.chain.append(file)
+        self.levels.append(0)
         plan = self._plan(self.trees[file])
         self.chain.pop()
+        self.levels.pop()
         return plan
 
     def _plan(self, tree: Tree) -> Plan:
         """Return the plan of a value."""
         self.num_nodes += 1
-        self.level += 1
-        if self.num_nodes > MAX_NODES:
-            raise tree.place.error(
-                f"all files together may stand for at most {MAX_NODES:,} values; include fewer"
-            )
-        if self.level > _MAX_DEPTH:
+        self.levels[-1] += 1
+        check_bounds(self.num_nodes, self.levels[-1], tree.place)
+        if sum(self.levels) > _MAX_DEPTH:
             raise tree.place.error(
                 f"values of all files may be nested {_MAX_DEPTH} deep at most; nest them less "
                 "deeply"
             )
-        if isinstance(tree, Scalar):
-            plan: Plan = self._plan_scalar(tree)
-        elif isinstance(tree, ListTree):
-            plan = ListPlan([self._plan(item) for item in tree.items])
-        elif "include" in tree.items:
-            plan = self._plan_include(tree)
-        elif "target" in tree.items:
-            plan = self._plan_target(tree)
+        plan: Plan
+        if isinstance(tree.value, list):
+            plan = [self._plan(item) for item in tree.value]
+        elif isinstance(tree.value, dict):
+            plan = self._plan_mapping(tree)
         else:
-            _check_plain(tree)
-            plan = MapPlan({key: self._plan(item) for key, item in tree.items.items()})
-        self.level -= 1
+            plan = Given(self._resolve(tree))
+        self.levels[-1] -= 1
         return plan
 
-    def _plan_scalar(self, tree: Scalar) -> Constant | Given:
-        """Return a scalar with its references resolved."""
+    def _plan_mapping(self, tree: Tree) -> Plan:
+        """Return the plan of a mapping: of a call, of an included file, or plain."""
+        items: dict[Any, Tree] = tree.value
+        if "include" in items:
+            return self._plan_include(tree)
+        if "target" in items:
+            return self._plan_target(tree)
+        if "params" in items:
+            others = [str(key) for key in items if key != "params"]
+            near = suggest("target", others) or suggest("include", others)
+            raise tree.keys["params"].error(
+                f"params must stand beside a target or an include, there is none{near}; name what "
+                "is made of them"
+            )
+        return {key: self._plan(item) for key, item in items.items()}
+
+    def _resolve(self, tree: Tree) -> Any:
+        """Return a single value with its references resolved."""
         text = tree.value
         if not isinstance(text, str) or "${" not in text:
-            return Constant(text)
+            return text
         whole = _REFERENCE.fullmatch(text)
-        if whole:
-            value = self._look_up(whole[1], whole[2], tree.place)
-            return Constant(value) if whole[1] == "variables" else Given(value)
-        return Constant(self._insert(text, tree.place))
+        if not whole:
+            return self._insert(text, tree.place)
+        value = self._look_up(whole[1], whole[2], tree.place)
+        return deepcopy(value) if whole[1] == "variables" else value
 
     def _insert(self, text: str, place: Place) -> str:
         """Return a text with its variables inserted."""
@@ -227,85 +211,77 @@ class Planner:
             )
         return known[name]
 
-    def _plan_target(self, tree: MapTree) -> Call | Named:
+    def _plan_target(self, tree: Tree) -> Call:
         """Return the plan of a mapping with a target."""
-        target = self._find_target(tree)
-        others = {key: item for key, item in tree.items.items() if key not in _WORDS}
-        if "params" not in tree.items:
-            if others:
-                first = next(iter(others))
-                raise tree.places[first].error(
-                    f"a target without params must stand alone, {target.name!r} comes with "
-                    f"{first!r}{suggest(str(first), ['params'])}; all who use the object itself "
-                    "share its attributes: write `params: null` to make one of its own"
-                )
-            return Named(target)
-        return Call(
-            target, self._plan_params(tree.items["params"]), self._plan_entries(others, tree)
-        )
-
-    def _find_target(self, tree: MapTree) -> Target:
-        """Return the target of a mapping."""
-        item = tree.items["target"]
-        if not isinstance(item, Scalar) or not isinstance(item.value, str):
+        item = tree.value["target"]
+        if not isinstance(item.value, str):
             raise item.place.error("a target must be a name, got a value of another kind")
         if "${" in item.value:
             raise item.place.error(
                 f"a target must be written out, got {item.value!r}; pass the object as a dynamic "
                 "object in place of the whole mapping"
             )
-        return self.targets.find(item.value, item.place)
-
-    def _plan_params(self, params: Tree) -> dict[str, Entry]:
-        """Return the keyword arguments of ``params``."""
-        if isinstance(params, Scalar) and params.value is None:
-            return {}
-        if not isinstance(params, MapTree):
-            raise params.place.error(
-                "params must be a mapping of arguments, or null for none, got a "
-                f"{'list' if isinstance(params, ListTree) else 'single value'}; name the arguments"
+        target = self.targets.find(item.value, item.place)
+        others = tree.value.keys() - _WORDS
+        if "params" not in tree.value and others:
+            first = next(key for key in tree.value if key in others)
+            raise tree.keys[first].error(
+                f"a target without params must stand alone, {target.name!r} comes with "
+                f"{first!r}{suggest(str(first), ['params'])}; all who use the object itself "
+                "share its attributes: write `params: null` to make one of its own"
             )
-        return self._plan_entries(params.items, params)
+        return Call(target, *self._plan_settings(tree))
 
-    def _plan_entries(self, items: Mapping[Any, Tree], tree: MapTree) -> dict[str, Entry]:
-        """Return the entries of a mapping of arguments or attributes."""
-        for key in items:
+    def _plan_settings(self, tree: Tree) -> tuple[dict[str, Entry] | None, dict[str, Entry]]:
+        """Return the arguments under ``params``, None without it, and all other keys."""
+        params = None
+        if "params" in tree.value:
+            given = tree.value["params"]
+            if not isinstance(given.value, dict | None):
+                raise given.place.error(
+                    "params must be a mapping of arguments, or null for none, got a "
+                    f"{'list' if isinstance(given.value, list) else 'single value'}; name the "
+                    "arguments"
+                )
+            params = self._plan_entries(given, given.value or ())
+        return params, self._plan_entries(tree, [key for key in tree.value if key not in _WORDS])
+
+    def _plan_entries(self, tree: Tree, keys: Iterable[Any]) -> dict[str, Entry]:
+        """Return the entries of some keys of a mapping, which name arguments or attributes."""
+        for key in keys:
             if not isinstance(key, str) or not _ENTRY.fullmatch(key):
-                raise tree.places[key].error(
+                raise tree.keys[key].error(
                     "an argument or an attribute must be named by letters, digits and "
                     f"underscores, beginning with a letter, got {key!r}; choose another name"
                 )
-        return {key: Entry(tree.places[key], self._plan(item)) for key, item in items.items()}
+        return {key: Entry(tree.keys[key], self._plan(tree.value[key])) for key in keys}
 
-    def _plan_include(self, tree: MapTree) -> Plan:
+    def _plan_include(self, tree: Tree) -> Plan:
         """Return the plan of an included file, with overrides."""
-        item = tree.items["include"]
-        if "target" in tree.items:
-            raise tree.places["target"].error(
+        item = tree.value["include"]
+        if "target" in tree.value:
+            raise tree.keys["target"].error(
                 "a target must not stand beside an include, which makes the object; remove one of "
                 "them"
             )
         plan = self._plan_file(*self._find_include(item))
-        params = self._plan_params(tree.items["params"]) if "params" in tree.items else {}
-        others = {key: value for key, value in tree.items.items() if key not in _WORDS}
-        attributes = self._plan_entries(others, tree)
+        params, attributes = self._plan_settings(tree)
         if not params and not attributes:
             return plan
-        if not isinstance(plan, Call):
+        if not isinstance(plan, Call) or plan.params is None:
             first = next(iter(params or attributes))
             raise item.place.error(
                 f"what is included must be a target with params, to be given {first!r}, but "
-                f"{item.value!r} describes something else; move what stands beside it there"  # type: ignore[union-attr]
+                f"{item.value!r} describes something else; move what stands beside it there"
             )
-        return replace(plan, params=plan.params | params, attributes=plan.attributes | attributes)
+        return Call(plan.target, plan.params | (params or {}), plan.attributes | attributes)
 
     def _find_include(self, item: Tree) -> tuple[Path, Path]:
         """Return the included file, as shown in messages and resolved."""
-        plan = self._plan_scalar(item) if isinstance(item, Scalar) else None
-        text = plan.value if isinstance(plan, Constant) else None
-        if not isinstance(text, str | PurePath) or not str(text):
+        path = self._resolve(item)
+        if not isinstance(path, str | PurePath) or not str(path):
             raise item.place.error("an include must be the path of a YAML file, got another value")
-        text = str(text)
+        text = str(path)
         check_characters(text, "a path", item.place)
         if "://" in text:
             raise item.place.error(
@@ -333,17 +309,6 @@ class Planner:
             loop = " -> ".join(path.name for path in [*self.chain[self.chain.index(file) :], file])
             raise item.place.error(f"files must not include each other in a circle: {loop}")
         return shown, file
-
-
-def _check_plain(tree: MapTree) -> None:
-    """Refuse a mapping with params but without a target."""
-    if "params" in tree.items:
-        others = [str(key) for key in tree.items if key != "params"]
-        near = suggest("target", others) or suggest("include", others)
-        raise tree.places["params"].error(
-            f"params must stand beside a target or an include, there is none{near}; name what is "
-            "made of them"
-        )
 
 
 def _check_variable(value: Any, name: str, level: int) -> None:

@@ -1,12 +1,12 @@
 """Parse a YAML file into a tree of plain values with their places, within bounds.
 
 Values are null, booleans, numbers, texts, lists and mappings; other tags are refused. Aliases can
-expand a small file to a large tree, so size and depth are bounded while they are counted.
+expand a small file to a large tree, so who follows them checks size and depth as well.
 """
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,39 +49,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scalar:
-    """Null, a boolean, a number or a text."""
+class Tree:
+    """A value of a file."""
 
-    value: bool | int | float | str | None
     place: Place
-    size: int = 1
-    depth: int = 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ListTree:
-    """A list."""
-
-    items: "tuple[Tree, ...]"
-    place: Place
-    #: Number of values, including itself, and levels of nesting.
-    size: int
-    depth: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MapTree:
-    """A mapping."""
-
-    items: "dict[Any, Tree]"
-    #: Position of each key.
-    places: dict[Any, Place]
-    place: Place
-    size: int
-    depth: int
-
-
-Tree = Scalar | ListTree | MapTree
+    #: Null, a boolean, a number, a text, a list of trees, or a mapping to trees.
+    value: Any
+    #: Position of each key of a mapping.
+    keys: dict[Any, Place] = field(default_factory=dict)
 
 
 def read_tree(file: Path) -> Tree:
@@ -149,7 +124,7 @@ class _Loader(BoundedLoader):
             )
         self.num_nodes += 1
         self.level += 1
-        _check_bounds(self.num_nodes, self.level, place)
+        check_bounds(self.num_nodes, self.level, place)
         node = super().compose_node(parent, index)
         self.level -= 1
         return node
@@ -164,24 +139,23 @@ class _Loader(BoundedLoader):
             raise place.error("a value must not hold itself; remove the alias inside of it")
         self.visiting.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            tree: Tree = self._convert_mapping(node, place)
+            tree = self._convert_mapping(node, place)
         elif isinstance(node, yaml.SequenceNode):
             if node.tag != f"{_CORE}seq":
                 raise place.error(f"a list must not be tagged as {node.tag!r}; leave the tag out")
-            items = tuple(self.convert(item) for item in node.value)
-            tree = ListTree(items, place, *_measure(items, place))
+            tree = Tree(place, [self.convert(item) for item in node.value])
         else:
-            tree = Scalar(_make_scalar(node, place), place)
+            tree = Tree(place, _make_scalar(node, place))
         self.trees[id(node)] = tree
         return tree
 
-    def _convert_mapping(self, node: yaml.MappingNode, place: Place) -> MapTree:
+    def _convert_mapping(self, node: yaml.MappingNode, place: Place) -> Tree:
         """Return the tree of a mapping, with merged mappings."""
         if node.tag != f"{_CORE}map":
             raise place.error(f"a mapping must not be tagged as {node.tag!r}; leave the tag out")
         items: dict[Any, Tree] = {}
         places: dict[Any, Place] = {}
-        merged: list[MapTree] = []
+        merged: list[Tree] = []
         for key_node, value_node in node.value:
             where = self.place_of(key_node.start_mark)
             if key_node.tag == f"{_CORE}merge":
@@ -191,15 +165,13 @@ class _Loader(BoundedLoader):
             if key in items:
                 raise where.error(f"keys must differ, {key!r} comes twice; remove one of them")
             items[key], places[key] = self.convert(value_node), where
-        self.num_merged += sum(len(tree.items) for tree in merged)
-        _check_bounds(self.num_merged, 1, place)
+        self.num_merged += sum(len(tree.value) for tree in merged)
+        check_bounds(self.num_merged, 1, place)
         for tree in merged:
-            for key in tree.items.keys() - items.keys():
-                items[key], places[key] = tree.items[key], tree.places[key]
-        # Keys in the order of the file, then merged keys in theirs.
-        order = dict.fromkeys([*places, *(key for tree in merged for key in tree.items)])
-        ordered = {key: items[key] for key in order}
-        return MapTree(ordered, places, place, *_measure(ordered.values(), place))
+            for key, item in tree.value.items():
+                items.setdefault(key, item)
+                places.setdefault(key, tree.keys[key])
+        return Tree(place, items, places)
 
     def _make_key(self, node: yaml.Node, where: Place) -> Any:
         """Return a key of a mapping."""
@@ -212,14 +184,13 @@ class _Loader(BoundedLoader):
                 raise where.error(f"a key must be written out, got {key!r}; use ${{...}} in values")
         return key
 
-    def _find_merged(self, node: yaml.Node, where: Place) -> list[MapTree]:
+    def _find_merged(self, node: yaml.Node, where: Place) -> list[Tree]:
         """Return the mappings of ``<<``; the first one takes precedence."""
         tree = self.convert(node)
-        trees = tree.items if isinstance(tree, ListTree) else (tree,)
-        merged = [tree for tree in trees if isinstance(tree, MapTree)]
-        if len(merged) < len(trees):
+        trees = tree.value if isinstance(tree.value, list) else [tree]
+        if not all(isinstance(each.value, dict) for each in trees):
             raise where.error("<< must name a mapping or a list of mappings; use an alias of one")
-        return merged
+        return trees
 
 
 def check_characters(text: str, what: str, where: Place) -> None:
@@ -232,22 +203,12 @@ def check_characters(text: str, what: str, where: Place) -> None:
             )
 
 
-def _measure(items: Any, place: Place) -> tuple[int, int]:
-    """Return size and depth of a collection of trees."""
-    size, depth = 1, 1
-    for item in items:
-        size += item.size
-        depth = max(depth, item.depth + 1)
-    _check_bounds(size, depth, place)
-    return size, depth
-
-
-def _check_bounds(size: int, depth: int, place: Place) -> None:
-    """Check the bounds of size and depth."""
-    if size > MAX_NODES:
+def check_bounds(num_values: int, depth: int, place: Place) -> None:
+    """Check the number of values, and how deep they are nested in one file."""
+    if num_values > MAX_NODES:
         raise place.error(
-            f"a file may stand for at most {MAX_NODES:,} values, with its aliases followed; "
-            "use fewer aliases, or split it by include"
+            f"files may stand for at most {MAX_NODES:,} values, with aliases and includes "
+            "followed; use fewer"
         )
     if depth > MAX_DEPTH:
         raise place.error(f"values may be nested {MAX_DEPTH} deep at most; nest them less deeply")
@@ -257,7 +218,7 @@ def _make_scalar(node: yaml.Node, place: Place) -> bool | int | float | str | No
     """Return the value of a scalar."""
     text: str = node.value
     kind = node.tag.removeprefix(_CORE)
-    if kind == "str" or kind == "merge":
+    if kind in {"str", "merge"}:
         return text
     if kind == "null" and text.lower() in {"", "~", "null"}:
         return None
