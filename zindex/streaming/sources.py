@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -94,6 +95,18 @@ class StreamSource:
             else ""
         )
         return f"{self.order}, seed {self.seed}{buffer}: {fingerprint}"
+
+    @property
+    def num_skipped(self) -> int:
+        """Damaged samples, or rests of files, skipped so far in this process."""
+        return int(self.dataset.num_skipped) if self.is_partitioned else 0
+
+    def read(self, numbers: list[int]) -> Iterator[Any]:
+        """Yield the samples of parts, files or items, unshuffled."""
+        if not self.is_partitioned:
+            return read_items(self.dataset, self.name, numbers)
+        read = self.dataset.read_url if self.kind == "files" else self.dataset.read_part
+        return chain.from_iterable(map(read, numbers))
 
 
 _PARTITIONED = ("num_parts", "read_part", "shuffle_buffer", "num_skipped", "fingerprint")

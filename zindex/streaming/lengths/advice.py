@@ -1,11 +1,12 @@
 """Advise on the weights and parts of the sources of a run, and on its sequence length."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from operator import methodcaller
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
@@ -16,7 +17,7 @@ from zindex.streaming.lengths.draws import (
     epochs_of,
     find_shares,
 )
-from zindex.streaming.lengths.length_histogram import count_sequences
+from zindex.streaming.lengths.length_histogram import LengthHistogram, count_sequences
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.sources import StreamSource
 
@@ -30,25 +31,16 @@ _MAX_DOCUMENTS = 1 << 10
 _MAX_TRUNCATED = 0.01
 _MAX_CANDIDATES = 8
 _MAX_SEQUENCE_LENGTH = 1 << 20
-
-Kind = Literal[
-    "repeats",
-    "unfinished",
-    "weights",
-    "sequence_length",
-    "lanes",
-    "estimate",
-    "damage",
-    "empty",
-    "unit",
-]
+_NUM_LISTED = 8  # sources that a sentence names
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One sentence of advice, and its numbers."""
 
-    kind: Kind
+    #: ``"repeats"``, ``"unfinished"``, ``"weights"``, ``"sequence_length"``, ``"lanes"``,
+    #: ``"estimate"``, ``"damage"``, ``"empty"`` or ``"unit"``.
+    kind: str
     #: The source concerned; None for the whole run.
     source: str | None
     text: str
@@ -143,17 +135,19 @@ def advise(
     if num_samples is not None or num_tokens is not None:
         draws = epochs_of(lengths, dataset, num_samples=num_samples, num_tokens=num_tokens)
     shares = find_shares(dataset)
-    limited, on_weights = _advise_weights(lengths, draws, shares, max_epochs)
+    whole = max(1, sum(source.num_samples for source in lengths))
+    proportional = {source.name: source.num_samples / whole for source in lengths}
+    limited = _limit_repeats(lengths, draws, shares, max_epochs)
     rows = _choose_lengths(lengths, shares, candidates)
     advice = [
         *_advise_draws(lengths, draws, max_epochs),
-        *on_weights,
+        *_advise_weights(lengths, draws, proportional, limited, max_epochs),
         *_advise_length(rows, lengths),
         *_advise_readers(list_sources(dataset), num_ranks, num_workers),
         *_note_sources(lengths),
         *_advise_units(lengths),
     ]
-    return RunAdvice(draws, _proportional(lengths), limited, rows, tuple(advice))
+    return RunAdvice(draws, proportional, limited, rows, tuple(advice))
 
 
 def _advise_draws(
@@ -180,53 +174,55 @@ def _advise_draws(
             yield Advice("unfinished", source.name, text, numbers)
 
 
-def _proportional(lengths: Lengths) -> dict[str, float]:
-    whole = sum(source.num_samples for source in lengths)
-    return {source.name: source.num_samples / max(1, whole) for source in lengths}
+def _limit_repeats(
+    lengths: Lengths, draws: Sequence[SourceDraws], shares: dict[str, float], max_epochs: float
+) -> dict[str, float] | None:
+    """Return the shares by which no source repeats too often, if there are any."""
+    total = sum(drawn.num_samples for drawn in draws)
+    at_most = [max_epochs * source.num_samples for source in lengths]
+    if not 0 < total <= sum(at_most):
+        return None
+    parts = distribute(total, [shares[source.name] for source in lengths], at_most)
+    return {source.name: part / total for source, part in zip(lengths, parts, strict=True)}
 
 
 def _advise_weights(
-    lengths: Lengths, draws: Sequence[SourceDraws], shares: dict[str, float], max_epochs: float
-) -> tuple[dict[str, float] | None, list[Advice]]:
-    """Return the shares by which no source repeats too often, and advice on them."""
-    proportional = _proportional(lengths)
+    lengths: Lengths,
+    draws: Sequence[SourceDraws],
+    proportional: dict[str, float],
+    limited: dict[str, float] | None,
+    max_epochs: float,
+) -> Iterator[Advice]:
+    """Report the shares by which no source repeats too often, and those of equal epochs."""
     num_available = sum(source.num_samples for source in lengths)
     total = sum(drawn.num_samples for drawn in draws)
     if not total:
-        return None, []
-    advice = []
-    limited: dict[str, float] | None = None
-    at_most = [max_epochs * source.num_samples for source in lengths]
-    if total > sum(at_most):
+        return
+    if limited is None:
         text = (
             f"The run draws {_count(total, 'sample')}, and {max_epochs:g} epochs of all sources "
-            f"are only {sum(at_most):,.0f}: without more data it has to repeat "
+            f"are only {max_epochs * num_available:,.0f}: without more data it has to repeat "
             f"{total / num_available:,.2f} times."
         )
         numbers = {"num_samples": total, "num_available": num_available}
-        advice.append(Advice("weights", None, text, numbers))
-    else:
-        given = [shares[source.name] for source in lengths]
-        parts = distribute(total, given, at_most)
-        limited = {source.name: part / total for source, part in zip(lengths, parts, strict=True)}
-        if any(drawn.num_epochs > max_epochs for drawn in draws):
-            text = (
-                f"With the shares {_list_shares(limited)} nothing repeats more than "
-                f"{max_epochs:g} times."
-            )
-            advice.append(Advice("weights", None, text, dict(limited)))
+        yield Advice("weights", None, text, numbers)
+    elif any(drawn.num_epochs > max_epochs for drawn in draws):
+        text = (
+            f"With the shares {_list_shares(limited)} nothing repeats more than "
+            f"{max_epochs:g} times."
+        )
+        yield Advice("weights", None, text, limited)
     if len(draws) > 1:
         text = (
             f"Shares in proportion to what there is, {_list_shares(proportional)}, draw "
             f"{total / num_available:,.2f} epochs of every source."
         )
-        advice.append(Advice("weights", None, text, dict(proportional)))
-    return limited, advice
+        yield Advice("weights", None, text, proportional)
 
 
-def _list_shares(shares: dict[str, float], shown: int = 8) -> str:
+def _list_shares(shares: dict[str, float]) -> str:
     """Return the largest shares as text."""
-    largest = sorted(shares, key=lambda name: -shares[name])[:shown]
+    largest = sorted(shares, key=lambda name: -shares[name])[:_NUM_LISTED]
     listed = ", ".join(f"{name} {shares[name]:.3g}" for name in shares if name in largest)
     more = len(shares) - len(largest)
     return f"{listed} and {more:,} smaller ones" if more else listed
@@ -239,34 +235,38 @@ def _choose_lengths(
     sources = [source for source in lengths if source.histogram.num_tokens]
     if not sources or len({source.unit for source in sources}) > 1:
         return ()
-    weights = np.array([shares[source.name] for source in sources])
-    weights /= weights.sum()
+    weights = [shares[source.name] for source in sources]
+    weights = [weight / sum(weights) for weight in weights]
+
+    def mean(measure: Callable[[LengthHistogram], float]) -> float:
+        """Return the mean over the samples of the mixture, from sums over each source."""
+        pairs = zip(weights, (source.histogram for source in sources), strict=True)
+        return sum(weight * measure(each) / each.num_samples for weight, each in pairs)
+
     mixed = _draw_mixture(sources, weights)
-    tokens = sum(w * source.mean_length for w, source in zip(weights, sources, strict=True))
+    tokens = mean(lambda histogram: histogram.num_tokens)
     rows = []
     for length in sorted(candidates) or _candidates(mixed):
-        kept = split = 0.0
-        for weight, source in zip(weights, sources, strict=True):
-            histogram = source.histogram
-            kept += weight * histogram.kept_tokens(length) / histogram.num_samples
-            split += weight * histogram.longer_samples(length) / histogram.num_samples
+        kept = mean(methodcaller("kept_tokens", length))
         num_places = count_sequences(mixed, length, _MAX_DOCUMENTS) * length
         rows.append(
             SequenceLength(
                 sequence_length=int(length),
-                padding=max(0.0, float(1 - kept / length)),
-                truncated=max(0.0, float(1 - kept / tokens)),
+                padding=max(0.0, 1 - kept / length),
+                truncated=max(0.0, 1 - kept / tokens),
                 packed_padding=float(1 - mixed.sum() / max(1, num_places)),
-                split=float(split),
+                split=mean(methodcaller("longer_samples", length)),
             )
         )
     return tuple(rows)
 
 
-def _draw_mixture(sources: Sequence[SourceLengths], weights: npt.NDArray[Any]) -> Int64Array:
+def _draw_mixture(sources: Sequence[SourceLengths], weights: Sequence[float]) -> Int64Array:
     """Return representative lengths of the mixture."""
-    counts = np.ceil(weights * _NUM_PACKED).astype(int).tolist()
-    drawn = [source.histogram.draw(count) for source, count in zip(sources, counts, strict=True)]
+    drawn = [
+        source.histogram.draw(math.ceil(weight * _NUM_PACKED))
+        for source, weight in zip(sources, weights, strict=True)
+    ]
     lengths = np.concatenate(drawn)
     return np.minimum(lengths[lengths > 0], np.iinfo(np.int32).max)
 
@@ -343,28 +343,23 @@ def _note_sources(lengths: Lengths) -> Iterator[Advice]:
 def _advise_units(lengths: Lengths) -> Iterator[Advice]:
     """Report lengths that are not in tokens."""
     for source in lengths:
-        numbers = {"num_samples": source.num_samples}
         if source.unit == "samples":
             text = (
                 f"{source.name!r} is counted in samples only, which have no tokens and no text: "
                 "give length_of, which returns the tokens of a sample, to count these too."
             )
-            yield Advice("unit", source.name, text, numbers)
+            yield Advice("unit", source.name, text, {"num_samples": source.num_samples})
     others = [source for source in lengths if source.unit in {"characters", "bytes"}]
     if others:
+        names = ", ".join(repr(source.name) for source in others[:_NUM_LISTED])
+        if len(others) > _NUM_LISTED:
+            names += f" and {len(others) - _NUM_LISTED:,} more"
         text = (
-            f"The lengths of {_list_names(others)} are in "
+            f"The lengths of {names} are in "
             f"{' and '.join(sorted({source.unit for source in others}))}: give "
             "length_of=TextLength(tokenizer) (--tokenizer FILE) to count tokens."
         )
         yield Advice("unit", None, text, {"num_sources": len(others)})
-
-
-def _list_names(sources: Sequence[SourceLengths], shown: int = 8) -> str:
-    """Return the names of the first sources as text."""
-    names = ", ".join(repr(source.name) for source in sources[:shown])
-    more = len(sources) - shown
-    return f"{names} and {more:,} more" if more > 0 else names
 
 
 def _count(number: int, noun: str) -> str:

@@ -71,48 +71,40 @@ def epochs_of(
         )
     check_lengths(lengths, dataset)
     known = {source.name: source for source in lengths}
-    if num_tokens is not None:
-        _check_units(lengths)
-        whole = _find_samples(dataset, known, num_tokens)
+    if num_tokens is None:
+        drawn = _draw_each(dataset, known, float(wanted))
     else:
-        whole = float(wanted)
-    drawn = _draw_each(dataset, known, whole)
+        drawn = _draw_tokens(dataset, known, num_tokens)
     total = sum(drawn.values())
-    shares = [drawn[source.name] / (total or 1.0) for source in lengths]
-    counts = _round(shares, round(total))
+    given = {name: number for name, number in drawn.items() if number}
+    rounded = largest_remainder([*given.values()], round(total)).tolist() if given else []
+    counts = dict(zip(given, rounded, strict=True))
     return tuple(
         SourceDraws(
-            name=source.name,
-            share=share,
-            num_samples=count,
-            num_tokens=round(drawn[source.name] * source.mean_length),
-            num_epochs=drawn[source.name] / source.num_samples if source.num_samples else 0.0,
+            name=name,
+            share=number / (total or 1.0),
+            num_samples=counts.get(name, 0),
+            num_tokens=round(number * known[name].mean_length),
+            num_epochs=number / max(1, known[name].num_samples),
         )
-        for source, share, count in zip(lengths, shares, counts, strict=True)
+        for name, number in drawn.items()
     )
-
-
-def _round(shares: Sequence[float], total: int) -> list[int]:
-    """Round shares of a total to whole numbers; 0 stays 0."""
-    given = [i for i, share in enumerate(shares) if share > 0]
-    counts = [0] * len(shares)
-    if given:
-        rounded = largest_remainder([shares[i] for i in given], total).tolist()
-        for i, count in zip(given, rounded, strict=True):
-            counts[i] = count
-    return counts
 
 
 def find_shares(dataset: Any) -> dict[str, float]:
     """Return each source's share of all samples, by the percents of all levels."""
     if not isinstance(dataset, MergedDataset):
-        return {list_sources(dataset)[0].name: 1.0}
+        return {_name_of(dataset): 1.0}
     whole = sum(child.percent for child in dataset.datasets)
     return {
         name: share * child.percent / whole
         for child in dataset.datasets
         for name, share in find_shares(child).items()
     }
+
+
+def _name_of(source: Any) -> str:
+    return list_sources(source)[0].name
 
 
 def check_lengths(lengths: Lengths, dataset: Any) -> None:
@@ -129,16 +121,6 @@ def check_lengths(lengths: Lengths, dataset: Any) -> None:
         raise ConfigError(
             f"lengths must be of the sources {names}, got those of {counted}; count_lengths of "
             "this dataset"
-        )
-
-
-def _check_units(lengths: Lengths) -> None:
-    other = [source for source in lengths if source.unit != "tokens"]
-    if other:
-        raise ConfigError(
-            f"num_tokens needs lengths in tokens, those of {other[0].name!r} are in "
-            f"{other[0].unit or 'nothing, as it is empty'}; give length_of to count_lengths "
-            "(--tokenizer FILE), or num_samples (--samples)"
         )
 
 
@@ -173,7 +155,7 @@ def _capacity(dataset: Any, known: Known, cyclic: bool) -> float:
         whole = sum(child.percent for child in dataset.datasets)
         pairs = zip(parts, dataset.datasets, strict=True)
         return float(min(part * whole / child.percent for part, child in pairs))
-    num_samples = known[list_sources(dataset)[0].name].num_samples
+    num_samples = known[_name_of(dataset)].num_samples
     return _NO_LIMIT if cyclic and num_samples else float(num_samples)
 
 
@@ -181,7 +163,7 @@ def _draw_each(dataset: Any, known: Known, total: float) -> dict[str, float]:
     """Return the draws of each source."""
     total = min(total, _capacity(dataset, known, cyclic=True))
     if not isinstance(dataset, MergedDataset):
-        return {list_sources(dataset)[0].name: total}
+        return {_name_of(dataset): total}
     percents = [child.percent for child in dataset.datasets]
     limits = [_capacity(child, known, dataset.cyclic) for child in dataset.datasets]
     drawn: dict[str, float] = {}
@@ -190,19 +172,24 @@ def _draw_each(dataset: Any, known: Known, total: float) -> dict[str, float]:
     return drawn
 
 
-def _find_samples(dataset: Any, known: Known, num_tokens: int) -> float:
-    """Return how many samples have a number of tokens, or the number of all samples."""
+def _draw_tokens(dataset: Any, known: Known, num_tokens: int) -> dict[str, float]:
+    """Return the draws of each source that have a number of tokens, or all that there are."""
+    for source in known.values():
+        if source.unit != "tokens":
+            raise ConfigError(
+                f"num_tokens needs lengths in tokens, those of {source.name!r} are in "
+                f"{source.unit or 'nothing, as it is empty'}; give length_of to count_lengths "
+                "(--tokenizer FILE), or num_samples (--samples)"
+            )
 
-    def tokens(whole: float) -> float:
-        return sum(
-            part * known[name].mean_length
-            for name, part in _draw_each(dataset, known, whole).items()
-        )
+    def has_tokens(whole: float) -> bool:
+        drawn = _draw_each(dataset, known, whole)
+        return sum(part * known[name].mean_length for name, part in drawn.items()) >= num_tokens
 
     # Without an end, find an upper bound by doubling.
     capacity = _capacity(dataset, known, cyclic=True)
     high = capacity if capacity < _NO_LIMIT else 1.0
-    while capacity == _NO_LIMIT and tokens(high) < num_tokens:
+    while capacity == _NO_LIMIT and not has_tokens(high):
         high *= 2
         if high > 1e30:
             raise ConfigError(
@@ -212,12 +199,11 @@ def _find_samples(dataset: Any, known: Known, num_tokens: int) -> float:
     low = 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if tokens(middle) < num_tokens else (low, middle)
-    return high
+        low, high = (low, middle) if has_tokens(middle) else (middle, high)
+    return _draw_each(dataset, known, high)
 
 
 _RED, _GREEN, _PLAIN = "\033[31m", "\033[32m", "\033[0m"
-_HEADERS = ("dataset", "samples", "required", "percent")
 
 
 def print_dataset_length_stats(info: Sequence[Any], file: TextIO | None = None) -> None:
@@ -242,24 +228,20 @@ def print_dataset_length_stats(info: Sequence[Any], file: TextIO | None = None) 
       b            ?       100    25.0%
     """
     file = sys.stdout if file is None else file
-    in_color = file.isatty()
     rows = list(_flatten(info, 0))
     whole = sum(required for _, _, required in rows) or 1
-    cells = [
-        (
-            name,
-            "?" if length is None else f"{length:,}",
-            f"{required:,}",
-            f"{100 * required / whole:.1f}%",
-        )
-        for name, length, required in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(_HEADERS, *cells, strict=True)]
-    colors = [_PLAIN, *(_color(length, required) for _, length, required in rows)]
-    for color, (name, *numbers) in zip(colors, [_HEADERS, *cells], strict=True):
-        aligned = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
-        line = "  ".join([name.ljust(widths[0]), *aligned])
-        print(f"{color}{line}{_PLAIN}" if in_color and color != _PLAIN else line, file=file)
+    colors, cells = [""], [("dataset", "samples", "required", "percent")]
+    for name, length, required in rows:
+        shown = "?" if length is None else f"{length:,}"
+        cells.append((name, shown, f"{required:,}", f"{100 * required / whole:.1f}%"))
+        is_short = length is not None and length < required / 4
+        is_plenty = length is not None and length > 2 * required
+        colors.append(_RED if is_short else _GREEN if is_plenty else "")
+    first, *widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for color, (name, *numbers) in zip(colors, cells, strict=True):
+        aligned = [text.rjust(width) for text, width in zip(numbers, widths, strict=True)]
+        line = "  ".join([name.ljust(first), *aligned])
+        print(f"{color}{line}{_PLAIN}" if color and file.isatty() else line, file=file)
 
 
 def _flatten(info: Sequence[Any], depth: int) -> Iterator[tuple[str, int | None, int]]:
@@ -270,11 +252,3 @@ def _flatten(info: Sequence[Any], depth: int) -> Iterator[tuple[str, int | None,
         else:
             name, length, required = entry
             yield "  " * depth + name, length, required
-
-
-def _color(length: int | None, required: int) -> str:
-    if length is None:
-        return _PLAIN
-    if length < required / 4:
-        return _RED
-    return _GREEN if length > 2 * required else _PLAIN

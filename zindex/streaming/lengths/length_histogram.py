@@ -6,8 +6,10 @@ Below 64 every length has its own bin. Above, each doubling has 32 bins, so a bi
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -45,17 +47,14 @@ class LengthHistogram:
     def union(cls, parts: Iterable["LengthHistogram"]) -> "LengthHistogram":
         """Return the union of histograms."""
         filled = [part for part in parts if part.bins]
-        found: dict[int, tuple[int, int]] = {}
-        for part in filled:
-            for number, count, total in part.bins:
-                before = found.get(number, (0, 0))
-                found[number] = before[0] + count, before[1] + total
-        if not filled:
-            return cls()
+        counts, sums = Counter[int](), Counter[int]()
+        for number, count, total in chain.from_iterable(part.bins for part in filled):
+            counts[number] += count
+            sums[number] += total
         return cls(
-            tuple((number, *found[number]) for number in sorted(found)),
-            min(part.shortest for part in filled),
-            max(part.longest for part in filled),
+            tuple((number, counts[number], sums[number]) for number in sorted(counts)),
+            min((part.shortest for part in filled), default=0),
+            max((part.longest for part in filled), default=0),
         )
 
     @property
@@ -78,34 +77,20 @@ class LengthHistogram:
             return self.shortest
         if rank >= self.num_samples:
             return self.longest
-        for _, count, total in self.bins:
-            rank -= count
-            if rank <= 0:
-                return total // count
-        return self.longest
+        at = bisect_left(list(accumulate(count for _, count, _ in self.bins)), rank)
+        _, count, total = self.bins[at]
+        return total // count
 
     def kept_tokens(self, limit: int) -> int:
         """Return the sum of lengths when longer samples are cut to a limit.
 
         It is exact where a bin begins at the limit, as at powers of two and up to 64.
         """
-        kept = 0
-        for number, count, total in self.bins:
-            start, stop = bin_bounds(number)
-            if stop - 1 <= limit:
-                kept += total
-            else:
-                kept += count * limit if start >= limit else min(total, count * limit)
-        return kept
+        return sum(min(total, count * limit) for _, count, total in self.bins)
 
     def longer_samples(self, limit: int) -> int:
         """Return how many samples are longer than a limit; exact if a bin ends with it."""
-        longer = 0
-        for number, count, total in self.bins:
-            start, stop = bin_bounds(number)
-            if start > limit or (stop - 1 > limit and total > count * limit):
-                longer += count
-        return longer
+        return sum(count for _, count, total in self.bins if total > count * limit)
 
     def draw(self, size: int) -> Int64Array:
         """Return representative lengths: evenly spaced ones of the sorted lengths.
@@ -129,19 +114,10 @@ class LengthHistogram:
         ]
         return drawn
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the histogram as JSON values."""
-        return {
-            "bins": [*map(list, self.bins)],
-            "shortest": self.shortest,
-            "longest": self.longest,
-        }
-
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "LengthHistogram":
-        """Return the histogram that `to_json` wrote."""
-        bins = tuple((int(a), int(b), int(c)) for a, b, c in fields["bins"])
-        return cls(bins, int(fields["shortest"]), int(fields["longest"]))
+        """Return a histogram from its fields as JSON values."""
+        return cls(**fields | {"bins": tuple(map(tuple, fields["bins"]))})
 
 
 def number_bins(lengths: Int64Array) -> Int64Array:
@@ -198,7 +174,7 @@ def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int)
     Notes
     -----
     Law: equal to `zindex.kernels.packing.count_samples` with ``SPLIT`` and no extra token.
-    Cost: O(samples * log(R)) for R different rooms.
+    Cost: O(samples * log(samples)) comparisons.
 
     Examples
     --------
@@ -207,23 +183,15 @@ def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int)
     """
     num_full, rests = np.divmod(lengths, sequence_length)
     num_sequences = int(num_full.sum())
-    # Room -> numbers of samples of the open sequences with this room, the last filled on top.
-    opened: dict[int, list[int]] = {}
-    rooms: list[int] = []
-    for length in np.sort(rests[rests > 0])[::-1].tolist():
-        at = bisect_left(rooms, length)
-        if at == len(rooms):
+    # Room of the open sequences, ascending; the last filled of equal ones is first; their samples.
+    opened: list[tuple[int, int, int]] = []
+    for turn, length in enumerate(np.sort(rests[rests > 0])[::-1].tolist()):
+        at = bisect_left(opened, (length,))
+        if at < len(opened):
+            room, _, num_samples = opened.pop(at)
+        else:
             room, num_samples = sequence_length, 0
             num_sequences += 1
-        else:
-            room = rooms[at]
-            num_samples = opened[room].pop()
-            if not opened[room]:
-                del opened[room], rooms[at]
-        room, num_samples = room - length, num_samples + 1
-        if room and num_samples < max_samples:
-            if room not in opened:
-                insort(rooms, room)
-                opened[room] = []
-            opened[room].append(num_samples)
+        if room > length and num_samples + 1 < max_samples:
+            insort(opened, (room - length, -turn, num_samples + 1))
     return num_sequences

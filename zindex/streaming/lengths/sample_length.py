@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from zindex.text.text_encoder import TextEncoder, TokenizerLike
 #: Returns the tokens of a sample; only `TextLength` may return None for a sample without text.
 LengthOf = Callable[[Any], int | None]
 
+_TOKEN = int | np.integer | str
 # Fields that are measured; the first one that a sample has.
 _FIELDS = ("tokens", "input_ids", "token_ids", "txt", "text", "caption", "data")
 
@@ -50,7 +51,7 @@ class TextLength:
         A sample that has tokens already is not tokenized again.
         """
         fields = _fields_of(sample)
-        found = next(_find_tokens(fields), None)
+        found = _count_tokens(fields)
         if found is not None:
             return found
         text = next((fields[name] for name in self.fields if fields.get(name) is not None), None)
@@ -87,7 +88,7 @@ def measure(sample: Any, name: str, length_of: LengthOf | None = None) -> tuple[
             return 0, "samples"
         return _check(length, name), "tokens"
     fields = _fields_of(sample)
-    found = next(_find_tokens(fields), None)
+    found = _count_tokens(fields)
     if found is not None:
         return found, "tokens"
     for field in _FIELDS:
@@ -103,21 +104,21 @@ def _fields_of(sample: Any) -> dict[str, Any]:
     return sample if isinstance(sample, dict) else {"data": sample}
 
 
-def _find_tokens(fields: dict[str, Any]) -> Iterator[int]:
-    """Yield the lengths of all fields of tokens."""
+def _count_tokens(fields: dict[str, Any]) -> int | None:
+    """Return the length of the first field of tokens; None without any."""
     for name in _FIELDS:
         value = fields.get(name)
         if value is None or isinstance(value, (str, bytes)):
             continue
         mask = fields.get(f"{name}_mask")
         if mask is not None:
-            yield int(np.count_nonzero(np.asarray(mask)))
-        elif isinstance(value, list | tuple):
-            # Other items, such as an image with its class, are no tokens.
-            if all(isinstance(item, int | np.integer | str) for item in value[:1]):
-                yield len(value)
-        elif hasattr(value, "shape") and "int" in str(getattr(value, "dtype", "")):
-            yield math.prod(value.shape)
+            return int(np.count_nonzero(np.asarray(mask)))
+        # Other items, such as an image with its class, are no tokens.
+        if isinstance(value, list | tuple) and isinstance(next(iter(value), 0), _TOKEN):
+            return len(value)
+        if hasattr(value, "shape") and "int" in str(getattr(value, "dtype", "")):
+            return int(math.prod(value.shape))
+    return None
 
 
 def _check(length: Any, name: str) -> int:

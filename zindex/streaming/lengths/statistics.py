@@ -3,9 +3,9 @@
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise, repeat
-from typing import Any, cast
+from dataclasses import asdict, dataclass, replace
+from itertools import islice, pairwise, repeat
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -24,7 +24,7 @@ from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.orders import keyed_order
-from zindex.streaming.sources import StreamSource, describe, read_items
+from zindex.streaming.sources import StreamSource, describe
 
 _TASKS_PER_THREAD = 4
 # Parts of the first round, from which the samples of a part are estimated.
@@ -43,7 +43,7 @@ class SourceLengths:
     unit: str
     #: Lengths of the samples read.
     histogram: LengthHistogram
-    #: Units of an epoch: ``"parts"`` of a stream, ``"items"`` of a map-style dataset.
+    #: Units of an epoch: ``"parts"``, or ``"files"`` without parts; ``"items"`` if map-style.
     kind: str
     num_parts: int
     num_parts_read: int
@@ -89,15 +89,13 @@ class SourceLengths:
     def to_json(self) -> dict[str, Any]:
         """Return the counts and derived numbers as JSON values."""
         derived = ("num_samples", "num_tokens", "is_estimate", "fraction_read")
-        values = {name: getattr(self, name) for name in (*self.__dataclass_fields__, *derived)}
-        return values | {"histogram": self.histogram.to_json()}
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceLengths":
         """Return the counts that `to_json` wrote."""
-        names = set(cls.__dataclass_fields__) - {"histogram"}
-        own = {name: value for name, value in fields.items() if name in names}
-        return cls(histogram=LengthHistogram.from_json(fields["histogram"]), **own)
+        own = {name: fields[name] for name in cls.__dataclass_fields__}
+        return cls(**own | {"histogram": LengthHistogram.from_json(fields["histogram"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,22 +219,17 @@ def list_sources(dataset: Any) -> list[StreamSource]:
     return [StreamSource(name, dataset, 0, False, "keyed").check()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
+class _Count(NamedTuple):
     """Counts of one task."""
 
     units: frozenset[str] = frozenset()
-    histogram: LengthHistogram = field(default_factory=LengthHistogram)
+    histogram: LengthHistogram = LengthHistogram()
     num_skipped: int = 0
 
     @classmethod
     def union(cls, counts: Iterable["_Count"]) -> "_Count":
-        counts = list(counts)
-        return cls(
-            frozenset(unit for count in counts for unit in count.units),
-            LengthHistogram.union(count.histogram for count in counts),
-            sum(count.num_skipped for count in counts),
-        )
+        units, histograms, numbers = zip(*counts, strict=True)
+        return cls(frozenset().union(*units), LengthHistogram.union(histograms), sum(numbers))
 
 
 async def _count_source(
@@ -247,58 +240,48 @@ async def _count_source(
     seed: int,
 ) -> SourceLengths:
     """Return the counts of one source."""
-    size = _count_parts(source.dataset, source.is_partitioned)
+    if hasattr(source.dataset, "num_parts"):
+        # Parts are smaller than files, and their bytes may be known.
+        source = replace(source, order="keyed")
+    size = source.num_items
     numbers = np.arange(size)
     if least is not None and size:
         numbers = keyed_order(numbers, size, seed=seed, name=f"lengths of {source.name}", epoch=0)
     sent = await _send(executor, source, length_of)
     count, done = _Count(), 0
     while done < size and (least is None or count.histogram.num_samples < least):
-        stop = _next_stop(source, done, size, count.histogram.num_samples, least)
+        stop = _next_stop(source, done, count.histogram.num_samples, least)
         found = await _count_items(executor, source, sent, sorted(numbers[done:stop].tolist()))
         count, done = _Count.union([count, found]), stop
-    return _describe(source, count, sorted(numbers[:done].tolist()), size)
+    return _describe(source, count, numbers[:done].tolist())
 
 
-def _count_parts(dataset: Any, is_partitioned: bool) -> int:
-    """Return the number of parts or items of a source, or of files if it has no parts."""
-    if not is_partitioned:
-        return len(dataset)
-    return int(dataset.num_parts) if hasattr(dataset, "num_parts") else len(dataset.urls)
-
-
-def _next_stop(
-    source: StreamSource, done: int, size: int, num_found: int, least: int | None
-) -> int:
+def _next_stop(source: StreamSource, done: int, num_found: int, least: int | None) -> int:
     """Return the stop of the next round, which depends on the samples read only."""
     if least is None:
-        return size
+        return source.num_items
     if not source.is_partitioned:
-        return min(size, least)
-    if not done:
-        return min(size, _FIRST_PARTS)
-    wanted = math.ceil(done * least / num_found) if num_found else 2 * done
-    return min(size, max(done + 1, wanted))
+        stop = least
+    elif not done:
+        stop = _FIRST_PARTS
+    else:
+        stop = max(done + 1, math.ceil(done * least / num_found) if num_found else 2 * done)
+    return min(source.num_items, stop)
 
 
 async def _send(executor: Executor, source: StreamSource, length_of: LengthOf | None) -> Held:
     """Send a source to the workers; each task unpickles a copy, like loader workers."""
-    content = source.dataset, source.is_partitioned, source.name, length_of
     if type(executor) is SerialExecutor:
-        return content
+        return source, length_of
     try:
-        packed: bytes = cloudpickle.dumps(content)
+        packed = cloudpickle.dumps((source, length_of))
     except Exception as error:  # of any type
         raise ConfigError(
             f"dataset {source.name!r} ({describe(source.dataset)}) and length_of must pickle to be "
             f"counted in other threads and processes: {error}; make them pickle, or pass "
             "num_processes=1"
         ) from error
-    return await executor.hold(_keep, packed, key=f"lengths/{source.name}/source")
-
-
-def _keep(packed: bytes) -> bytes:
-    return packed
+    return await executor.hold(bytes, packed, key=f"lengths/{source.name}/source")
 
 
 async def _count_items(
@@ -320,35 +303,20 @@ async def _count_items(
 def _count(sent: Any, numbers: list[int]) -> _Count:
     """Task: count some parts or items."""
     # Threads must not share a dataset, which may count and cache while it is read.
-    dataset, is_partitioned, name, length_of = (
-        cloudpickle.loads(sent) if isinstance(sent, bytes) else sent
-    )
-    already = int(dataset.num_skipped) if is_partitioned else 0
+    source, length_of = cloudpickle.loads(sent) if isinstance(sent, bytes) else sent
+    already = source.num_skipped
+    measured = (measure(sample, source.name, length_of) for sample in source.read(numbers))
     units: set[str] = set()
     histograms: list[LengthHistogram] = []
-    lengths: list[int] = []
-    samples = (
-        _read_parts(dataset, numbers) if is_partitioned else read_items(dataset, name, numbers)
-    )
-    for sample in samples:
-        length, unit = measure(sample, name, length_of)
-        units.add(unit)
-        lengths.append(length)
-        if len(lengths) >= _BLOCK:
-            histograms.append(LengthHistogram.of(lengths))
-            lengths = []
-    histograms.append(LengthHistogram.of(lengths))
-    num_skipped = int(dataset.num_skipped) - already if is_partitioned else 0
-    return _Count(frozenset(units), LengthHistogram.union(histograms), num_skipped)
+    while block := list(islice(measured, _BLOCK)):
+        lengths, units_of_block = zip(*block, strict=True)
+        units.update(units_of_block)
+        histograms.append(LengthHistogram.of(lengths))
+    histogram = LengthHistogram.union(histograms)
+    return _Count(frozenset(units), histogram, source.num_skipped - already)
 
 
-def _read_parts(dataset: Any, numbers: list[int]) -> Iterator[Any]:
-    read = dataset.read_part if hasattr(dataset, "num_parts") else dataset.read_url
-    for part in numbers:
-        yield from read(part)
-
-
-def _describe(source: StreamSource, count: _Count, numbers: list[int], size: int) -> SourceLengths:
+def _describe(source: StreamSource, count: _Count, numbers: list[int]) -> SourceLengths:
     """Return the counts of a source from the parts or items read."""
     if len(count.units) > 1:
         raise SourceError(
@@ -356,20 +324,18 @@ def _describe(source: StreamSource, count: _Count, numbers: list[int], size: int
             f"{' and '.join(sorted(count.units))}; give length_of, which returns their "
             "tokens, such as TextLength(tokenizer) (--tokenizer FILE)"
         )
-    sizes = list(_part_sizes(source) or ()) if source.is_partitioned else []
-    nbytes = nbytes_read = None
-    if sizes and None not in sizes:
-        known = cast("list[int]", sizes)
-        nbytes, nbytes_read = sum(known), sum(known[part] for part in numbers)
+    sizes = list(_part_sizes(source)) if source.is_partitioned else []
+    known = [size for size in sizes if size is not None]
+    is_known = bool(sizes) and len(known) == len(sizes)
     return SourceLengths(
         name=source.name,
         unit=next(iter(count.units), ""),
         histogram=count.histogram,
-        kind="parts" if source.is_partitioned else "items",
-        num_parts=size,
+        kind=source.kind,
+        num_parts=source.num_items,
         num_parts_read=len(numbers),
-        nbytes=nbytes,
-        nbytes_read=nbytes_read,
+        nbytes=sum(known) if is_known else None,
+        nbytes_read=sum(known[number] for number in numbers) if is_known else None,
         num_skipped=count.num_skipped,
     )
 
@@ -405,20 +371,19 @@ def choose_processes(
     """
     nbytes = 0
     for source in list_sources(dataset):
+        assumed, sizes = _PART_NBYTES, _part_sizes(source)
         if not source.is_partitioned:
-            nbytes += _ITEM_NBYTES * min(source.num_items, num_samples or source.num_items)
-            continue
-        sizes = _part_sizes(source) or repeat(_PART_NBYTES, source.num_items)
+            assumed, sizes = _ITEM_NBYTES, islice(sizes, num_samples)
         for size in sizes:
-            nbytes += _PART_NBYTES if size is None else size
+            nbytes += assumed if size is None else size
             if nbytes > most_nbytes:
-                break
-    return 1 if nbytes <= most_nbytes else num_cores or len(os.sched_getaffinity(0))
+                return num_cores or len(os.sched_getaffinity(0))
+    return 1
 
 
-def _part_sizes(source: StreamSource) -> Iterator[int | None] | None:
-    """Return the bytes of each part (None: unknown), lazily; None for a source without sizes."""
+def _part_sizes(source: StreamSource) -> Iterator[int | None]:
+    """Yield the bytes of each part, file or item; None if unknown."""
     part_nbytes = getattr(getattr(source.dataset, "files", None), "part_nbytes", None)
-    if source.order == "cogdata_urlbuffer" or not callable(part_nbytes):
-        return None
-    return (cast("int | None", part_nbytes(part)) for part in range(source.num_items))
+    if source.kind == "parts" and callable(part_nbytes):
+        return map(part_nbytes, range(source.num_items))
+    return repeat(None, source.num_items)
