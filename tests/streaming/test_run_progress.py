@@ -180,5 +180,5 @@ def test_one_rank_of_several_is_not_all() -> None:
 def test_other_datasets_are_refused() -> None:
     run = Run(make, 1, 0)
     run.advance(4)
-    with pytest.raises(StateMismatchError, match=r"\['a'\] needs a state of them, got one of \['i"):
+    with pytest.raises(StateMismatchError, match=r"of the datasets \['a'\], got one of \['i"):
         progress(MergedDataset([Items("a", 3)]), run.merged_states())

@@ -64,7 +64,9 @@ def test_missing_stores_are_refused(path: Path) -> None:
             next(records.read_part(part))
     with pytest.raises(IndexError, match=r"a file must be in \[0, \d+\), got 99"):
         records.url_parts(99)
-    with pytest.raises(ConfigError, match="part_length must be at least 1, got 0"):
+    with pytest.raises(
+        ConfigError, match="part_length must be a whole number of at least 1, got 0"
+    ):
         StoredRecords(path, part_length=0)
     with pytest.raises(ConfigError, match=r"fields must be among those of .*, got 'no'"):
         StoredRecords(path, fields=["no"])

@@ -1,6 +1,6 @@
 """Mix datasets into one stream that is shared by worker slots and resumed exactly."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -10,7 +10,8 @@ import torch
 
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.loading.data_parallel import find_place
-from zindex.streaming.mixed_streams import MixedStream, Mixing, Stream, YieldFunction, YieldStream
+from zindex.plan.settings import check_whole
+from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.orders import CogdataMixing, ExactMixing
 from zindex.streaming.protocols import Sample, find_fault
 from zindex.streaming.resuming import (
@@ -29,9 +30,9 @@ from zindex.streaming.sources import (
     known_length,
 )
 from zindex.streaming.state import LoadedState, State, digest, load_state
-from zindex.streaming.worker_slots import Entries, StreamOrigin, WorkerSlot
+from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
 
-_MIXINGS: dict[str, Callable[[Sequence[float]], Mixing]] = {
+_MIXINGS: dict[str, type[ExactMixing | CogdataMixing]] = {
     "exact": ExactMixing,
     "cogdata_mix": CogdataMixing,
 }
@@ -126,12 +127,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             raise ConfigError(
                 f"mixing must be one of {sorted(_MIXINGS)}, got {self.mixing!r}; choose one"
             )
-        for name, least in (("seed", 0), ("yield_segment", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(
-                    f"{name} must be a whole number >= {least}, got {value!r}; give such a number"
-                )
+        check_whole("seed", self.seed, 0)
+        check_whole("yield_segment", self.yield_segment, 1)
         if not self.datasets:
             raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
 
@@ -274,12 +271,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """Check that a state is of these datasets."""
         if not state or is_of_cogdata(state):
             return
-        own, other = self._identities(), load_state(state).origin.identities
-        if own.keys() != other.keys():
-            raise StateMismatchError(
-                f"a state must be of the datasets {sorted(own)}, got one of {sorted(other)}; load "
-                "it into the datasets that it was saved of"
-            )
+        own, loaded = self._identities(), load_state(state)
+        loaded.check_names(own)
+        other = loaded.origin.identities
         for name, identity in own.items():
             if identity != other[name] and not from_url_level:
                 raise StateMismatchError(
@@ -295,69 +289,47 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rank, num_ranks = self._place or find_place()
         slot = WorkerSlot(rank, num_ranks, number, num_workers, worker=number)
-        origin, entries = StreamOrigin("", self._identities()), Entries()
+        origin = StreamOrigin("", self._identities())
+        start = StreamStart(slot, replace(origin, id=digest(origin.to_json())), {})
         begin: State = {}
-        origin = replace(origin, id=digest(origin.to_json()))
         if state is not None:
-            loaded = self._load(state, slot, origin)
+            loaded = self._load(state, start)
             if from_url_level:
                 loaded = rewind_parts(loaded, self._identities())
-            slot, origin, entries, begin = resume(loaded, slot, include_all=from_url_level)
-        begin |= {"origin": origin.to_json()}
-        stream = self._open("/", slot, origin, entries, ignore_yield)
+            start, begin = resume(loaded, slot, include_all=from_url_level)
+        begin |= {"origin": start.origin.to_json()}
+        stream = self._open("/", start, ignore_yield)
         samples = chain.from_iterable(attach_start(stream, begin))
         return name_states(samples) if isinstance(stream, YieldStream) else samples
 
-    def _load(self, state: State, slot: WorkerSlot, origin: StreamOrigin) -> LoadedState:
+    def _load(self, state: State, start: StreamStart) -> LoadedState:
         """Parse a state of either form."""
         if not is_of_cogdata(state):
             return load_state(state)
-        sources = self.sources()
+        slot, sources = start.slot, self.sources()
         slots = [replace(slot, slot=each, worker=each) for each in range(slot.num_slots)]
         entries = {each.index: read_cogdata_state(state, sources, each) for each in slots}
         own = (slot.rank, slot.num_ranks)
-        return LoadedState(origin, entries, slot.num_ranks, slot.num_slots, {}, own)
+        return LoadedState(start.origin, entries, slot.num_ranks, slot.num_slots, {}, own)
 
-    def _open(
-        self,
-        path: str,
-        slot: WorkerSlot,
-        origin: StreamOrigin,
-        entries: Entries,
-        ignore_yield: bool = False,
-    ) -> Stream:
+    def _open(self, path: str, start: StreamStart, ignore_yield: bool = False) -> Stream:
         """Return the stream of this dataset in a worker slot."""
+        open_mixed = partial(self._open_mixed, path)
         if self.customized_yield_fn is None or ignore_yield:
-            return self._open_mixed(path, slot, origin, entries)
-        return YieldStream(
-            path,
-            self.customized_yield_fn,
-            self.yield_segment,
-            partial(self._open_mixed, path),
-            worker_slot=slot,
-            origin=origin,
-            entries=entries,
-        )
+            return open_mixed(start)
+        return YieldStream(path, self.customized_yield_fn, self.yield_segment, open_mixed, start)
 
-    def _open_mixed(
-        self, path: str, slot: WorkerSlot, origin: StreamOrigin, entries: Entries
-    ) -> Stream:
+    def _open_mixed(self, path: str, start: StreamStart) -> Stream:
         streams: list[Stream] = []
         for number, dataset in enumerate(self.datasets):
             if isinstance(dataset, MergedDataset):
-                streams.append(dataset._open(f"{path}{number}/", slot, origin, entries))
-                continue
-            source = self._make_source(dataset)
-            streams.append(open_source_stream(source, slot, origin, entries))
+                streams.append(dataset._open(f"{path}{number}/", start))
+            else:
+                streams.append(open_source_stream(self._make_source(dataset), start))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
-        return MixedStream(
-            path,
-            streams,
-            mixing,
-            worker_slot=slot.rank if self.mixing == "cogdata_mix" else slot.index,
-            stop_on_first=self.stop_on_first,
-            entries=entries,
-        )
+        slot = start.slot
+        picks = partial(mixing.picks, slot.rank if self.mixing == "cogdata_mix" else slot.index)
+        return MixedStream(path, streams, picks, start, stop_on_first=self.stop_on_first)
 
 
 def _choose_order(setting: str, given: bool | str, mode: str) -> str:

@@ -1,23 +1,15 @@
 """Mix the samples of several sources in one worker slot, and apply yield functions to them."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
 from zindex.errors import SourceError
 from zindex.streaming.protocols import Sample
-from zindex.streaming.worker_slots import Entries, StreamOrigin, WorkerSlot
+from zindex.streaming.worker_slots import Entries, StreamOrigin, StreamStart, WorkerSlot
 
 YieldFunction = Callable[[Iterator[Sample]], Iterable[Sample]]
-
-
-class Mixing(Protocol):
-    """An order of picks; see `zindex.streaming.orders`."""
-
-    def picks(self, worker_slot: int, start: int) -> Iterator[int]:
-        """Yield the picks of a worker slot from its pick ``start`` on."""
-        ...
 
 
 class Stream(Protocol):
@@ -34,22 +26,20 @@ class Stream(Protocol):
 
 
 class MixedStream:
-    """Samples of several streams by an order of picks; an exhausted stream is passed over."""
+    """Samples of several streams by the picks from a number on; exhausted ones are passed over."""
 
     def __init__(
         self,
         path: str,
         streams: list[Stream],
-        mixing: Mixing,
+        picks: Callable[[int], Iterator[int]],
+        start: StreamStart,
         *,
-        worker_slot: int,
         stop_on_first: bool,
-        entries: Entries,
     ) -> None:
         self._key = f"mix {path}"
-        self._streams, self._mixing, self._slot = streams, mixing, worker_slot
-        self._stop_on_first = stop_on_first
-        self.changed: Entries = {self._key: entries.get(self._key, 0)}
+        self._streams, self._picks, self._stop_on_first = streams, picks, stop_on_first
+        self.changed: Entries = {self._key: start.entries.get(self._key, 0)}
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
@@ -63,7 +53,7 @@ class MixedStream:
         num_picks: int = self.changed[key]
         iterators: list[Iterator[Sample] | None] = [*map(iter, streams)]
         num_left = len(iterators)
-        for pick in self._mixing.picks(self._slot, num_picks):
+        for pick in self._picks(num_picks):
             num_picks += 1
             iterator = iterators[pick]
             if iterator is None:
@@ -112,23 +102,19 @@ class YieldStream:
         path: str,
         function: YieldFunction,
         length: int,
-        open_source: Callable[[WorkerSlot, StreamOrigin, Entries], Stream],
-        *,
-        worker_slot: WorkerSlot,
-        origin: StreamOrigin,
-        entries: Entries,
+        open_source: Callable[[StreamStart], Stream],
+        start: StreamStart,
     ) -> None:
         self._path, self._key = path, f"yield {path}"
         self._function = function
-        self._open_source, self._slot, self._origin = open_source, worker_slot, origin
-        self._head = worker_slot.head(origin.id)
+        self._open_source, self._start = open_source, start
         # Finished orphans, length of segments, start of the current one, its outputs, and the
         # inputs of these. A resumed worker slot keeps its length, even if the setting has changed.
         self._progress: dict[str, Any] = {"orphans": 0, "length": length}
-        self._progress |= entries.get(self._key, {})
+        self._progress |= start.entries.get(self._key, {})
         self._length: int = self._progress["length"]
-        at_start = self._progress.get("start")
-        self._source = open_source(worker_slot, origin, entries if at_start is None else at_start)
+        entries = self._progress.get("start", start.entries)
+        self._source = open_source(replace(start, entries=entries))
         self.changed: Entries = {}
 
     def entries(self) -> Entries:
@@ -136,33 +122,26 @@ class YieldStream:
         return self._source.entries() | {self._key: self._progress}
 
     def __iter__(self) -> Iterator[Sample]:
-        orphans = self._origin.orphans.get(self._path, [])[self._slot.index :: self._slot.count]
+        origin, slot = self._start.origin, self._start.slot
+        orphans = origin.orphans.get(self._path, [])[slot.index :: slot.count]
         for number in range(self._progress["orphans"], len(orphans)):
-            yield from self._finish(orphans[number], number)
+            orphan, done = orphans[number], self._progress.get("outputs", 0)
+            # An unfinished segment of an older origin is run as far as its inputs were read.
+            older = StreamOrigin.from_json(origin.older[orphan["origin"]])
+            start = StreamStart(WorkerSlot(**orphan["lane"]), older, orphan["start"])
+            source = self._open_source(start)
+            segment = _Segment(source, iter(source), orphan["inputs"])
+            yield from self._deliver(segment, max(orphan["outputs"], done), {"orphans": number})
             self._progress = {"orphans": number + 1, "length": self._length}
         samples, ended = iter(self._source), False
         unreported: Entries = {}
         while not ended:
-            start = self._progress.get("start")
-            skip = self._progress.get("outputs", 0)
+            begin, done = self._progress.get("start"), self._progress.get("outputs", 0)
             # Inputs after the last output of a segment are reported with the next output.
             segment = _Segment(self._source, samples, self._length, changed=unreported)
-            if start is None:
-                start = self._source.entries()
-            for number, output in enumerate(self._run(segment), 1):
-                if number <= skip:
-                    continue
-                self._progress = {
-                    "orphans": len(orphans),
-                    "start": start,
-                    "outputs": number,
-                    "inputs": segment.num_read,
-                    "length": self._length,
-                }
-                self.changed = segment.changed | {self._key: self._progress}
-                segment.changed = {}
-                output["__state__"] = self._head, self.changed, None
-                yield output
+            if begin is None:
+                begin = self._source.entries()
+            yield from self._deliver(segment, done, {"orphans": len(orphans), "start": begin})
             ended, unreported = segment.ended, segment.changed
             if not segment.num_read and not ended:
                 raise SourceError(
@@ -171,17 +150,19 @@ class YieldStream:
                 )
             self._progress = {"orphans": len(orphans), "length": self._length}
 
-    def _finish(self, orphan: dict[str, Any], number: int) -> Iterator[Sample]:
-        """Yield the remaining outputs of a segment of an older origin."""
-        origin = StreamOrigin.from_json(self._origin.older[orphan["origin"]])
-        source = self._open_source(WorkerSlot(**orphan["lane"]), origin, orphan["start"])
-        segment = _Segment(source, iter(source), orphan["inputs"])
-        delivered = max(orphan["outputs"], self._progress.get("outputs", 0))
-        for count, output in enumerate(self._run(segment), 1):
-            if count > delivered:
-                self._progress = {"orphans": number, "outputs": count, "length": self._length}
+    def _deliver(
+        self, segment: _Segment, num_delivered: int, progress: dict[str, Any]
+    ) -> Iterator[Sample]:
+        """Yield the outputs of a segment that were not delivered before, with their states."""
+        for number, output in enumerate(self._run(segment), 1):
+            if number > num_delivered:
+                self._progress = {**progress, "outputs": number, "length": self._length}
                 self.changed = {self._key: self._progress}
-                output["__state__"] = self._head, self.changed, None
+                if "start" in progress:
+                    self._progress["inputs"] = segment.num_read
+                    self.changed = segment.changed | self.changed
+                    segment.changed = {}
+                output["__state__"] = self._start.head, self.changed, None
                 yield output
 
     def _run(self, segment: _Segment) -> Iterator[Sample]:

@@ -10,13 +10,19 @@ from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SEED_STEP, split_urls
 from zindex.streaming.sources import StreamSource
 from zindex.streaming.state import LoadedState, State, digest, load_state, merge_states
-from zindex.streaming.worker_slots import Entries, StreamOrigin, UnreadPartitions, WorkerSlot
+from zindex.streaming.worker_slots import (
+    Entries,
+    StreamOrigin,
+    StreamStart,
+    UnreadPartitions,
+    WorkerSlot,
+)
 
 
 def resume(
     loaded: LoadedState, slot: WorkerSlot, *, include_all: bool = False
-) -> tuple[WorkerSlot, StreamOrigin, Entries, State]:
-    """Return a worker slot of a resumed run, its origin, its checkpoint and its first report.
+) -> tuple[StreamStart, State]:
+    """Return the start of a worker slot of a resumed run, and its first report.
 
     Parameters
     ----------
@@ -33,7 +39,7 @@ def resume(
         If it is the state of another rank, or of one rank of another number of ranks.
     """
     if not loaded.fits(slot.num_ranks, slot.num_slots):
-        return slot, find_origin(loaded), {}, {}
+        return StreamStart(slot, find_origin(loaded), {}), {}
     rank = slot.rank
     if loaded.own is not None and loaded.own[0] != rank:
         raise StateMismatchError(
@@ -52,7 +58,7 @@ def resume(
     # Whether the other ranks have loaded a state too, and so have one to merge.
     from_all = loaded.own is None and slot.num_ranks > 1 and not include_all
     begin = {f"resumed @{rank}/{slot.num_ranks}": [loaded.origin.id, resumed, from_all]}
-    return slot, loaded.origin, loaded.entries.get(slot.index, {}), begin
+    return StreamStart(slot, loaded.origin, loaded.entries.get(slot.index, {})), begin
 
 
 def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedState:
@@ -77,7 +83,7 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
     }
     origin = replace(
         old,
-        id=digest(["reread", old.id, dict(identities)]),
+        id=digest({"reread": old.id, "identities": dict(identities)}),
         identities=identities,
         pools=pools,
         ancestors=(*old.ancestors, old.id),
@@ -166,7 +172,7 @@ def reshard_states(
 def _unread_urls(loaded: LoadedState, name: str, num_urls: int) -> UnreadPartitions:
     """Return the unfinished files, in the order in which cogdata shares them."""
     unread, cursors = loaded.origin.unread(name), loaded.cursors(name)
-    num_ranks, num_slots = loaded.num_ranks or 1, loaded.num_slots or 1
+    num_ranks, num_slots = loaded.num_ranks, loaded.num_slots
     if unread != UnreadPartitions():
         rewound = {number: (cursor[0], 0, 0) for number, cursor in cursors.items()}
         return unread.after(rewound, num_ranks * num_slots)
@@ -198,13 +204,9 @@ def find_origin(
         If it is the state of one rank of several.
     """
     num_ranks, num_slots, old = loaded.num_ranks, loaded.num_slots, loaded.origin
-    if num_ranks is None or num_slots is None:
+    if not loaded.entries:
         return old
-    if loaded.own is not None and loaded.own[1] > 1:
-        raise StateMismatchError(
-            f"another number of ranks or loader workers needs the states of all {num_ranks} ranks, "
-            f"got that of rank {loaded.own[0]}; save gather_states(state), or merge_states of all"
-        )
+    loaded.check_all_ranks("another number of ranks or loader workers")
     pools = {}
     skipped = dict(old.skipped)
     for name in old.identities:

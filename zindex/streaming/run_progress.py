@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zindex.errors import StateMismatchError
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.source_streams import split_urls
 from zindex.streaming.sources import StreamSource
 from zindex.streaming.state import LoadedState, State, load_state
-from zindex.streaming.worker_slots import UnreadPartitions, WorkerSlot
+from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions, WorkerSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,36 +92,20 @@ def progress(dataset: MergedDataset, state: State) -> StreamProgress:
     With a ``customized_yield_fn``, inputs of the delivered outputs are counted.
     """
     sources = dataset.sources()
-    loaded = load_state(state) if state else None
-    if loaded is not None:
-        _check(loaded, sources)
+    loaded = LoadedState(StreamOrigin("", {}), {}, 1, 1, {}, None)
+    if state:
+        loaded = load_state(state)
+        loaded.check_names([source.name for source in sources])
+        loaded.check_all_ranks("progress")
     return StreamProgress(tuple(_find_progress(source, loaded) for source in sources))
 
 
-def _check(loaded: LoadedState, sources: list[StreamSource]) -> None:
-    names = sorted(source.name for source in sources)
-    if sorted(loaded.origin.identities) != names:
-        raise StateMismatchError(
-            f"progress in the datasets {names} needs a state of them, got one of "
-            f"{sorted(loaded.origin.identities)}; take the dataset that it was saved of"
-        )
-    if loaded.own is not None and loaded.own[1] > 1:
-        raise StateMismatchError(
-            f"progress needs the states of all {loaded.own[1]} ranks, got that of rank "
-            f"{loaded.own[0]}; take gather_states(state), or merge_states of all"
-        )
-
-
-def _find_progress(source: StreamSource, loaded: LoadedState | None) -> SourceProgress:
+def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
     """Return the progress of a run in one source."""
-    unread, num_skipped = UnreadPartitions(), 0
-    cursors: dict[int, tuple[int, int, int]] = {}
-    num_ranks = num_slots = 1
-    if loaded is not None:
-        unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
-        num_ranks, num_slots = loaded.num_ranks or 1, loaded.num_slots or 1
-        num_skipped = loaded.origin.skipped.get(source.name, 0)
-        num_skipped += sum(skipped for _, _, skipped in cursors.values())
+    unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
+    num_ranks, num_slots = loaded.num_ranks, loaded.num_slots
+    num_skipped = loaded.origin.skipped.get(source.name, 0)
+    num_skipped += sum(skipped for _, _, skipped in cursors.values())
     if source.order == "cogdata_urlbuffer" and unread == UnreadPartitions():
         counts = _count_files(source, cursors, num_ranks, num_slots)
     else:

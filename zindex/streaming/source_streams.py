@@ -11,7 +11,7 @@ from zindex.errors import SourceError
 from zindex.streaming.orders import block_order, keyed_order, shuffle_like_cogdata, shuffle_samples
 from zindex.streaming.protocols import Sample
 from zindex.streaming.sources import StreamSource, read_items
-from zindex.streaming.worker_slots import Entries, StreamOrigin, UnreadPartitions, WorkerSlot
+from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions, WorkerSlot
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
@@ -28,12 +28,10 @@ class SourceStream:
     next item, and of damaged samples skipped.
     """
 
-    def __init__(
-        self, source: StreamSource, slot: WorkerSlot, origin: StreamOrigin, entries: Entries
-    ) -> None:
-        self.source, self.slot, self.unread = source, slot, origin.unread(source.name)
-        self._head = slot.head(origin.id)
-        finished, delivered, skipped = entries.get(source.key, (0, 0, 0))
+    def __init__(self, source: StreamSource, start: StreamStart) -> None:
+        self.source, self.slot, self._head = source, start.slot, start.head
+        self.unread = start.origin.unread(source.name)
+        finished, delivered, skipped = start.entries.get(source.key, (0, 0, 0))
         self._begin: tuple[int, int, int] = (finished, delivered, skipped)
         self.changed: Entries = {source.key: self._begin}
 
@@ -78,18 +76,20 @@ class _ReadStream(SourceStream):
                 # Samples that this process has skipped in other parts, or skips here again.
                 other = dataset.num_skipped - skipped
                 for delivered, sample in numbered:
-                    if delivered == 1:
-                        self._check(sample)
+                    if delivered == 1 and not {"__url__", "__key__"} <= sample.keys():
+                        raise SourceError(
+                            f"samples of {self.source.name!r} must have __url__ and __key__, got "
+                            f"{sorted(sample)}; let its process_fn copy both from the sample that "
+                            "it was given"
+                        )
                     sample.update(labels)
                     left_out = dataset.num_skipped - other if may_skip else skipped
                     self.changed = changed = {key: (finished, delivered, left_out)}
                     sample["__state__"] = head, changed, None
                     yield sample
             except Exception as error:
-                what = "file" if self.source.order == "cogdata_urlbuffer" else "part"
-                error.add_note(
-                    f"This came up in {what} {number} of the dataset {self.source.name!r}."
-                )
+                what = f"{self.source.kind.removesuffix('s')} {number}"
+                error.add_note(f"This came up in {what} of the dataset {self.source.name!r}.")
                 raise
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
@@ -103,14 +103,6 @@ class _ReadStream(SourceStream):
                     "reads gave none; check the files and the process_fn, or shuffle the parts, so "
                     "that each worker comes to all"
                 )
-
-    def _check(self, sample: Sample) -> None:
-        """Check a source by the first sample of a part."""
-        if "__url__" not in sample or "__key__" not in sample:
-            raise SourceError(
-                f"samples of {self.source.name!r} must have __url__ and __key__, got "
-                f"{sorted(sample)}; let its process_fn copy both from the sample that it was given"
-            )
 
     def _item(self, finished: int) -> _Item | None:
         """Return the next part or file, or None at the end."""
@@ -227,10 +219,7 @@ class ItemStream(SourceStream):
         return positions
 
 
-def open_source_stream(
-    source: StreamSource, slot: WorkerSlot, origin: StreamOrigin, entries: Entries
-) -> SourceStream:
+def open_source_stream(source: StreamSource, start: StreamStart) -> SourceStream:
     """Return the stream of a source in a worker slot."""
-    if source.order == "cogdata_urlbuffer":
-        return UrlStream(source, slot, origin, entries)
-    return (PartStream if source.is_partitioned else ItemStream)(source, slot, origin, entries)
+    kinds = {"files": UrlStream, "parts": PartStream, "items": ItemStream}
+    return kinds[source.kind](source, start)

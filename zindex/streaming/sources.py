@@ -148,16 +148,3 @@ def known_length(dataset: Any) -> int | None:
 def describe(dataset: Any) -> str:
     """Return the class of a dataset, for messages."""
     return type(dataset).__qualname__
-
-
-def check_positive(**numbers: int) -> None:
-    """Check arguments that are whole numbers from 1 on.
-
-    Raises
-    ------
-    ConfigError
-        If one is not.
-    """
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ConfigError(f"{name} must be a whole number from 1 on, got {number!r}")

@@ -7,13 +7,12 @@ batches, independent of prefetched ones. The entry of worker slot I of N is name
 start of all worker slots.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError
+from zindex.store.commit import fingerprint
 from zindex.streaming.worker_slots import (
     STATE_VERSION,
     Entries,
@@ -210,9 +209,9 @@ class LoadedState:
     origin: StreamOrigin
     #: Worker slot -> its entries.
     entries: Mapping[int, Entries]
-    #: Ranks, and worker slots of each; None if none has entries.
-    num_ranks: int | None
-    num_slots: int | None
+    #: Ranks, and worker slots of each; 1 if none has entries.
+    num_ranks: int
+    num_slots: int
     #: Rank -> the slot of its last batch.
     turns: Mapping[int, int]
     #: Rank of the state, and the number of ranks; None if merged.
@@ -229,7 +228,23 @@ class LoadedState:
 
     def fits(self, num_ranks: int, num_slots: int) -> bool:
         """Return whether the state is of this number of ranks and workers, or of none."""
-        return (self.num_ranks, self.num_slots) in ((None, None), (num_ranks, num_slots))
+        return not self.entries or (self.num_ranks, self.num_slots) == (num_ranks, num_slots)
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Refuse a state of other datasets."""
+        if sorted(names) != sorted(self.origin.identities):
+            raise StateMismatchError(
+                f"a state must be of the datasets {sorted(names)}, got one of "
+                f"{sorted(self.origin.identities)}; use the datasets that it was saved of"
+            )
+
+    def check_all_ranks(self, what: str) -> None:
+        """Refuse a state of one rank of several for something that needs all."""
+        if self.own is not None and self.own[1] > 1:
+            raise StateMismatchError(
+                f"{what} needs the states of all {self.own[1]} ranks, got that of rank "
+                f"{self.own[0]}; take gather_states(state), or merge_states of all"
+            )
 
 
 def load_state(state: State) -> LoadedState:
@@ -247,7 +262,8 @@ def load_state(state: State) -> LoadedState:
         )
     if "origin" not in state:
         raise StateMismatchError(
-            f"a state must hold its origin, got the entries {_some(state)}; update one dict with "
+            "a state must hold its origin, got the entries "
+            f"{', '.join(sorted(map(str, state))[:5]) or 'none'}; update one dict with "
             "to_state of every batch, from the first on, and hand over that dict alone"
         )
     try:
@@ -284,16 +300,9 @@ def _read_state(state: State) -> LoadedState:
             )
         if value[0] == origin.id:
             flat[key] = value
-    own = state.get("own")
-    return _sort_worker_slots(origin, flat, None if own is None else (own[0], own[1]))
-
-
-def _sort_worker_slots(
-    origin: StreamOrigin, flat: State, own: tuple[int, int] | None
-) -> LoadedState:
     slots: dict[int, Entries] = {}
     turns: dict[int, int] = {}
-    num_ranks = num_slots = None
+    num_ranks = num_slots = 1
     for key, (_, value) in flat.items():
         name, place = key.rsplit(" @", 1)
         number, count = map(int, place.split("/"))
@@ -302,14 +311,11 @@ def _sort_worker_slots(
             num_ranks = count
         else:
             slots.setdefault(number, {})[name] = value
+    own = state.get("own")
+    own = None if own is None else (own[0], own[1])
     return LoadedState(origin, slots, num_ranks, num_slots, turns, own)
 
 
-def _some(names: Iterable[str]) -> str:
-    return ", ".join(sorted(map(str, names))[:5]) or "none"
-
-
-def digest(values: Any) -> str:
+def digest(values: dict[str, Any]) -> str:
     """Return a short digest of JSON values."""
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return fingerprint(values)[:12]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
+from zindex.plan.settings import check_whole
 from zindex.sources.sample_files import PartGrid
 from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
@@ -49,8 +49,7 @@ class StoredRecords:
         fields: Sequence[str] | None = None,
         part_length: int = PART_LENGTH,
     ) -> None:
-        if part_length < 1:
-            raise ConfigError(f"part_length must be at least 1, got {part_length}")
+        check_whole("part_length", part_length, 1)
         self.store = open_store(path, kind=KIND)
         self.part_length = part_length
         self._reader = RecordReader(self.store, fields)

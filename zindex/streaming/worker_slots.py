@@ -180,10 +180,6 @@ class WorkerSlot:
         """Worker slots of all ranks."""
         return self.num_ranks * self.num_slots
 
-    def head(self, origin_id: str) -> Head:
-        """Return the head of its samples' states: plain values, which are cheap to send."""
-        return (origin_id, self.rank, self.num_ranks, self.slot, self.num_slots)
-
 
 @dataclass(frozen=True)
 class StreamOrigin:
@@ -230,3 +226,18 @@ class StreamOrigin:
         pools = values["pools"].items()
         values["pools"] = {name: UnreadPartitions.from_json(each) for name, each in pools}
         return cls(**values | {"ancestors": tuple(fields["ancestors"])})
+
+
+@dataclass(frozen=True)
+class StreamStart:
+    """Where a worker slot starts to read: its origin, and its entries since then."""
+
+    slot: WorkerSlot
+    origin: StreamOrigin
+    entries: Entries
+
+    @property
+    def head(self) -> Head:
+        """Head of its samples' states: plain values, which are cheap to send."""
+        slot = self.slot
+        return (self.origin.id, slot.rank, slot.num_ranks, slot.slot, slot.num_slots)

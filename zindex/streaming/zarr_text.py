@@ -12,10 +12,10 @@ from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
+from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, count_windows, parse_tail
 from zindex.samples.batch import SampleBatch, allocate_arrays, resolve_positions
 from zindex.store.commit import fingerprint
-from zindex.streaming.sources import check_positive
 
 #: Whether windows cross document boundaries.
 Documents = Literal["joined", "apart"]
@@ -69,7 +69,7 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         tail: Tail | TailName = Tail.PAD,
         pad_id: int = 0,
     ) -> None:
-        check_positive(sequence_length=sequence_length)
+        check_whole("sequence_length", sequence_length, 1)
         if overlap not in (0, 1):
             raise ConfigError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
         if documents not in get_args(Documents):

@@ -479,7 +479,10 @@ def test_an_error_of_zindex_has_the_place_in_its_message(tmp_path: Path) -> None
     where = f"{tmp_path}/a.yaml, line 1, column 9: of the target "
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "target: PadCollate\nparams: {keys: [a], multiple_of: 0}", targets=MORE)
-    assert str(caught.value) == f"{where}'PadCollate': multiple_of must be from 1 on, got 0"
+    assert (
+        str(caught.value)
+        == f"{where}'PadCollate': multiple_of must be a whole number of at least 1, got 0"
+    )
     with pytest.raises(StoreNotFoundError, match=re.escape(f"{where}'ZarrText': ")):
         load(tmp_path, "target: ZarrText\nparams: {path: no.zarr, sequence_length: 2}", targets={})
 

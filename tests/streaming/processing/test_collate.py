@@ -101,7 +101,7 @@ def test_filled_up() -> None:
         ({"keys": "tokens"}, "keys must be a list of names, got the text 'tokens'"),
         ({"side": "up"}, "side of 'a' must be 'right' or 'left', got 'up'"),
         ({"side": {"b": "left"}}, "side must be of keys ['a'], got ['b']; add them to keys"),
-        ({"multiple_of": 0}, "multiple_of must be from 1 on, got 0"),
+        ({"multiple_of": 0}, "multiple_of must be a whole number of at least 1, got 0"),
     ],
 )
 def test_refused_settings(settings: Any, message: str) -> None:

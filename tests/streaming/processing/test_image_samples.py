@@ -190,9 +190,12 @@ def test_a_long_image_keeps_no_aspect() -> None:
     [
         (lambda: ImageTextPairs(0, 4, read_letters), "img_size must be one number of pixels or"),
         (lambda: ImageTextPairs((1, 2, 3), 4, read_letters), "height, width.*, got .1, 2, 3"),
-        (lambda: ImageTextPairs(4, 0, read_letters), "max_text_len must be a whole number from 1"),
+        (lambda: ImageTextPairs(4, 0, read_letters), "max_text_len must be a whole number of at"),
         (lambda: ImageTextPairs(4, 4, read_letters, on_damage="no"), "on_damage must be 'error'"),
-        (lambda: ImageRecords(4, max_pixels=0), "max_pixels must be from 1 on, got 0"),
+        (
+            lambda: ImageRecords(4, max_pixels=0),
+            "max_pixels must be a whole number of at least 1, got 0",
+        ),
         (lambda: ImageTextPairs(4, 4, 5), "a tokenizer must be the path"),
     ],
 )

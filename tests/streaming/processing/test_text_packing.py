@@ -135,9 +135,12 @@ def test_damaged_samples(sample: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sequence_length": 0}, "sequence_length must be a whole number from 1 on, got 0"),
-        ({"sequence_length": True}, "sequence_length must be a whole number from 1 on, got True"),
-        ({"batch_size": 1.5}, "batch_size must be a whole number from 1 on, got 1.5"),
+        ({"sequence_length": 0}, "sequence_length must be a whole number of at least 1, got 0"),
+        (
+            {"sequence_length": True},
+            "sequence_length must be a whole number of at least 1, got True",
+        ),
+        ({"batch_size": 1.5}, "batch_size must be a whole number of at least 1, got 1.5"),
         ({"overlap": 2}, "overlap must be 0 or 1 tokens, got 2"),
         ({"tail": "keep"}, "tail must be one of pad, drop_last, got 'keep'"),
         ({"append_eod": True}, "append_eod needs an end of documents, which function does not"),

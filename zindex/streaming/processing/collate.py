@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, PlanError
+from zindex.plan.settings import check_whole
 
 Sample = dict[str, Any]
 #: Side of padding.
@@ -96,12 +97,10 @@ class PadCollate:
         self.keys = tuple(keys)
         self.sides = _by_key(side, self.keys, "side", "right")
         self.pad_values = _by_key(pad_value, self.keys, "pad_value", 0)
-        self.multiple_of = multiple_of
+        self.multiple_of = check_whole("multiple_of", multiple_of, 1)
         for key, where in self.sides.items():
             if where not in get_args(Side):
                 raise ConfigError(f"side of {key!r} must be 'right' or 'left', got {where!r}")
-        if multiple_of < 1:
-            raise ConfigError(f"multiple_of must be from 1 on, got {multiple_of}")
 
     def __call__(self, batch: Sequence[Sample]) -> dict[str, Any]:
         """Return one dict of the batch; PlanError if samples do not fit together."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.sources import check_positive
+from zindex.plan.settings import check_whole
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
@@ -57,8 +57,7 @@ class ImageReader:
             raise ConfigError(
                 f"img_size must be one number of pixels or (height, width), got {size!r}"
             )
-        if max_pixels < 1:
-            raise ConfigError(f"max_pixels must be from 1 on, got {max_pixels}")
+        check_whole("max_pixels", max_pixels, 1)
         try:
             import PIL.Image  # noqa: F401
         except ImportError as error:
@@ -222,7 +221,7 @@ class ImageTextPairs(_PerSample):
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         super().__init__(on_damage)
-        check_positive(max_text_len=max_text_len)
+        check_whole("max_text_len", max_text_len, 1)
         self.reader = ImageReader(img_size, keep_aspect=False, smooth=True, max_pixels=max_pixels)
         self.max_text_len = max_text_len
         self.encoder = TextEncoder(tokenizer)

@@ -9,9 +9,9 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError
+from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.store.commit import fingerprint
-from zindex.streaming.sources import check_positive
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
@@ -72,7 +72,8 @@ class TextPacking:
         attention_mask: bool = False,
         batch_size: int = 64,
     ) -> None:
-        check_positive(sequence_length=sequence_length, batch_size=batch_size)
+        check_whole("sequence_length", sequence_length, 1)
+        check_whole("batch_size", batch_size, 1)
         if overlap not in (0, 1):
             raise ConfigError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
         self.sequence_length = sequence_length
