@@ -43,7 +43,9 @@ def test_an_unknown_kind_is_named() -> None:
 
 @pytest.mark.parametrize(("kind", "mode"), [("seq", "records"), ("dpo", "both")])
 def test_an_unknown_mode_is_named(kind: str, mode: Any) -> None:
-    with pytest.raises(ConfigError, match=f"mode of '{kind}' must be windows.*, got '{mode}'"):
+    with pytest.raises(
+        ConfigError, match=f"mode of '{kind}' must be one of .*windows, got '{mode}'"
+    ):
         DatasetFactory.create(kind, 4, mode=mode)
 
 

@@ -44,7 +44,8 @@ def test_records_and_values_continue_across_shards(tmp_path: Path) -> None:
     assert column.record_offset(1, 3).tolist() == [3, 5, 8]
     starts, stops = column.record_spans(np.array([3, 0]))
     assert (starts.tolist(), stops.tolist()) == ([8, 0], [10, 3])
-    assert [item.tolist() for item in column.item_lengths(np.array([3, 0]))] == [[2], [3]]
+    items = column.find_items(np.array([3, 0]))
+    assert (items.counts.tolist(), items.lengths.tolist()) == ([1, 1], [2, 3])
     assert read(column, 2, 7) == [2, 3, 4, 5, 6]
 
 

@@ -208,5 +208,7 @@ def test_windows_of_pairs_of_unequal_length_are_refused(tmp_path: Path) -> None:
 
 
 def test_records_have_no_windows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="records of 'dpo' take no tail, which is about windows"):
+    with pytest.raises(
+        ConfigError, match=r"records of 'dpo' must .*, got tail; .*, or choose mode='windows'"
+    ):
         DatasetFactory.create("dpo", 4, tail="pad")

@@ -124,8 +124,8 @@ def test_groups_are_records(tmp_path: Path) -> None:
     assert store.num_records == 2
     responses = store.column("responses")
     assert responses.has_groups
-    lengths = responses.item_lengths(np.arange(2))
-    assert [item.tolist() for item in lengths] == [[2, 3], [1, 1, 4]]
+    items = responses.find_items(np.arange(2))
+    assert (items.counts.tolist(), items.lengths.tolist()) == ([2, 3], [2, 3, 1, 1, 4])
 
 
 def test_booleans_are_0_or_1_for_any_bytes_in_the_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Nothing is copied into shared memory: a column pickles as the description of its
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,21 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.formats.keyed.keyed_array import KeyedArray, sum_lengths
 from zindex.keyed.mapped_values import ColumnRead, CopySpans, MappedValues, gather_mapped_values
 from zindex.store.rows import RowReader, Spans, read_many
+
+
+class Items(NamedTuple):
+    """The items of some records, concatenated."""
+
+    #: Starts and stops of items.
+    starts: Int64Array
+    stops: Int64Array
+    #: Items of each record.
+    counts: Int64Array
+
+    @property
+    def lengths(self) -> Int64Array:
+        """Values of each item."""
+        return self.stops - self.starts
 
 
 class Column:
@@ -75,16 +91,20 @@ class Column:
         bounds = self.offsets.read_spans(records, records + 2).reshape(-1, 2)
         return bounds[:, 0].copy(), bounds[:, 1].copy()
 
-    def item_lengths(self, records: Int64Array) -> list[Int64Array]:
-        """Return the lengths of the items of each record."""
+    def find_items(self, records: Int64Array) -> Items:
+        """Return the items of records; a record that is no group is one item."""
+        starts, stops = self.record_spans(records)
         if self.lengths is None:
-            starts, stops = self.record_spans(records)
-            return list((stops - starts).reshape(-1, 1))
-        starts, stops = self.lengths.record_spans(records)
+            return Items(starts, stops, np.ones(len(records), np.int64))
+        first, last = self.lengths.record_spans(records)
         assert not isinstance(self.lengths.values, MappedValues)
-        (values,) = read_many([Spans(self.lengths.values, starts, stops)])
-        values = values.astype(np.int64, copy=False)
-        return np.split(values, np.cumsum(stops - starts)[:-1])
+        lengths = read_many([Spans(self.lengths.values, first, last)])[0].astype(np.int64)
+        counts = last - first
+        ends = np.cumsum(lengths)
+        # Values of all groups before each one, which its items follow.
+        before = np.append(0, ends)[np.cumsum(counts) - counts]
+        firsts = ends - lengths + np.repeat(starts - before, counts)
+        return Items(firsts, firsts + lengths, counts)
 
     def read(self, spans: CopySpans, target: AnyArray, shift: int = 0) -> ColumnRead:
         """Return a read of this column for `read_columns`."""
@@ -132,24 +152,24 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    mapped = [read for read in reads if isinstance(read.values, MappedValues)]
-    if mapped:
-        gather_mapped_values(mapped)
+    mapped: list[ColumnRead] = []
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
     for read in reads:
+        if not read.is_direct:
+            source = np.empty(read.target.shape, read.values.dtype)
+            converted.append((read, source))
+            read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
         if isinstance(values, MappedValues):
-            continue
-        if target.dtype == np.bool_ and values.dtype != np.bool_:
-            target = np.empty(target.shape, values.dtype)
-            converted.append((read, target))
-        if shift:
-            starts, stops = starts + shift, stops + shift
-        wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
+            mapped.append(read)
+        else:
+            wanted.append(Spans(values, starts + shift, stops + shift, target.reshape(-1), places))
+    if mapped:
+        gather_mapped_values(mapped)
     read_many(wanted)
     for read, found in converted:
-        read.put_truth(found)
+        read.put(found)
 
 
 def _join_offsets(parts: Sequence[Int64Array]) -> Int64Array:

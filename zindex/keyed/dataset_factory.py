@@ -1,6 +1,6 @@
 """Create the dataset of a keyed store by kind of training."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
 from zindex.errors import ConfigError, check_choice
@@ -67,16 +67,19 @@ class DatasetFactory:
             return make(window_size, stride, **options)
         check_choice("train_type", train_type, TRAIN_TYPES)
         kind = TRAIN_TYPES[train_type]
-        by_record = kind.by_record if mode is None else mode == "records"
-        if mode not in (None, "windows", "records") or (by_record and not kind.by_record):
+        modes = ("records", "windows") if kind.by_record else ("windows",)
+        chosen = modes[0] if mode is None else mode
+        check_choice(f"mode of {train_type!r}", chosen, modes)
+        known = _OPTIONS if chosen == "records" else (*_WINDOW_OPTIONS, *_OPTIONS)
+        unknown = sorted(set(options) - set(known))
+        if unknown:
             raise ConfigError(
-                f"mode of {train_type!r} must be "
-                f"{'windows or records' if kind.by_record else 'windows'}, got {mode!r}; leave it "
-                "out"
+                f"options of {chosen} of {train_type!r} must be among {', '.join(known)}, got "
+                f"{', '.join(unknown)}; name one of them"
+                + ", or choose mode='windows'"
+                * (not set(unknown).isdisjoint(_WINDOW_OPTIONS))
             )
-        known = _OPTIONS if by_record else (*_WINDOW_OPTIONS, *_OPTIONS)
-        _check_options(train_type, "records" if by_record else "windows", known, options)
-        if not by_record:
+        if chosen == "windows":
             return WindowDataset(kind, window_size, stride, **options)
         return _BY_RECORD[train_type](**options)
 
@@ -137,24 +140,6 @@ class DatasetFactory:
         """
         made = cls.create(train_type, window_size, stride, mode=mode, **options)
         return made.load(load_path, storage_type, strict=strict)
-
-
-def _check_options(
-    train_type: str, mode: Mode, known: Collection[str], options: Collection[str]
-) -> None:
-    """Check that options exist in a mode."""
-    of_windows = sorted(set(options) & set(_WINDOW_OPTIONS) - set(known))
-    if of_windows:
-        raise ConfigError(
-            f"records of {train_type!r} take no {', '.join(of_windows)}, which is about windows; "
-            "leave it out, or choose mode='windows'"
-        )
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ConfigError(
-            f"options of {mode} of {train_type!r} must be among {', '.join(known)}, got "
-            f"{', '.join(unknown)}; name one of them"
-        )
 
 
 #: `DatasetFactory.load` under a name that YAML files of `zindex.streaming` use as a target.

@@ -27,10 +27,7 @@ class CopySpans(NamedTuple):
 
 
 class ColumnRead(NamedTuple):
-    """One target to fill with spans of a column.
-
-    Values keep their dtype, or become int64 in a target of int64, or ``value != 0`` in one of bool.
-    """
+    """One target to fill with spans of a column, converted to the target's dtype."""
 
     values: "MappedValues | RowReader"
     spans: CopySpans
@@ -39,18 +36,20 @@ class ColumnRead(NamedTuple):
     #: Added to the starts and stops of the spans.
     shift: int = 0
 
-    def put_truth(self, values: AnyArray) -> None:
-        """Write ``value != 0`` for the spans, and nothing else of the target.
+    @property
+    def is_direct(self) -> bool:
+        """Whether the reader itself converts to the target's dtype."""
+        kept, wanted = self.values.dtype, self.target.dtype
+        if wanted == np.bool_ and kept.kind != "f":
+            return kept == np.bool_ or isinstance(self.values, MappedValues)
+        return wanted in (kept, np.int64)
 
-        Parameters
-        ----------
-        values
-            The values themselves, in the shape of the target and at the same places.
-        """
+    def put(self, values: AnyArray) -> None:
+        """Convert the spans of ``values``, in the shape of the target, and nothing else of it."""
         flat, source = self.target.reshape(-1), values.reshape(-1)
         lengths = self.spans.stops - self.spans.starts
         for place, length in zip(self.spans.places.tolist(), lengths.tolist(), strict=True):
-            flat[place : place + length] = source[place : place + length] != 0
+            flat[place : place + length] = source[place : place + length]
 
 
 class MappedValues:
@@ -94,26 +93,18 @@ def gather_mapped_values(reads: Sequence[ColumnRead]) -> None:
     Parameters
     ----------
     reads
-        Reads of mapped values, with spans inside their columns and targets.
+        Direct reads of mapped values, with spans inside their columns and targets.
     """
     groups: list[tuple[int, ...]] = []
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
-    floats: list[tuple[ColumnRead, AnyArray]] = []
     for read in reads:
         values, target = read.values, read.target
         assert isinstance(values, MappedValues)
-        form = mapped.COPY
-        if target.dtype == np.bool_:
-            # A file may hold any byte, but torch's booleans must be 0 or 1.
-            form = mapped.TRUTH
-            if values.dtype.kind == "f":
-                # Float masks are rare, so numpy converts them.
-                target = np.empty(target.shape, values.dtype)
-                floats.append((read, target))
-                form = mapped.COPY
-        elif target.dtype != values.dtype:
+        # A file may hold any byte, but torch's booleans must be 0 or 1.
+        form = mapped.TRUTH if target.dtype == np.bool_ else mapped.COPY
+        if form == mapped.COPY and target.dtype != values.dtype:
             form = mapped.WIDEN
         bounds = firsts.get(id(read.spans))
         if bounds is None:
@@ -128,8 +119,6 @@ def gather_mapped_values(reads: Sequence[ColumnRead]) -> None:
     )
     wrong = mapped.gather_mapped(np.array(groups, np.int64), starts, stops, places)
     assert wrong < 0, f"spans of read {wrong} must be checked by the caller"
-    for read, found in floats:
-        read.put_truth(found)
 
 
 class _Table:

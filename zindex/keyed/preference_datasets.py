@@ -1,7 +1,7 @@
 """Pairs for DPO and groups for GRPO: whole records, and the padding of their batches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,17 +9,13 @@ import torch
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Column, read_columns
+from zindex.keyed.columns import read_columns
 from zindex.keyed.mapped_values import CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import DPO, GRPO
 from zindex.samples.batch import BatchTensors, SampleBatch, Shapes, allocate_arrays
 
-Bounds = tuple[Int64Array, Int64Array]
 Item = Mapping[str, Any]
-
-# Tensors padded with the dataset's id; the others are padded with 0.
-_TOKENS = ("chosen", "rejected", "prompts", "responses")
 
 
 class PaddedBatch(SampleBatch):
@@ -141,19 +137,6 @@ class _ByRecord(BaseDataset):
         """Return the record of each sample."""
         return numbers if self._chosen is None else self._chosen[numbers]
 
-    def _check_equal(
-        self, store: KeyedStore, numbers: Int64Array, lengths: dict[str, Int64Array]
-    ) -> None:
-        """Check that two keys have equal lengths in each record."""
-        (one, first), (other, second) = lengths.items()
-        wrong = np.flatnonzero(first != second)
-        if len(wrong):
-            at = int(wrong[0])
-            raise SourceError(
-                f"{one} and {other} of a record must be of one length, got {first[at]:,} and "
-                f"{second[at]:,} in record {numbers[at]:,} of {store.path}; make the store again"
-            )
-
 
 class DPODataset(_ByRecord):
     """Pairs of answers: ``chosen`` and ``rejected``, each with a loss mask.
@@ -183,8 +166,7 @@ class DPODataset(_ByRecord):
         bounds = {key: column.record_spans(numbers) for key, column in columns.items()}
         lengths = {key: stops - starts for key, (starts, stops) in bounds.items()}
         for name in ("chosen", "rejected"):
-            pair = {key: lengths[key] for key in (name, f"{name}_mask")}
-            self._check_equal(store, numbers, pair)
+            store.check_equal(numbers, {key: lengths[key] for key in (name, f"{name}_mask")})
         longest = max(int(length.max()) for length in lengths.values())
         tensors, arrays = _allocate_padding(_pair_shapes(len(numbers), longest), self.pad_id)
         places = np.arange(len(numbers)) * longest
@@ -228,14 +210,12 @@ class GRPODataset(_ByRecord):
         numbers = self._records_of(numbers)
         columns = {key: store.column(key) for key in self.train_type.keys}
         prompts, rewards = (columns[key].record_spans(numbers) for key in ("prompts", "rewards"))
-        responses, masks = (_find_items(columns[key], numbers) for key in ("responses", "masks"))
+        responses, masks = (columns[key].find_items(numbers) for key in ("responses", "masks"))
         counts = responses.counts
-        self._check_equal(store, numbers, {"responses": counts, "masks": masks.counts})
-        self._check_equal(store, numbers, {"responses": counts, "rewards": rewards[1] - rewards[0]})
+        sizes = {"responses": counts, "masks": masks.counts, "rewards": rewards[1] - rewards[0]}
+        store.check_equal(numbers, sizes)
         rows = np.repeat(np.arange(len(numbers)), counts)
-        self._check_equal(
-            store, numbers[rows], {"responses": responses.lengths, "masks": masks.lengths}
-        )
+        store.check_equal(numbers[rows], {"responses": responses.lengths, "masks": masks.lengths})
         prompt_lengths = prompts[1] - prompts[0]
         width, depth = int(prompt_lengths.max()), int(responses.lengths.max(initial=0))
         size, group_size = len(numbers), int(counts.max())
@@ -245,19 +225,16 @@ class GRPODataset(_ByRecord):
         first = width - prompt_lengths
         arrays["prompt_mask"][:] = np.arange(width) >= first[:, None]
         arrays["group_mask"][:] = np.arange(group_size) < counts[:, None]
-        found = np.zeros((size, group_size), columns["rewards"].dtype)
         within = np.arange(len(rows)) - before[rows]
         places = (rows * group_size + within) * depth
         begins = np.arange(size)
         where = {
             "prompts": CopySpans(*prompts, begins * width + first),
-            "responses": CopySpans(*responses.bounds, places),
-            "masks": CopySpans(*masks.bounds, places),
+            "responses": CopySpans(responses.starts, responses.stops, places),
+            "masks": CopySpans(masks.starts, masks.stops, places),
             "rewards": CopySpans(*rewards, begins * group_size),
         }
-        targets = arrays | {"rewards": found}
-        read_columns([columns[key].read(spans, targets[key]) for key, spans in where.items()])
-        arrays["rewards"][:] = found
+        read_columns([columns[key].read(spans, arrays[key]) for key, spans in where.items()])
 
         def unpad(row: int) -> dict[str, Any]:
             lengths = responses.lengths[before[row] : before[row] + counts[row]]
@@ -296,39 +273,9 @@ def _allocate_padding(
 ) -> tuple[dict[str, torch.Tensor], dict[str, AnyArray]]:
     """Return the tensors of a batch of padding only, and arrays to fill them."""
     tensors, arrays = allocate_arrays(shapes)
-    for name, array in arrays.items():
-        array.fill(pad_id if name in _TOKENS else 0)
+    for array in arrays.values():
+        array.fill(pad_id if array.dtype == np.int64 else 0)  # token ids alone are int64
     return tensors, arrays
-
-
-class _Items(NamedTuple):
-    """The items of some groups, concatenated."""
-
-    #: Starts and stops of items.
-    bounds: Bounds
-    #: Items of each group.
-    counts: Int64Array
-
-    @property
-    def lengths(self) -> Int64Array:
-        """Values of each item."""
-        return self.bounds[1] - self.bounds[0]
-
-
-def _find_items(column: Column, records: Int64Array) -> _Items:
-    """Return the items of records; a record that is no group is one item."""
-    starts, stops = column.record_spans(records)
-    if not column.has_groups:
-        return _Items((starts, stops), np.ones(len(records), np.int64))
-    groups = column.item_lengths(records)
-    counts = np.array([len(group) for group in groups])
-    lengths = np.concatenate(groups)
-    sums = np.cumsum(lengths) - lengths
-    before = np.cumsum(counts) - counts
-    # Offset of each item in its group.
-    within = sums - np.repeat(np.append(sums, 0)[before], counts)
-    firsts = np.repeat(starts, counts) + within
-    return _Items((firsts, firsts + lengths), counts)
 
 
 def _split_rows(rows: torch.Tensor, lengths: Int64Array) -> list[torch.Tensor]:

@@ -6,10 +6,13 @@ from typing import ClassVar, Self, overload
 import numpy as np
 import torch
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.columns import Column, read_columns
 from zindex.keyed.mapped_values import CopySpans
+
+Keys = list[str] | tuple[str, ...]
 
 # Records compared at a time.
 _BLOCK = 1 << 20
@@ -117,11 +120,9 @@ class KeyedStore:
     @overload
     def fetch(self, begin: int, end: int, keys: str) -> torch.Tensor: ...
     @overload
+    def fetch(self, begin: int, end: int, keys: Keys) -> dict[str, torch.Tensor]: ...
     def fetch(
-        self, begin: int, end: int, keys: list[str] | tuple[str, ...]
-    ) -> dict[str, torch.Tensor]: ...
-    def fetch(
-        self, begin: int, end: int, keys: str | list[str] | tuple[str, ...]
+        self, begin: int, end: int, keys: str | Keys
     ) -> torch.Tensor | dict[str, torch.Tensor]:
         """Return values ``[begin, end)`` of one key or of several.
 
@@ -192,22 +193,32 @@ class KeyedStore:
         """
         columns = [self.column(key) for key in keys]
         count = columns[0].num_records
-        others = [column for column in columns[1:] if column.num_records == count]
         if not self._is_strict or count is None:
             return
+        known = [column for column in columns if column.num_records == count]
         for start in range(0, count, _BLOCK):
-            stop = min(start + _BLOCK, count)
-            first = np.diff(columns[0].record_offset(start, stop))
-            for column in others:
-                lengths = np.diff(column.record_offset(start, stop))
-                wrong = np.flatnonzero(lengths != first)
-                if len(wrong):
-                    at = int(wrong[0])
-                    raise SourceError(
-                        f"{columns[0].key} and {column.key} of a record must be of one length, got "
-                        f"{first[at]:,} and {lengths[at]:,} in record {start + at:,} of "
-                        f"{self.path}; make the store again"
-                    )
+            records = np.arange(start, min(start + _BLOCK, count))
+            bounds = {item.key: item.record_offset(start, start + len(records)) for item in known}
+            self.check_equal(records, {key: np.diff(found) for key, found in bounds.items()})
+
+    def check_equal(self, records: Int64Array, lengths: Mapping[str, Int64Array]) -> None:
+        """Check that several keys have equal lengths in each of some records.
+
+        Raises
+        ------
+        SourceError
+            If they differ.
+        """
+        (first, expected), *others = lengths.items()
+        for key, found in others:
+            wrong = np.flatnonzero(found != expected)
+            if len(wrong):
+                at = int(wrong[0])
+                raise SourceError(
+                    f"{first} and {key} of a record must be of one length, got {expected[at]:,} "
+                    f"and {found[at]:,} in record {records[at]:,} of {self.path}; make the store "
+                    "again"
+                )
 
 
 #: Public alias of `KeyedStore`.

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
 from zindex.errors import ConfigError
@@ -26,11 +24,6 @@ class _Entry:
     priority: int = 0
 
 
-def _import_store(name: str) -> Any:
-    """Return a built-in store class."""
-    return getattr(import_module("zindex.keyed.stores"), name)
-
-
 class StoreFactory:
     """Creates stores by format name: ``"h5"``, ``"bin"``, ``"zarr"`` and others.
 
@@ -45,7 +38,7 @@ class StoreFactory:
     """
 
     _entries: ClassVar[dict[str, _Entry]] = {
-        form: _Entry(partial(_import_store, name), category="builtin")
+        form: _Entry(EntryPoint(form, f"zindex.keyed.stores:{name}", "").load, category="builtin")
         for form, name in (("h5", "H5Store"), ("bin", "MmapStore"), ("zarr", "ZarrStore"))
     }
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from zindex.errors import ConfigError, NotReadyError, SourceError, StoreNotFoundError
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
@@ -22,7 +22,25 @@ from zindex.store.scratch import IMPORT_KEY
 _NUM_SAMPLED = 512
 
 
-class H5Store(KeyedStore):
+class _FileStore(KeyedStore):
+    """A store of files in shards."""
+
+    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
+        if not isinstance(path, Path):
+            raise ConfigError(
+                f"a store of format {self.format!r} must be in a file system, got {path}; convert "
+                "it to Zarr, which may be in an object store"
+            )
+        shards = read_shards(path, cast("FileFormat", self.format), strict)
+        keys = dict.fromkeys(key for shard in shards for key in shard.arrays)
+        columns = {
+            key: column_of_files([shard.arrays[key] for shard in shards if key in shard.arrays])
+            for key in keys
+        }
+        return columns, _identify(shards)
+
+
+class H5Store(_FileStore):
     """HDF5 files with a group for every key: one file, or all files below a folder.
 
     Files are in natural order of their paths, and in each group the datasets in natural order of
@@ -32,11 +50,8 @@ class H5Store(KeyedStore):
 
     format = "h5"
 
-    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
-        return _open_files("h5", path, strict)
 
-
-class MmapStore(KeyedStore):
+class MmapStore(_FileStore):
     """Folders with a ``meta.json`` and one ``.bin`` file of raw values for every key.
 
     Folders are in natural order of their paths. Record bounds are known if ``meta.json`` has
@@ -44,9 +59,6 @@ class MmapStore(KeyedStore):
     """
 
     format = "bin"
-
-    def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
-        return _open_files("bin", path, strict)
 
 
 class ZarrStore(KeyedStore):
@@ -62,13 +74,17 @@ class ZarrStore(KeyedStore):
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         store = _open_finished(path)
         fields = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
-        numbers = {name: field for name, field in fields.items() if _is_numeric(field)}
-        if not numbers and not store.spec["num_records"]:
-            raise SourceError(
-                f"{path} must have records to be a keyed store, it has none; make it again of "
-                "files that are not empty"
-            )
+        numbers = {
+            name: field
+            for name, field in fields.items()
+            if field.form == Form.NUMBERS and not field.has_forms
+        }
         if not numbers:
+            if not store.spec["num_records"]:
+                raise SourceError(
+                    f"{path} must have records to be a keyed store, it has none; make it again of "
+                    "files that are not empty"
+                )
             raise SourceError(
                 f"{path} must have fields of numbers to be a keyed store, it has "
                 f"{sorted(name for name in fields if name != KEY)}; import it with a dtype for "
@@ -89,22 +105,6 @@ class ZarrStore(KeyedStore):
         return columns, store.fingerprint
 
 
-def _open_files(form: FileFormat, path: Place, strict: bool) -> tuple[Mapping[str, Column], str]:
-    """Return the columns of the files at a path, and their fingerprint."""
-    if not isinstance(path, Path):
-        raise ConfigError(
-            f"a store of format {form!r} must be in a file system, got {path}; convert it to Zarr, "
-            "which may be in an object store"
-        )
-    shards = read_shards(path, form, strict)
-    keys = dict.fromkeys(key for shard in shards for key in shard.arrays)
-    columns = {
-        key: column_of_files([shard.arrays[key] for shard in shards if key in shard.arrays])
-        for key in keys
-    }
-    return columns, _identify(shards)
-
-
 def _open_finished(path: Place) -> ArrayStore:
     """Open a store of records; NotReadyError if its import is running or was interrupted."""
     try:
@@ -120,11 +120,6 @@ def _open_finished(path: Place) -> ArrayStore:
             num_done=0,
             num_shards=0,
         ) from None
-
-
-def _is_numeric(field: RecordField) -> bool:
-    """Return whether all records have numbers in a field."""
-    return field.form == Form.NUMBERS and not field.has_forms
 
 
 def _identify(shards: Sequence[KeyedShard]) -> str:

@@ -19,11 +19,11 @@ from zindex.keyed.mapped_values import CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import IGNORED, Output, TrainType
 from zindex.keyed.windows import (
-    BoundedWindows,
     PackedWindows,
     StreamWindows,
     Windows,
     WindowSpans,
+    divide_spans,
 )
 from zindex.loading.collate import collate as stack_samples
 from zindex.plan.settings import check_whole
@@ -107,6 +107,7 @@ class WindowDataset(BaseDataset):
         self.documents: Documents = documents
         self.tail = tail
         self._windows: Windows | None = None
+        self._bounds = np.zeros(1, np.int64)
         self._outputs: list[Output] = []
         self._columns: list[Column] = []
 
@@ -185,25 +186,22 @@ class WindowDataset(BaseDataset):
         if not self.train_type.by_record:  # the answers of a pair differ
             store.check_records(keys)
         length = min(column.length for column in self._columns)
-        bounds = stream = np.array([0, length], np.int64)
+        stream = np.array([0, length], np.int64)
+        self._bounds = stream
         if self.documents != "ignore":
-            bounds = _document_bounds(store, self.train_type.keys[0])
-            if bounds[-1] > length:  # another key is shorter, which only strict=False allows
-                bounds = np.minimum(bounds, length)
+            self._bounds = _document_bounds(store, self.train_type.keys[0])
+            if self._bounds[-1] > length:  # another key is shorter, which only strict=False allows
+                self._bounds = np.minimum(self._bounds, length)
+        bounds = self._bounds if self.documents in ("respect", "pack") else stream
+        starts, stops = bounds[:-1], bounds[1:]
+        chosen = self._choose_records(len(starts))
+        if chosen is not None:
+            starts, stops = starts[chosen], stops[chosen]
         windows: Windows
-        if self.documents in ("respect", "pack"):
-            starts, stops = bounds[:-1], bounds[1:]
-            chosen = self._choose_records(len(starts))
-            if chosen is not None:
-                starts, stops = starts[chosen], stops[chosen]
-        else:
-            starts, stops = stream[:1], stream[1:]
         if self.documents == "pack":
             windows = PackedWindows(starts, stops, self.window_size)
         else:
             windows = StreamWindows(starts, stops, self.window_size, self.stride, self.tail)
-            if self.documents == "mark":
-                windows = BoundedWindows(windows, bounds)
         self._windows = windows
         if not windows.num_windows and length:
             logger.warning(
@@ -216,12 +214,14 @@ class WindowDataset(BaseDataset):
 
     def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return windows by number."""
-        if self.tail is Tail.DROP_LAST and isinstance(self._windows, StreamWindows):
-            return self._read_full(self._windows, numbers)
-        assert self._windows is not None
-        documents = whole = self._windows.find_spans(numbers)
-        if isinstance(self._windows, BoundedWindows):
-            whole = self._windows.windows.find_spans(numbers)
+        windows = self._windows
+        assert windows is not None
+        if self.tail is Tail.DROP_LAST and self.documents in ("ignore", "respect"):
+            assert isinstance(windows, StreamWindows)
+            return self._read_full(windows, numbers)
+        documents = whole = windows.find_spans(numbers)
+        if self.documents == "mark":
+            documents = divide_spans(whole, self._bounds)
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
         shifts = {output.shift for output in self._outputs}
         spans = {shift: self._find_copies(whole, shift) for shift in shifts}
@@ -251,7 +251,7 @@ class WindowDataset(BaseDataset):
 
     def _read_full(self, windows: StreamWindows, numbers: Int64Array) -> SampleBatch:
         """Return full windows, whose tensors need no padding."""
-        starts = windows.find_starts(numbers)
+        starts, _ = windows.find_starts(numbers)
         width = self.window_size
         spans = CopySpans(starts, starts + width, _row_offsets(len(numbers), width))
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))

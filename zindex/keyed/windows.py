@@ -62,61 +62,41 @@ class StreamWindows:
 
     def find_spans(self, numbers: Int64Array) -> WindowSpans:
         """Return the span of each window, by number."""
-        streams = self._find_streams(numbers)
-        starts = self._find_in(streams, numbers)
-        lengths = np.minimum(self.window_size + 1, self._stops[streams] - starts)
+        starts, stops = self.find_starts(numbers)
+        lengths = np.minimum(self.window_size + 1, stops - starts)
         rows = np.arange(len(numbers))
         return WindowSpans(rows, np.zeros(len(numbers), np.int64), starts, lengths)
 
-    def find_starts(self, numbers: Int64Array) -> Int64Array:
-        """Return the first value of each window, which is enough to read full windows."""
+    def find_starts(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the first value of each window, and the end of its stream."""
         if len(self._starts) == 1:
-            starts: Int64Array = self._starts[0] + numbers * self.stride
-            return starts
-        return self._find_in(self._find_streams(numbers), numbers)
-
-    def _find_streams(self, numbers: Int64Array) -> Int64Array:
-        """Return the stream of each window."""
-        streams: Int64Array = np.searchsorted(self._window_bounds, numbers, "right") - 1
-        return streams
-
-    def _find_in(self, streams: Int64Array, numbers: Int64Array) -> Int64Array:
-        """Return the first value of windows in known streams."""
+            return self._starts[0] + numbers * self.stride, self._stops
+        streams = np.searchsorted(self._window_bounds, numbers, "right") - 1
         within = numbers - self._window_bounds[streams]
-        starts: Int64Array = self._starts[streams] + within * self.stride
-        return starts
+        return self._starts[streams] + within * self.stride, self._stops[streams]
 
 
-class BoundedWindows:
-    """Windows over one stream, divided at document boundaries.
+def divide_spans(whole: WindowSpans, bounds: Int64Array) -> WindowSpans:
+    """Return the span of each document in each window over one stream.
 
     Parameters
     ----------
-    windows
-        The windows.
+    whole
+        The windows, a span each.
     bounds
         Shape (documents + 1,), int64, values: first value of each document, and the end of the
         last one.
     """
-
-    def __init__(self, windows: StreamWindows, bounds: Int64Array) -> None:
-        self.windows = windows
-        self.bounds = bounds
-        self.num_windows = windows.num_windows
-
-    def find_spans(self, numbers: Int64Array) -> WindowSpans:
-        """Return the span of each document in each window."""
-        whole = self.windows.find_spans(numbers)
-        stops = whole.starts + whole.lengths
-        first = np.searchsorted(self.bounds, whole.starts, "right") - 1
-        counts = np.searchsorted(self.bounds, stops - 1, "right") - first
-        rows = np.repeat(whole.rows, counts)
-        documents = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        starts = np.maximum(self.bounds[documents], whole.starts[rows])
-        lengths = np.minimum(self.bounds[documents + 1], stops[rows]) - starts
-        kept = lengths > 0  # empty documents have no span
-        rows, starts, lengths = rows[kept], starts[kept], lengths[kept]
-        return WindowSpans(rows, starts - whole.starts[rows], starts, lengths)
+    stops = whole.starts + whole.lengths
+    first = np.searchsorted(bounds, whole.starts, "right") - 1
+    counts = np.searchsorted(bounds, stops - 1, "right") - first
+    rows = np.repeat(whole.rows, counts)
+    documents = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    starts = np.maximum(bounds[documents], whole.starts[rows])
+    lengths = np.minimum(bounds[documents + 1], stops[rows]) - starts
+    kept = lengths > 0  # empty documents have no span
+    rows, starts, lengths = rows[kept], starts[kept], lengths[kept]
+    return WindowSpans(rows, starts - whole.starts[rows], starts, lengths)
 
 
 class PackedWindows:
@@ -157,4 +137,4 @@ class PackedWindows:
         return WindowSpans(rows, offsets, self._starts[parts], lengths)
 
 
-Windows = StreamWindows | BoundedWindows | PackedWindows
+Windows = StreamWindows | PackedWindows
