@@ -164,7 +164,9 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
         if isinstance(values, MappedValues):
             mapped.append(read)
         else:
-            wanted.append(Spans(values, starts + shift, stops + shift, target.reshape(-1), places))
+            if shift:
+                starts, stops = starts + shift, stops + shift
+            wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
     if mapped:
         gather_mapped_values(mapped)
     read_many(wanted)

@@ -15,6 +15,8 @@ from zindex.formats.keyed.keyed_array import KeyedArray
 from zindex.kernels import mapped
 from zindex.store.rows import RowReader
 
+_BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+
 
 class CopySpans(NamedTuple):
     """Spans of values and their destinations; reads that share an instance are done together."""
@@ -40,9 +42,8 @@ class ColumnRead(NamedTuple):
     def is_direct(self) -> bool:
         """Whether the reader itself converts to the target's dtype."""
         kept, wanted = self.values.dtype, self.target.dtype
-        if wanted == np.bool_ and kept.kind != "f":
-            return kept == np.bool_ or isinstance(self.values, MappedValues)
-        return wanted in (kept, np.int64)
+        is_truth = wanted == _BOOL and kept.kind != "f" and isinstance(self.values, MappedValues)
+        return wanted in (kept, _INT64) or is_truth
 
     def put(self, values: AnyArray) -> None:
         """Convert the spans of ``values``, in the shape of the target, and nothing else of it."""
@@ -103,7 +104,7 @@ def gather_mapped_values(reads: Sequence[ColumnRead]) -> None:
         values, target = read.values, read.target
         assert isinstance(values, MappedValues)
         # A file may hold any byte, but torch's booleans must be 0 or 1.
-        form = mapped.TRUTH if target.dtype == np.bool_ else mapped.COPY
+        form = mapped.TRUTH if target.dtype == _BOOL else mapped.COPY
         if form == mapped.COPY and target.dtype != values.dtype:
             form = mapped.WIDEN
         bounds = firsts.get(id(read.spans))
