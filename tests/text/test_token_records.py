@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.ingest.records.sources import ListFiles
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
-from zindex.text import token_records as module
+from zindex.text import encoded_files as module
 from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
 from zindex.text.conversations import ConversationParser
 from zindex.text.text_encoder import TextEncoder

@@ -7,6 +7,7 @@ private attributes. They may still take long, so use templates from trusted sour
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -85,17 +86,13 @@ class ChatTemplate:
         self.date = date
         self._template = _compile(text, date)
 
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("text", "special_tokens", "variables", "date")
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._template = _compile(self.text, self.date)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self.identity()), ()
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the text of a conversation, as JSON values."""
-        return self.__getstate__()
+        names = ("text", "special_tokens", "variables", "date")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def has_generation(self) -> bool:
@@ -132,7 +129,7 @@ class ChatTemplate:
         ConfigError
             If the template violates the sandbox, or needs today's date.
         """
-        return self._render(messages, tools, add_generation_prompt, {})
+        return self._render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def render_spans(
         self, messages: Sequence[Message], *, tools: Any = None
@@ -156,11 +153,12 @@ class ChatTemplate:
         SourceError, ConfigError
             As ``render``; also if the template modifies rendered blocks.
         """
-        text = self._render(messages, tools, False, {})
+        text = self.render(messages, tools=tools)
         unused = (mark for mark in map(chr, chain(*_MARKERS)) if mark not in text)
         start, stop = next(unused), next(unused)
         names = self._template.environment.zindex_mark_names
-        marked = self._render(messages, tools, False, dict(zip(names, (start, stop), strict=True)))
+        marks = dict(zip(names, (start, stop), strict=True))
+        marked = self._render(messages, tools=tools, add_generation_prompt=False, **marks)
         pieces, spans, place = [], list[tuple[int, int]](), 0
         for number, piece in enumerate(marked.split(start)):
             inside, _, outside = piece.partition(stop) if number else ("", "", piece)
@@ -175,27 +173,13 @@ class ChatTemplate:
             )
         return text, spans
 
-    def _render(
-        self,
-        messages: Sequence[Message],
-        tools: Any,
-        add_generation_prompt: bool,
-        marks: Mapping[str, str],
-    ) -> str:
+    def _render(self, messages: Sequence[Message], *, tools: Any, **given: Any) -> str:
         """Return the rendered text of a conversation."""
-        given = {
-            "tools": tools,
-            "documents": None,
-            **self.special_tokens,
-            **self.variables,
-            "messages": messages,
-            "add_generation_prompt": add_generation_prompt,
-            **marks,
-        }
         import jinja2
 
+        known = {"tools": tools, "documents": None, **self.special_tokens, **self.variables}
         try:
-            text = str(self._template.render(given))
+            text = str(self._template.render(known | {"messages": messages} | given))
         except jinja2.exceptions.SecurityError as error:
             raise ConfigError(
                 f"a chat template must keep to Jinja's sandbox, this one does not: {error}; use "
@@ -274,10 +258,8 @@ def open_template(
                 "tokenizer has several and none of them is its default"
             )
         text = own[DEFAULT]
-    elif str(given) in own:
-        text = own[str(given)]
-    elif str(given) in _BUILT_IN:
-        text = _BUILT_IN[str(given)]
+    elif str(given) in {**_BUILT_IN, **own}:
+        text = {**_BUILT_IN, **own}[str(given)]
     elif "{{" in str(given) or "{%" in str(given):
         text = str(given)
     else:

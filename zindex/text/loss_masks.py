@@ -81,12 +81,15 @@ class DialogueCutter:
 
     def text(self, dialogue: Dialogue) -> str:
         """Return the whole text of a dialogue."""
-        return self.template.render(dialogue.messages, tools=dialogue.tools)
+        return self._begin(dialogue, len(dialogue.messages))
 
     def prompt(self, dialogue: Dialogue) -> str:
         """Return the text of the prompt of a dialogue, up to the beginning of the answer."""
-        messages = dialogue.messages[: dialogue.num_prompt]
-        return self.template.render(messages, tools=dialogue.tools, add_generation_prompt=True)
+        return self._begin(dialogue, dialogue.num_prompt, add_generation_prompt=True)
+
+    def _begin(self, dialogue: Dialogue, num_messages: int, **asked: bool) -> str:
+        """Return the text of the first messages of a dialogue."""
+        return self.template.render(dialogue.messages[:num_messages], tools=dialogue.tools, **asked)
 
     def cut(self, dialogue: Dialogue) -> list[MaskedText]:
         """Return the text of a dialogue in parts, which join to ``text``.
@@ -160,20 +163,14 @@ class DialogueCutter:
 
     def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
         """Return the text of a dialogue, and the span that each trained message adds to it."""
-        messages, tools = dialogue.messages, dialogue.tools
-        text = self.template.render(messages, tools=tools)
+        messages = dialogue.messages
+        text = self.text(dialogue)
         spans = []
         for number in trained:
-            before = ""
-            if number:
-                before = self.template.render(
-                    messages[:number],
-                    tools=tools,
-                    add_generation_prompt=messages[number]["role"] == _ASSISTANT,
-                )
-            until = text
-            if number + 1 < len(messages):
-                until = self.template.render(messages[: number + 1], tools=tools)
+            asks = messages[number]["role"] == _ASSISTANT
+            before = self._begin(dialogue, number, add_generation_prompt=asks) if number else ""
+            is_last = number + 1 == len(messages)
+            until = text if is_last else self._begin(dialogue, number + 1)
             if not text.startswith(before):
                 raise SourceError(self._no_prefix(f"what asks for message {number + 1}"))
             stop = self._find_stop(until, text)

@@ -34,11 +34,8 @@ class SentenceSplitter:
         self.language = language
         self._segment: Any = need(_LIBRARY, "cutting texts into sentences").segment
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"language": self.language}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        SentenceSplitter.__init__(self, **state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SentenceSplitter, (self.language,)
 
     def identity(self) -> dict[str, str]:
         """Return what decides the sentences, as JSON values."""

@@ -1,33 +1,28 @@
 """Tokenize files of documents, dialogues, preference pairs and answer groups into records."""
 
-import multiprocessing
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
-from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, check_choice
-from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.errors import ConfigError, check_choice
+from zindex.sources.sample_files import SampleFiles
 from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
+from zindex.text.encoded_files import EncodedFiles, Sample
 from zindex.text.loss_masks import DialogueCutter, MaskedText
-from zindex.text.text_checks import SpecialTexts, check_unicode
+from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
 
-Sample = dict[str, Any]
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Keep = Literal["start", "end"]
 PositionIds = Literal["doc_reset", "none"]
 SpecialInText = Literal["parse", "refuse"]
 
-# Characters per call of the tokenizer; the records do not depend on it.
-_BATCH_LENGTH = 1 << 18
-_MAX_BATCH = 1024
 _TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 #: Placeholder of a required id that the tokenizer does not name.
 UNKNOWN_ID = -1
@@ -118,25 +113,21 @@ class _Draft:
     rewards: Sequence[float] = ()
 
 
-class TokenRecords(WrappedFiles):
+class TokenRecords(EncodedFiles):
     """Files of texts or JSON objects as records of token ids.
 
     Parameters
     ----------
-    files, files_fingerprint
-        See `WrappedFiles`; the samples are JSON objects.
+    files, files_fingerprint, encoder, skip_damaged
+        See `EncodedFiles`; the samples are JSON objects.
     settings
         The kind of records.
-    encoder
-        The tokenizer.
     template
         Renders dialogues; None refuses them.
     parser
         Parses the objects; None: a `ConversationParser` with the usual names.
     cutter_settings
         ``trained_roles`` and ``turns`` of `DialogueCutter`.
-    skip_damaged
-        Whether damaged objects are skipped and counted; else they are an error.
 
     Raises
     ------
@@ -164,12 +155,10 @@ class TokenRecords(WrappedFiles):
         cutter_settings: Mapping[str, Any] | None = None,
         skip_damaged: bool = False,
     ) -> None:
-        super().__init__(files, files_fingerprint)
+        super().__init__(files, files_fingerprint, encoder=encoder, skip_damaged=skip_damaged)
         self.settings = settings
-        self.encoder = encoder
         self.template = template
         self.parser = ConversationParser() if parser is None else parser
-        self.skip_damaged = skip_damaged
         self.cutter = (
             None
             if template is None
@@ -180,73 +169,35 @@ class TokenRecords(WrappedFiles):
         self._special = (
             SpecialTexts(encoder.special_texts()) if settings.special_in_text == "refuse" else None
         )
-        self._tokenizer = encoder.identity()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if multiprocessing.parent_process() is not None:
-            # One of many worker processes must not use all cores.
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        if self.encoder.identity() != self._tokenizer:
-            raise FingerprintMismatchError(
-                f"{self.encoder.path} must be the same tokenizer on all machines while tokens are "
-                "made, here it is another one; put the same file there"
-            )
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the records besides the files, as JSON values."""
-        settings = self.settings
-        return {
-            "train_type": settings.train_type,
-            "tokenizer": self._tokenizer,
-            "vocab_size": self.encoder.vocab_size(),
-            "chat_template": None if self.template is None else self.template.identity(),
-            "max_length": settings.max_length,
-            "keep": settings.keep,
-            "position_ids": settings.position_ids,
-            "begin_id": settings.begin_id,
-            "end_id": settings.end_id,
-            "special_in_text": settings.special_in_text,
-            **self.parser.identity(),
-            **({} if self.cutter is None else self.cutter.identity()),
-        }
+        settings = asdict(self.settings)
+        del settings["token_dtype"]  # it is in the fields of the store
+        template = None if self.template is None else self.template.identity()
+        cutting = {} if self.cutter is None else self.cutter.identity()
+        own = settings | {"chat_template": template} | self.parser.identity() | cutting
+        return super().identity() | own
 
     @property
     def counts(self) -> dict[str, int]:
         """Counts of this process's records so far, by attribute of the store."""
         return {} if self.settings.train_type == "seq" else {"num_untrained": self.num_untrained}
 
-    def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the records of JSON objects, in order."""
-        batch: list[_Draft] = []
-        length = 0
-        for sample in samples:
-            try:
-                draft = self._draft(sample)
-                texts = [text for sequence in draft.sequences for text, _ in sequence.keys]
-                for text in texts:
-                    check_unicode(text)
-            except SourceError as error:
-                if not self.skip_damaged:
-                    raise _locate(sample, error) from error
-                self.num_refused += 1
-                continue
-            batch.append(draft)
-            length += sum(map(len, texts))
-            if length >= _BATCH_LENGTH or len(batch) >= _MAX_BATCH:
-                yield from self._encode(batch)
-                batch, length = [], 0
-        yield from self._encode(batch)
+    def _draft(self, sample: Sample) -> tuple[_Draft, Sequence[str]]:
+        sequences, rewards = self._cut(sample)
+        texts = [text for sequence in sequences for text, _ in sequence.keys]
+        return _Draft(sample, sequences, rewards), texts
 
-    def _draft(self, sample: Sample) -> _Draft:
-        """Return the sequences of a JSON object."""
+    def _cut(self, sample: Sample) -> tuple[list[_Sequence], Sequence[float]]:
+        """Return the sequences of a JSON object, and the rewards of a group."""
         kind = self.settings.train_type
         if kind == "dpo":
             sequences = []
             for dialogue in self._check(self.parser.read_pair(sample)):
                 prompt, answer = self._need_cutter().cut_answer(dialogue)
                 sequences.append(self._sequence([MaskedText(prompt, False), *answer], dialogue))
-            return _Draft(sample, sequences)
+            return sequences, ()
         if kind == "grpo":
             group = self.parser.read_group(sample)
             dialogues = self._check(group.answers)
@@ -256,18 +207,18 @@ class TokenRecords(WrappedFiles):
                 replace(self._sequence(parts, dialogue), begin_id=None, is_answer=True)
                 for (_, parts), dialogue in zip(answers, dialogues, strict=True)
             ]
-            return _Draft(sample, [asked, *answered], group.rewards)
+            return [asked, *answered], group.rewards
         text = None
         if kind == "seq" or "text" in self.parser.columns or not self.parser.holds_dialogue(sample):
             text = self.parser.read_text(sample)
         if text is not None:
             if self._special is not None:
                 self._special.check(text)
-            return _Draft(sample, [_Sequence([MaskedText(text, True)], *self._document_ends())])
+            return [_Sequence([MaskedText(text, True)], *self._document_ends())], ()
         [dialogue] = self._check([self.parser.read_dialogue(sample)])
         cutter = self._need_cutter()
         parts = [MaskedText(cutter.text(dialogue), True)] if kind == "seq" else cutter.cut(dialogue)
-        return _Draft(sample, [self._sequence(parts, dialogue)])
+        return [self._sequence(parts, dialogue)], ()
 
     def _check(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
         """Return dialogues; refuse those with special tokens in their texts if that is set."""
@@ -308,7 +259,7 @@ class TokenRecords(WrappedFiles):
         return self.settings.begin_id, self.settings.end_id
 
     def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
-        """Yield the records of drafts; equal parts are tokenized once."""
+        # Equal parts are tokenized once.
         sequences = chain.from_iterable(draft.sequences for draft in batch)
         keys = dict.fromkeys(chain.from_iterable(sequence.keys for sequence in sequences))
         found = self.encoder.encode_parts([key[0] for key in keys], [key[1] for key in keys])
@@ -335,17 +286,12 @@ class TokenRecords(WrappedFiles):
         self, sequence: _Sequence, ids: Mapping[tuple[str, bool], AnyArray]
     ) -> tuple[AnyArray, BoolArray]:
         """Return the ids and the mask of a sequence."""
-        found = [self._fit(np.empty(0, np.int64))]
-        flags = [False]
-        if sequence.begin_id is not None:
-            found.append(self._fit(np.array([sequence.begin_id])))
-            flags.append(False)
-        for key, part in zip(sequence.keys, sequence.parts, strict=True):
-            found.append(ids[key])
-            flags.append(part.trained)
-        if sequence.end_id is not None:
-            found.append(self._fit(np.array([sequence.end_id])))
-            flags.append(sequence.trains_end)
+        begin, end = (
+            self._fit(np.array([] if number is None else [number], np.int64))
+            for number in (sequence.begin_id, sequence.end_id)
+        )
+        found = [begin, *(ids[key] for key in sequence.keys), end]
+        flags = [False, *(part.trained for part in sequence.parts), sequence.trains_end]
         mask = np.repeat(flags, [len(part) for part in found])
         length = self.settings.max_length
         # An answer continues its prompt, so its beginning is kept.
@@ -357,38 +303,12 @@ class TokenRecords(WrappedFiles):
         self, pairs: Sequence[tuple[AnyArray, BoolArray]], rewards: Sequence[float]
     ) -> Sample:
         """Return the fields of a record."""
-        kind = self.settings.train_type
-        sequence, mask = pairs[0]
-        if kind == "seq":
-            return {"sequence": sequence}
-        if kind == "sft":
-            record = {"sequence": sequence, "loss_mask": mask}
-            if self.settings.position_ids == "doc_reset":
-                record["position_ids"] = np.arange(len(sequence), dtype=np.int32)
-            return record
-        if kind == "dpo":
-            rejected, rejected_mask = pairs[1]
-            return {
-                "chosen": sequence,
-                "rejected": rejected,
-                "chosen_mask": mask,
-                "rejected_mask": rejected_mask,
-            }
-        responses, masks = zip(*pairs[1:], strict=True)
-        lengths = np.array([*map(len, responses)], np.int64)
-        return {
-            "prompts": sequence,
-            "responses": np.concatenate(responses),
-            f"responses{LENGTH_SUFFIX}": lengths,
-            "masks": np.concatenate(masks),
-            f"masks{LENGTH_SUFFIX}": lengths,
-            "rewards": np.array(rewards, np.float32),
-        }
-
-
-def _locate(sample: Sample, error: SourceError) -> SourceError:
-    """Return an error that names its object."""
-    return SourceError(
-        f"{error}, in record {sample.get('__key__')!r} of {sample.get('__url__')}; mend it, or "
-        "leave out such records with on_damage='skip' (--on-damage skip)"
-    )
+        sequences, masks = zip(*pairs, strict=True)
+        values = [*sequences, *masks, np.arange(len(sequences[0]), dtype=np.int32)]
+        if self.settings.train_type == "grpo":
+            lengths = np.array([*map(len, sequences[1:])], np.int64)
+            answers, trained = np.concatenate(sequences[1:]), np.concatenate(masks[1:])
+            scores = np.array(rewards, np.float32)
+            values = [sequences[0], answers, lengths, trained, lengths, scores]
+        # Some kinds leave out the masks or the positions, which are last.
+        return dict(zip(self.settings.dtypes, values, strict=False))

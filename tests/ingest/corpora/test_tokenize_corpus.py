@@ -17,7 +17,6 @@ from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.ingest.convert import convert
-from zindex.ingest.corpora import text_documents
 from zindex.ingest.corpora import tokenize_corpus as module
 from zindex.ingest.corpora.tokenize_corpus import TEXTS, tokenize_corpus
 from zindex.ingest.export import export
@@ -25,6 +24,7 @@ from zindex.ingest.records import partitions, read_partitions
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.verify import verify_store
+from zindex.text import encoded_files
 from zindex.text.sentences import SentenceSplitter
 
 SERIAL = SerialExecutor()
@@ -86,7 +86,7 @@ def test_stores_are_what_convert_makes(folder: Path, monkeypatch: pytest.MonkeyP
     tokenize_corpus(folder / "in", folder / "pair", to="bin", **settings)
     convert(folder / "pair", folder / "converted", grid=SMALL, client=SERIAL)
     monkeypatch.setattr(read_partitions, "BUFFER_NBYTES", 300)
-    monkeypatch.setattr(text_documents, "_MAX_BATCH", 3)
+    monkeypatch.setattr(encoded_files, "_MAX_BATCH", 3)
     monkeypatch.setattr(partitions, "PARTITION_NBYTES", 500)
     made = tokenize_corpus(folder / "in", folder / "store", grid=SMALL, part_nbytes=400, **settings)
     store, converted = open_store(folder / "store"), open_store(folder / "converted")
@@ -138,8 +138,8 @@ def test_documents_without_text(folder: Path) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer", "to": "bin", "client": SERIAL}
     with pytest.raises(
         SourceError,
-        match=r"a text in 'text', which is missing; there are body, in "
-        r"record 1 of .*rows.jsonl; mend it, name the field with the text",
+        match=r"a text in 'text' \(--column\), which is missing; there are body, in "
+        r"record '1' of .*rows.jsonl; mend it, or leave out such records",
     ):
         tokenize_corpus(folder / "rows.jsonl", folder / "x", **settings)
     made = tokenize_corpus(folder / "rows.jsonl", folder / "y", on_damage="skip", **settings)
@@ -150,7 +150,7 @@ def test_documents_without_text(folder: Path) -> None:
     assert (one.num_documents, one.num_skipped) == (1, 4)
     rows[1] = {"text": ""}
     write_jsonl(folder / "rows.jsonl", rows)
-    with pytest.raises(SourceError, match="which is of type int; there are text, in record 2"):
+    with pytest.raises(SourceError, match="which is of type int; there are text, in record '2'"):
         tokenize_corpus(folder / "rows.jsonl", folder / "w", **settings)
 
 

@@ -1,9 +1,7 @@
 """Encode texts to records of tokens, and read their scratch files as a corpus."""
 
-import multiprocessing
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any
@@ -12,23 +10,21 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
+from zindex.errors import ConfigError, NotReadyError, SourceError
 from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.records.read_partitions import FieldStreams, ReadResult, RecordStreams, Settings
 from zindex.ingest.records.write_shards import RecordTable
 from zindex.ingest.spans import cut_span
 from zindex.io.objects import Place
-from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.sources.sample_files import SampleFiles
 from zindex.store.records import KEY, URL
 from zindex.store.scratch import read_note, write_note
+from zindex.text.encoded_files import EncodedFiles
 from zindex.text.sentences import SentenceSplitter
-from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder
 
 #: Fields of the records: the tokens of a document, and the lengths of its sequences.
 TOKENS, LENGTHS = "tokens", "lengths"
-# Characters, and texts, that are encoded at a time.
-_BATCH_LENGTH, _MAX_BATCH = 1 << 18, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +43,15 @@ class TextSettings:
     special_tokens: bool = False
 
 
-class TextDocuments(WrappedFiles):
+class TextDocuments(EncodedFiles):
     """The documents of files of texts, to be encoded.
 
     Parameters
     ----------
-    files, files_fingerprint
-        See `WrappedFiles`.
+    files, files_fingerprint, encoder, skip_damaged
+        See `EncodedFiles`; samples without a text are damaged.
     settings
         How texts are encoded.
-    encoder
-        The tokenizer.
-    skip_damaged
-        Whether samples without a text are left out and counted, or are an error.
     """
 
     def __init__(
@@ -71,84 +63,28 @@ class TextDocuments(WrappedFiles):
         encoder: TextEncoder,
         skip_damaged: bool,
     ) -> None:
-        super().__init__(files, files_fingerprint)
+        super().__init__(files, files_fingerprint, encoder=encoder, skip_damaged=skip_damaged)
         self.settings = settings
-        self.encoder = encoder
-        self.skip_damaged = skip_damaged
-        self._tokenizer = encoder.identity()
         self._splitter = None if settings.language is None else SentenceSplitter(settings.language)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if multiprocessing.parent_process() is not None:
-            # Each of many processes gets one core; threads would contend for the others.
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        if self.encoder.identity() != self._tokenizer:
-            raise FingerprintMismatchError(
-                f"{self.encoder.path or self.encoder.tokenizer!r} must be the same tokenizer on "
-                "all machines while tokens are made, here it is another one; put the same file "
-                "there"
-            )
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the tokens, other than the files, as JSON values."""
-        settings = self.settings
-        return {
-            "tokenizer": self._tokenizer,
-            "vocab_size": self.encoder.vocab_size(),
-            "column": settings.column,
-            "token_dtype": settings.token_dtype,
-            "end_id": settings.end_id,
-            "sentences": None if self._splitter is None else self._splitter.identity(),
-            "special_tokens": settings.special_tokens,
-        }
+        settings = asdict(self.settings)
+        del settings["language"]  # the splitter's identity has it
+        splitter = None if self._splitter is None else self._splitter.identity()
+        return super().identity() | settings | {"sentences": splitter}
 
-    def convert(self, samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the record of each document: its tokens, and the lengths of its sequences.
-
-        Raises
-        ------
-        SourceError
-            If a sample has no text, unless damage is skipped.
-        ConfigError
-            If an id does not fit the dtype.
-        """
-        batch: list[dict[str, Any]] = []
-        length = 0
-        for sample in samples:
-            text = self._read_text(sample)
-            if text is None:
-                continue
-            batch.append(sample)
-            length += len(text)
-            if length >= _BATCH_LENGTH or len(batch) >= _MAX_BATCH:
-                yield from self._encode(batch)
-                batch, length = [], 0
-        yield from self._encode(batch)
-
-    def _read_text(self, sample: dict[str, Any]) -> str | None:
-        """Return the text of a sample; one without is an error, or counted and None."""
+    def _draft(self, sample: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         column = self.settings.column
-        try:
-            text = sample.get(column)
-            if not isinstance(text, str):
-                found = "is missing" if text is None else f"is of type {type(text).__name__}"
-                names = sorted(name for name in sample if not name.startswith("__"))[:8]
-                raise SourceError(
-                    f"a document must have a text in {column!r}, which {found}; there are "
-                    f"{', '.join(names) or 'no fields'}"
-                )
-            check_unicode(text)
-        except SourceError as error:
-            if not self.skip_damaged:
-                raise SourceError(
-                    f"{error}, in record {sample.get(KEY)} of {sample.get(URL)}; mend it, name the "
-                    "field with the text (--column), or leave out such records with "
-                    "on_damage='skip' (--on-damage skip)"
-                ) from error
-            self.num_refused += 1
-            return None
-        return text
+        text = sample.get(column)
+        if not isinstance(text, str):
+            found = "is missing" if text is None else f"is of type {type(text).__name__}"
+            names = sorted(name for name in sample if not name.startswith("__"))[:8]
+            raise SourceError(
+                f"a document must have a text in {column!r} (--column), which {found}; there are "
+                f"{', '.join(names) or 'no fields'}"
+            )
+        return sample, [text]
 
     def _encode(self, batch: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the records of some documents, encoded together."""

@@ -9,6 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 
+def special_token(name: str, meaning: str) -> property:
+    """Return the property of a tokenizer with the id of a special token."""
+
+    def find(tokenizer: "MegatronTokenizer") -> int:
+        return tokenizer._find_special(name)
+
+    return property(find, doc=f"Id of {meaning}; NotImplementedError if there is none.")
+
+
 class MegatronTokenizer(ABC):
     """Base class of tokenizers: special tokens, and the identity that cache keys include.
 
@@ -63,40 +72,13 @@ class MegatronTokenizer(ABC):
     def vocab_size(self) -> int:
         """Number of token ids."""
 
-    @property
-    def cls(self) -> int:
-        """Id of the classification token; NotImplementedError if there is none."""
-        return self._find_special("cls")
-
-    @property
-    def sep(self) -> int:
-        """Id of the separator; NotImplementedError if there is none."""
-        return self._find_special("sep")
-
-    @property
-    def pad(self) -> int:
-        """Id of padding; NotImplementedError if there is none."""
-        return self._find_special("pad")
-
-    @property
-    def eod(self) -> int:
-        """Id of the end of a document; NotImplementedError if there is none."""
-        return self._find_special("eod")
-
-    @property
-    def bos(self) -> int:
-        """Id of the beginning of a sequence; NotImplementedError if there is none."""
-        return self._find_special("bos")
-
-    @property
-    def eos(self) -> int:
-        """Id of the end of a sequence; NotImplementedError if there is none."""
-        return self._find_special("eos")
-
-    @property
-    def mask(self) -> int:
-        """Id of the mask token; NotImplementedError if there is none."""
-        return self._find_special("mask")
+    cls = special_token("cls", "the classification token")
+    sep = special_token("sep", "the separator")
+    pad = special_token("pad", "padding")
+    eod = special_token("eod", "the end of a document")
+    bos = special_token("bos", "the beginning of a sequence")
+    eos = special_token("eos", "the end of a sequence")
+    mask = special_token("mask", "the mask token")
 
     def _find_special(self, name: str) -> int:
         """Return the id of a special token; this base class has none."""

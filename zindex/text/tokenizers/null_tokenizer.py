@@ -43,12 +43,7 @@ class NullTokenizer(TextTokenizer):
                 "that texts may hold"
             )
         super().__init__(vocab_size=int(vocab_size))
-        self._num_ids = int(vocab_size)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, with the end of a document."""
-        return self._num_ids + 1
+        self._num_ids = int(vocab_size) + 1
 
     @property
     def vocab(self) -> dict[str, int]:
@@ -59,21 +54,19 @@ class NullTokenizer(TextTokenizer):
         """Return -1 for those that Megatron's null tokenizer has as -1; None for unknown ones."""
         if name in ("cls_token", "sep_token", "mask_token"):
             return -1
-        return self._num_ids if name == "eos_token" else None
+        return self._num_ids - 1 if name == "eos_token" else None
 
-    def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True
-    ) -> list[list[int]]:
-        """Return the ids of each text; ConfigError if it holds anything else."""
-        return [list(map(self._parse, text.split())) for text in texts]
+    def _encode(self, text: str) -> list[int]:
+        """Return the ids of a text; ConfigError if it holds anything else."""
+        return list(map(self._parse, text.split()))
 
     def _parse(self, word: str) -> int:
         """Return the id that a word writes."""
         found = self.token_to_id(word)
         if found is None:
             raise ConfigError(
-                f"a text for the NullTokenizer must be ids from 0 to {self._num_ids} with blanks "
-                f"between, got {word!r}; take a tokenizer with a vocabulary for other texts"
+                f"a text for the NullTokenizer must be ids from 0 to {self._num_ids - 1} with "
+                f"blanks between, got {word!r}; take a tokenizer with a vocabulary for other texts"
             )
         return found
 
@@ -153,11 +146,6 @@ class ByteLevelTokenizer(TextTokenizer):
         self._ids = {"eos_token": eos_id, "pad_token": pad_id, "bos_token": bos_id}
 
     @property
-    def vocab_size(self) -> int:
-        """Number of ids, with special tokens."""
-        return self._num_ids
-
-    @property
     def vocab(self) -> dict[str, int]:
         """Every byte as the character of its number, and the special tokens."""
         found = {chr(number): number for number in range(_NUM_BYTES)}
@@ -167,11 +155,9 @@ class ByteLevelTokenizer(TextTokenizer):
         """Return the id of a special token by its name, or None."""
         return self._ids.get(name)
 
-    def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True
-    ) -> list[list[int]]:
-        """Return the bytes of each text."""
-        return [list(text.encode()) for text in texts]
+    def _encode(self, text: str) -> list[int]:
+        """Return the bytes of a text."""
+        return list(text.encode())
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
         """Return the text of bytes; other ids and invalid UTF-8 are left out."""

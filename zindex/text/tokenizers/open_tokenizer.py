@@ -53,10 +53,11 @@ def find_library(path: str | os.PathLike[str]) -> str:
         return "huggingface"
     if file.name == "merges.txt":
         return "bpe"
+    start = _read_start(file)
     if file.suffix == ".model":
         # Some tiktoken files have this suffix; SentencePiece models are not text.
-        return "tiktoken" if _is_rank_file(file) else "sentencepiece"
-    first = _first_byte(file)
+        return "tiktoken" if _begins_with_rank(start) else "sentencepiece"
+    first = start.lstrip()[:1]  # ``[`` begins Megatron's tiktoken lists
     if file.suffix == ".tiktoken" or (file.suffix == ".json" and first == b"["):
         return "tiktoken"
     if file.suffix == ".txt":
@@ -140,20 +141,16 @@ def _find_file(path: Path, library: str) -> Path:
     return path / names[library] if path.is_dir() and library in names else path
 
 
-def _is_rank_file(file: Path) -> bool:
-    """Return whether a file has lines of base64 and a rank, as tiktoken's do."""
+def _read_start(file: Path) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read."""
     try:
         with open(file, "rb") as stream:
-            word, blank, rank = stream.readline(1 << 12).strip().partition(b" ")
-    except OSError:
-        return False
-    return bool(blank) and rank.isdigit() and word.isascii() and b"\0" not in word
-
-
-def _first_byte(file: Path) -> bytes:
-    """Return the first byte of a file that is not blank; ``[`` begins Megatron's tiktoken lists."""
-    try:
-        with open(file, "rb") as stream:
-            return stream.read(1 << 12).lstrip()[:1]
+            return stream.read(1 << 12)
     except OSError:
         return b""
+
+
+def _begins_with_rank(start: bytes) -> bool:
+    """Return whether a file begins with a line of base64 and a rank, as tiktoken's do."""
+    word, blank, rank = start.partition(b"\n")[0].strip().partition(b" ")
+    return bool(blank) and rank.isdigit() and word.isascii() and b"\0" not in word

@@ -36,7 +36,7 @@ class RustTokenizer(TextTokenizer):
     Parameters
     ----------
     tokenizer
-        The wrapped tokenizer. Its truncation and padding are switched off.
+        The wrapped tokenizer, without truncation and padding.
     files, options
         See `TextTokenizer`.
     """
@@ -46,8 +46,6 @@ class RustTokenizer(TextTokenizer):
 
     def __init__(self, tokenizer: Any, *files: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(*files, **options)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
         self.tokenizer = tokenizer
 
     @property
@@ -326,12 +324,7 @@ def find_tokenizer_file(path: Path) -> Path:
         If there is none.
     """
     file = path / TOKENIZER_FILE if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(
-            f"a tokenizer must be a {TOKENIZER_FILE}, or a folder with one, there is none at "
-            f"{path}; nothing is downloaded: save it there first"
-        )
-    return file.absolute()
+    return local_file(file, f"a tokenizer, {TOKENIZER_FILE} or a folder with one,")
 
 
 def load_tokenizer_file(file: Path) -> Any:
@@ -342,15 +335,9 @@ def load_tokenizer_file(file: Path) -> Any:
     ConfigError
         If the library is not installed, or the file is damaged.
     """
+    library = need("tokenizers", f"reading {file}")
     try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ConfigError(
-            f"reading {file} needs the tokenizers library; install tokenizers, or pass a function "
-            "from text to ids"
-        ) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = library.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(
             f"{file} must be a file of the tokenizers library: {error}; save the tokenizer again"

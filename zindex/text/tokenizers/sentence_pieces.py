@@ -89,17 +89,18 @@ class SentencePieceTokenizer(TextTokenizer):
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
         """Return the ids of each text."""
-        if self._pattern is None:
-            found: list[list[int]] = self.model.encode(list(texts), num_threads=1)
-            return found
-        return [self._encode(text, self._pattern) for text in texts]
+        if self._pattern is not None:
+            return super().encode_batch(texts)
+        found: list[list[int]] = self.model.encode(list(texts), num_threads=1)
+        return found
 
-    def _encode(self, text: str, pattern: re.Pattern[str]) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         """Return the ids of a text that is split at special tokens."""
+        assert self._pattern is not None
         blank = self.model.piece_to_id(_BLANK)
         ids: list[int] = []
         at = 0
-        for found in pattern.finditer(text):
+        for found in self._pattern.finditer(text):
             rest = self.model.encode(text[at : found.start()])
             ids += rest[1:] if at and rest[:1] == [blank] else rest
             ids.append(self._own[found[0]])

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from zindex.errors import ConfigError
 from zindex.text.chat_template import ChatTemplate
-from zindex.text.tokenizers.base import MegatronTokenizer
+from zindex.text.tokenizers.base import MegatronTokenizer, special_token
 
 #: Special tokens with a name of their own; their texts are named with ``_token`` appended.
 NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -40,6 +40,8 @@ class TextTokenizer(MegatronTokenizer):
 
     #: Name of the library, as of `zindex.text.tokenizers.open_tokenizer`.
     library: ClassVar[str]
+    #: Number of ids, with special tokens, unless the library counts them.
+    _num_ids: int
 
     def __init__(self, *files: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(*[os.fspath(file) for file in files], **options)
@@ -67,11 +69,20 @@ class TextTokenizer(MegatronTokenizer):
         """Ids to texts of tokens, by id."""
         return {number: text for text, number in self.vocab.items()}
 
-    @abstractmethod
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, with those of special and added tokens."""
+        return self._num_ids
+
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
         """Return the ids of each text, with or without the tokens that surround a text."""
+        return list(map(self._encode, texts))
+
+    def _encode(self, text: str) -> list[int]:
+        """Return the ids of a text by a library that encodes one at a time."""
+        raise NotImplementedError
 
     @abstractmethod
     def ids_to_text(self, ids: Iterable[int]) -> str:
@@ -178,11 +189,7 @@ class TextTokenizer(MegatronTokenizer):
             self._refuse("attribute", name)
         return found
 
-    @property
-    def unk(self) -> int:
-        """Id of the unknown token; NotImplementedError if there is none."""
-        return self._find_special("unk")
-
+    unk = special_token("unk", "the unknown token")
     # The names of NeMo.
     cls_id, sep_id, pad_id = MegatronTokenizer.cls, MegatronTokenizer.sep, MegatronTokenizer.pad
     bos_id, eos_id, mask_id = MegatronTokenizer.bos, MegatronTokenizer.eos, MegatronTokenizer.mask

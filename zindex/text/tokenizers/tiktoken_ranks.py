@@ -129,21 +129,15 @@ class TikTokenTokenizer(TextTokenizer):
             ) from error
 
     @property
-    def vocab_size(self) -> int:
-        """Number of ids, with special tokens."""
-        return self._num_ids
-
-    @property
     def vocab(self) -> dict[str, int]:
         """Texts of tokens to ids, by id; bytes that are not UTF-8 are escaped."""
         found = self._special | {_text_of(token): at for token, at in self._ranks.items()}
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
-    def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True
-    ) -> list[list[int]]:
-        """Return the ids of each text."""
-        return [self.encoding.encode(text, allowed_special="all") for text in texts]
+    def _encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = self.encoding.encode(text, allowed_special="all")
+        return ids
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
         """Return the text of ids, with special tokens."""

@@ -1,0 +1,100 @@
+"""Files whose texts a tokenizer encodes: batches, damage, and the same tokenizer everywhere."""
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from zindex.errors import FingerprintMismatchError, SourceError
+from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.text.text_checks import check_unicode
+from zindex.text.text_encoder import TextEncoder
+
+Sample = dict[str, Any]
+
+# Characters and samples per call of the tokenizer; the records do not depend on them.
+_BATCH_LENGTH, _MAX_BATCH = 1 << 18, 1024
+
+
+class EncodedFiles(WrappedFiles):
+    """Base of sources that encode texts; a subclass has ``_draft`` and ``_encode``.
+
+    Parameters
+    ----------
+    files, files_fingerprint
+        See `WrappedFiles`.
+    encoder
+        The tokenizer.
+    skip_damaged
+        Whether samples that ``_draft`` refuses are skipped and counted; else they are an error.
+    """
+
+    def __init__(
+        self,
+        files: SampleFiles,
+        files_fingerprint: str,
+        *,
+        encoder: TextEncoder,
+        skip_damaged: bool = False,
+    ) -> None:
+        super().__init__(files, files_fingerprint)
+        self.encoder = encoder
+        self.skip_damaged = skip_damaged
+        self._tokenizer = encoder.identity()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if multiprocessing.parent_process() is not None:
+            # Each of many processes gets one core; threads would contend for the others.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        if self.encoder.identity() != self._tokenizer:
+            raise FingerprintMismatchError(
+                f"{self.encoder.path or self.encoder.tokenizer!r} must be the same tokenizer on "
+                "all machines while tokens are made, here it is another one; put the same file "
+                "there"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the records, other than the files, as JSON values."""
+        return {"tokenizer": self._tokenizer, "vocab_size": self.encoder.vocab_size()}
+
+    def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Yield the records of samples, in order.
+
+        Raises
+        ------
+        SourceError
+            If a sample is damaged, unless damage is skipped.
+        ConfigError
+            If an id does not fit the dtype.
+        """
+        batch: list[Any] = []
+        length = 0
+        for sample in samples:
+            try:
+                draft, texts = self._draft(sample)
+                for text in texts:
+                    check_unicode(text)
+            except SourceError as error:
+                if not self.skip_damaged:
+                    raise SourceError(
+                        f"{error}, in record {sample.get('__key__')!r} of {sample.get('__url__')}; "
+                        "mend it, or leave out such records with on_damage='skip' (--on-damage "
+                        "skip)"
+                    ) from error
+                self.num_refused += 1
+                continue
+            batch.append(draft)
+            length += sum(map(len, texts))
+            if length >= _BATCH_LENGTH or len(batch) >= _MAX_BATCH:
+                yield from self._encode(batch)
+                batch, length = [], 0
+        yield from self._encode(batch)
+
+    def _draft(self, sample: Sample) -> tuple[Any, Sequence[str]]:
+        """Return what `_encode` takes of a sample, and its texts; SourceError if it is damaged."""
+        raise NotImplementedError
+
+    def _encode(self, batch: Sequence[Any]) -> Iterator[Sample]:
+        """Yield the records of drafts, whose texts are encoded together."""
+        raise NotImplementedError
