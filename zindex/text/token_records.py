@@ -273,8 +273,10 @@ class TokenRecords(EncodedFiles):
 
     def _fit(self, ids: Int64Array) -> AnyArray:
         """Return ids in the dtype in which they are stored."""
+        if not len(ids):
+            return np.empty(0, self.settings.token_dtype)
         limits = np.iinfo(self.settings.token_dtype)
-        if len(ids) and not (limits.min <= ids.min() and ids.max() <= limits.max):
+        if ids.min() < limits.min or ids.max() > limits.max:
             raise ConfigError(
                 f"token_dtype (--token-dtype) must hold every id of the tokenizer, {limits.dtype} "
                 f"does not hold {ids.max() if ids.max() > limits.max else ids.min()}; take a wider "
