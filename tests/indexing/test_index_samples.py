@@ -16,7 +16,7 @@ from zindex.indexing.index_tasks import (
     find_partitions,
     store_sample_shard,
 )
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import LocalReader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6, 0, 0]  # 37 tokens
 
@@ -78,7 +78,7 @@ def test_shards_are_written_once(prefix: str, plan_index: PlanIndex, tmp_path: P
             needed = find_partitions(plan, starts, shard)
             result = store_sample_shard(plan, tmp_path, source, *needed, shard)
             assert result.written is written
-    stored = np.asarray(ArrayReader(tmp_path, layout))
+    stored = np.asarray(LocalReader(tmp_path, layout))
     np.testing.assert_array_equal(stored, naive_boundaries(plan, ordered))
 
 

@@ -20,7 +20,7 @@ from zindex.indexing.index_tasks import (
 )
 from zindex.plan.keys import round_keys
 from zindex.store.commit import begin_store
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import LocalReader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6]  # 37 tokens
 # Three epochs of the scalable order with seed 7: 27 samples of 4 tokens.
@@ -146,7 +146,7 @@ def test_shards_of_the_scalable_order(prefix: str, plan_index: PlanIndex, tmp_pa
     for written in (True, False):
         results = [store_shuffle_shard(plan, root, shard) for shard in (3, 1, 0, 2)]
         assert [result.written for result in results] == [written] * 4
-    stored = np.asarray(ArrayReader(root, layout))
+    stored = np.asarray(LocalReader(root, layout))
     np.testing.assert_array_equal(stored, compute_shuffle(plan, 0, plan.num_samples))
 
 
@@ -164,5 +164,5 @@ def test_shards_of_megatrons_order_are_written_once(
     assert [result.written for result in again] == [False, False, True, False]
     assert [result.receipt for result in again] == [result.receipt for result in first]
     _, state = shuffle_documents(plan)
-    stored = np.asarray(ArrayReader(store_plan.root, plan.shuffle_layout))
+    stored = np.asarray(LocalReader(store_plan.root, plan.shuffle_layout))
     np.testing.assert_array_equal(stored, shuffle_samples(plan, state))

@@ -28,7 +28,7 @@ from zindex.store import reader
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.open_files import table
-from zindex.store.reader import ArrayReader, RowReader
+from zindex.store.reader import LocalReader, RowReader
 
 # Newer Pythons warn of any fork beside threads; that readers bear it is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -226,7 +226,7 @@ def test_numpy_protocol(tmp_path: Path) -> None:
     array = open_store(tmp_path)["one"]
     assert np.asarray(array, np.float32).dtype == np.float32
     assert np.array(array, copy=True).tolist() == list(range(10))
-    assert repr(array) == "<ArrayReader one (10,) int32>"
+    assert repr(array) == "<LocalReader one (10,) int32>"
     assert list(array) == list(range(10))
     with pytest.raises(ValueError, match="read by position is always copied; leave copy out"):
         np.array(array, copy=False)
@@ -493,7 +493,7 @@ def test_a_repaired_shard_is_seen_when_the_store_is_opened_again(tmp_path: Path)
 @pytest.fixture
 def long_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[ArrayReader, Values]]:
+) -> Iterator[tuple[LocalReader, Values]]:
     """An array of 400 shards: more than one process keeps open."""
     monkeypatch.setattr(table, "budget", 256)
     values = count_up(2400)
@@ -514,7 +514,7 @@ def num_descriptors(root: Path) -> int:
     return sum(link.startswith(str(root)) for link in links)
 
 
-def test_descriptors_are_bounded(long_store: tuple[ArrayReader, Values]) -> None:
+def test_descriptors_are_bounded(long_store: tuple[LocalReader, Values]) -> None:
     array, values = long_store
     assert num_descriptors(array.root) == 0
     np.testing.assert_array_equal(array, values)
@@ -526,7 +526,7 @@ def test_descriptors_are_bounded(long_store: tuple[ArrayReader, Values]) -> None
     assert num_descriptors(array.root) == 0
 
 
-def test_a_shard_in_use_goes_last(long_store: tuple[ArrayReader, Values]) -> None:
+def test_a_shard_in_use_goes_last(long_store: tuple[LocalReader, Values]) -> None:
     array, _ = long_store
     for shard in range(255):
         array.read(6 * shard, 6 * shard + 1)
@@ -582,7 +582,7 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_fork_in_the_middle_of_use(long_store: tuple[ArrayReader, Values]) -> None:
+def test_fork_in_the_middle_of_use(long_store: tuple[LocalReader, Values]) -> None:
     array, values = long_store
     np.testing.assert_array_equal(array, values)
     held = num_descriptors(array.root)
@@ -598,7 +598,7 @@ def test_fork_in_the_middle_of_use(long_store: tuple[ArrayReader, Values]) -> No
         assert num_descriptors(array.root) == held
 
 
-def test_fork_beside_threads_that_read(long_store: tuple[ArrayReader, Values]) -> None:
+def test_fork_beside_threads_that_read(long_store: tuple[LocalReader, Values]) -> None:
     """A lock that another thread holds at that moment must not stop the child."""
     array, values = long_store
     stop = threading.Event()
@@ -623,14 +623,14 @@ def test_fork_beside_threads_that_read(long_store: tuple[ArrayReader, Values]) -
             future.result()
 
 
-def test_fork_while_the_lock_is_held(long_store: tuple[ArrayReader, Values]) -> None:
+def test_fork_while_the_lock_is_held(long_store: tuple[LocalReader, Values]) -> None:
     array, values = long_store
     with table.lock:
         pid = read_in_child(lambda: np.testing.assert_array_equal(array, values))
         assert exit_code(pid) == 0
 
 
-def test_pickling_carries_no_file(long_store: tuple[ArrayReader, Values]) -> None:
+def test_pickling_carries_no_file(long_store: tuple[LocalReader, Values]) -> None:
     array, values = long_store
     np.testing.assert_array_equal(array, values)
     content = pickle.dumps(array)

@@ -12,7 +12,7 @@ from zindex import schema
 from zindex.errors import SourceError, StoreError, VerificationError
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.open import Store, open_store
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import LocalReader
 from zindex.store.tokens import LINK, FlatFile, open_tokens
 
 
@@ -32,7 +32,7 @@ def test_stored_and_linked_tokens_are_the_same(tmp_path: Path, dtype: str) -> No
     link = {"path": str(tmp_path / "corpus.bin"), "nbytes": values.nbytes}
     stored = open_tokens(open_store(tmp_path / "stored"))
     linked = open_tokens(link_tokens(tmp_path / "linked", dtype, link))
-    assert isinstance(stored, ArrayReader)
+    assert isinstance(stored, LocalReader)
     assert isinstance(linked, FlatFile)
     for start in range(21):
         for stop in range(start, 21):

@@ -19,7 +19,7 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.samples.batch import find_spans, group_samples, slices_at
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import LocalReader
 from zindex.store.rows import RowReader, Spans, read_many
 from zindex.store.sample_reader import SampleIndex
 
@@ -92,7 +92,7 @@ def _is_cacheable(reader: RowReader) -> bool:
     if reader.nbytes > MAX_NBYTES:
         return False
     return type(reader) is ComputedArray or (
-        type(reader) is ArrayReader and reader.verify != "always"
+        type(reader) is LocalReader and reader.verify != "always"
     )
 
 

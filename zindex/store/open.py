@@ -26,7 +26,7 @@ from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.store.commit import ROOT_KEY, StorePlan, read_plan, read_root
 from zindex.store.heartbeat import BuildWait
 from zindex.store.layout import ArrayLayout
-from zindex.store.reader import ArrayReader, Verify, check_verify, forget_open_shards
+from zindex.store.reader import LocalReader, Verify, check_verify, forget_open_shards
 from zindex.store.remote_reader import RemoteReader
 from zindex.store.rows import RoundReader, RowReader, Spans, read_many
 from zindex.store.shard import REMEDY
@@ -70,9 +70,9 @@ class Store:
 def open_reader(
     root: Place, layout: ArrayLayout, version: str = "", verify: Verify = "first"
 ) -> RowReader:
-    """Return the reader of an array of a store, committed or not; see `ArrayReader`."""
+    """Return the reader of an array of a store, committed or not; see `LocalReader`."""
     if isinstance(root, Path):
-        return ArrayReader(root, layout, version, verify)
+        return LocalReader(root, layout, version, verify)
     return RemoteReader(root, layout, version, verify)
 
 

@@ -10,7 +10,8 @@ import resource
 import stat
 import threading
 from collections import OrderedDict, deque
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from zindex.arrays import AnyArray
 from zindex.store.open_array import KnownFile, OpenArray, OpenFile
@@ -195,7 +196,9 @@ class FileTable:
             while self.retired and self.retired[0][0] < oldest:
                 self.retired.popleft()
 
-    def mark_verified(self, array: OpenArray, shard: int, file: OpenFile, chunks: Any) -> None:
+    def mark_verified(
+        self, array: OpenArray, shard: int, file: OpenFile, chunks: Iterable[int]
+    ) -> None:
         """Mark chunks of an open file as verified."""
         first = shard * array.form.chunks_per_shard
         with self.lock:

@@ -2,14 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.store.chunk_reader import FileReader, Verify, check_verify
-from zindex.store.layout import ArrayLayout
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
 from zindex.store.rows import (
@@ -20,10 +18,8 @@ from zindex.store.rows import (
     read_many,
     read_one_by_one,
 )
-from zindex.store.shard import ArrayFiles
 
 __all__ = [
-    "ArrayReader",
     "LocalReader",
     "RowReader",
     "Spans",
@@ -98,32 +94,6 @@ class LocalReader(FileReader):
         return super().read(start, stop, out)
 
     read_round = staticmethod(_read_round)
-
-
-class ArrayReader(LocalReader):
-    """One array of a zindex store, read by position.
-
-    Parameters
-    ----------
-    root
-        Directory of the store.
-    layout
-        The array's layout.
-    version
-        Distinguishes stores that succeed each other at this place.
-    verify
-        When an inner chunk is checked.
-    """
-
-    layout: ArrayLayout
-
-    def __init__(
-        self, root: Path, layout: ArrayLayout, version: str = "", verify: Verify = "first"
-    ) -> None:
-        super().__init__(root, ArrayFiles.of(layout), version, verify, layout)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.root, self.layout, self.version, self.verify)
 
 
 def _read_each(spans: Spans) -> AnyArray:
