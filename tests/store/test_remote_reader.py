@@ -300,13 +300,16 @@ def test_what_cannot_be_fetched_ahead_is_fetched_in_time(
 ) -> None:
     """As where a thread reads on while its process ends."""
     reader = open_one(objects)
-    submit = cache.pool.submit
+    fetch_ahead = chunk_fetch._fetch_ahead
 
-    def refuse_more(function: Any, *args: Any) -> Any:
-        if function is chunk_fetch._fetch:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-        return submit(function, *args)
+    def refuse(*args: Any) -> Any:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(cache.pool, "submit", refuse_more)
+    def refuse_more(*args: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(cache.pool, "submit", refuse)
+            fetch_ahead(*args)
+
+    monkeypatch.setattr(chunk_fetch, "_fetch_ahead", refuse_more)
     for row in range(40):
         assert reader[row] == row

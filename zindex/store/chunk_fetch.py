@@ -1,7 +1,7 @@
 """Fetch and verify chunks of arrays in object stores, concurrently and through the chunk cache."""
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,7 +11,6 @@ from zindex.errors import VerificationError
 from zindex.io import object_client
 from zindex.io.object_calls import GROUP
 from zindex.io.objects import ObjectPath
-from zindex.io.request_threads import NUM_THREADS, DaemonPool
 from zindex.store.chunk_cache import Key, cache, is_worth_another_try, settle
 from zindex.store.shard import REMEDY, ArrayFiles, ShardIndex, decode_chunk, decode_index
 
@@ -79,14 +78,6 @@ class Request(NamedTuple):
     parts: list[Part]
 
 
-class _ShardRequests(NamedTuple):
-    """Requests to one shard that one thread makes concurrently."""
-
-    array: RemoteArray
-    shard: int
-    requests: list[Request]
-
-
 def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
     """Return the decoded chunks of several arrays by number.
 
@@ -128,8 +119,16 @@ def _fetch(arrays: dict[int, RemoteArray], keys: list[Key]) -> bool:
     """
     try:
         kept = 4 * sum(arrays[number].form.chunk_nbytes for number, _ in keys) <= cache.limit
-        for group in _plan_requests(arrays, keys):
-            cache.pool.submit(_answer, group, kept)
+        shards: dict[tuple[int, int], list[int]] = {}
+        for number, chunk in sorted(keys):
+            shard = chunk // arrays[number].form.chunks_per_shard
+            shards.setdefault((number, shard), []).append(chunk)
+        for (number, shard), chunks in shards.items():
+            array = arrays[number]
+            if not array.is_compressed and (number, shard) not in cache.regular:
+                # Arrives with the chunks, not before, and is checked before they are used.
+                cache.pool.submit(_shard_index, array, shard)
+            cache.pool.submit(_fetch_shard, array, shard, chunks, kept)
     except BaseException as error:
         for key in keys:
             cache.fail(key, error)
@@ -137,31 +136,18 @@ def _fetch(arrays: dict[int, RemoteArray], keys: list[Key]) -> bool:
     return kept
 
 
-def _plan_requests(arrays: dict[int, RemoteArray], keys: list[Key]) -> list[_ShardRequests]:
-    """Return the requests for chunks, with nearby chunks of a shard coalesced.
-
-    If a shard's index cannot be read, the futures of its chunks fail.
-    """
-    shards: dict[tuple[int, int], list[int]] = {}
-    for number, chunk in sorted(keys):
-        shard = chunk // arrays[number].form.chunks_per_shard
-        shards.setdefault((number, shard), []).append(chunk)
-    indices = _shard_indices(arrays, [key for key in shards if arrays[key[0]].is_compressed])
-    for number, shard in shards:
-        if not arrays[number].is_compressed and (number, shard) not in cache.regular:
-            # Arrives with the chunks, not before, and is checked before they are used.
-            cache.pool.submit(_check_order, arrays[number], number, shard)
-    groups: list[_ShardRequests] = []
-    for key, chunks in shards.items():
-        array, shard, index = arrays[key[0]], key[1], indices.get(key)
-        if isinstance(index, Exception):
-            for chunk in chunks:
-                cache.fail((key[0], chunk), index)
-            continue
+def _fetch_shard(array: RemoteArray, shard: int, chunks: list[int], kept: bool) -> None:
+    """Request chunks of a shard, nearby ones coalesced, and complete or fail their futures."""
+    try:
+        index = _shard_index(array, shard) if array.is_compressed else None
         requests = coalesce(_locate(array, chunks, index))
-        cuts = range(0, len(requests), GROUP)
-        groups += [_ShardRequests(array, shard, requests[cut : cut + GROUP]) for cut in cuts]
-    return groups
+        for first in range(GROUP, len(requests), GROUP):
+            cache.pool.submit(_answer, array, shard, requests[first : first + GROUP], kept)
+    except BaseException as error:
+        for chunk in chunks:
+            cache.fail((array.number, chunk), error)
+    else:
+        _answer(array, shard, requests[:GROUP], kept)
 
 
 def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> list[Part]:
@@ -192,14 +178,13 @@ def coalesce(parts: list[Part]) -> list[Request]:
     return requests
 
 
-def _answer(group: _ShardRequests, kept: bool) -> None:
-    """Make the requests, and complete the futures of their chunks."""
-    array, shard, requests = group
+def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool) -> None:
+    """Make requests concurrently, and complete or fail the futures of their chunks."""
     number = array.number
     left = {part.chunk for request in requests for part in request.parts}
     try:
         contents = _get(array, shard, requests)
-        index = None if array.is_compressed else _check_order(array, number, shard)
+        index = None if array.is_compressed else _shard_index(array, shard)
         for request, content in zip(requests, contents, strict=True):
             for part in request.parts:
                 start = part.offset - request.start
@@ -246,32 +231,11 @@ def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memory
     return contents
 
 
-def _shard_indices(
-    arrays: dict[int, RemoteArray], keys: list[tuple[int, int]]
-) -> dict[tuple[int, int], ShardIndex | Exception]:
-    """Return the indices of several shards, or their errors; fetched concurrently."""
-    found = cache.find([(number, -1 - shard) for number, shard in keys])
-    indices: dict[tuple[int, int], ShardIndex | Exception]
-    indices = {(number, -1 - shard): index for (number, shard), index in found.items()}
-    missing = [key for key in keys if key not in indices]
-
-    def fetch(key: tuple[int, int]) -> ShardIndex | Exception:
-        try:
-            index = _shard_index(arrays[key[0]], *key)
-        except Exception as error:
-            return error
-        assert index is not None
-        return index
-
-    if missing:
-        # Separate threads: those of the pool may all wait for an index, which would be a deadlock.
-        with closing(DaemonPool(min(len(missing), NUM_THREADS))) as pool:
-            indices.update(zip(missing, pool.map(fetch, missing), strict=True))
-    return indices
-
-
-def _shard_index(array: RemoteArray, number: int, shard: int) -> ShardIndex | None:
+def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
     """Return a shard's index, fetched once; None if its chunks are regular."""
+    number = array.number
+    if (number, shard) in cache.regular:
+        return None
     key = (number, -1 - shard)
     found, mine = cache.claim([key], counted=False)
     if not mine and is_worth_another_try(found[key]):
@@ -310,11 +274,6 @@ def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
     return decode_index(array.form, shard, tail.content, tail.nbytes)
 
 
-def _check_order(array: RemoteArray, number: int, shard: int) -> ShardIndex | None:
-    """Return the index of a shard whose chunks are not regular; None if they are."""
-    return None if (number, shard) in cache.regular else _shard_index(array, number, shard)
-
-
 def _fetch_ahead(number: int, need: Need) -> None:
     """Prefetch the next chunks of an array that is read sequentially."""
     array, chunks = need
@@ -326,12 +285,8 @@ def _fetch_ahead(number: int, need: Need) -> None:
         first = int(chunks[-1]) + 1
         ahead = range(first, min(first + count, array.form.num_chunks))
         keys = cache.claim_ahead([(number, chunk) for chunk in ahead])
-        if keys:
-            try:
-                cache.pool.submit(_fetch, {number: array}, keys)
-            except RuntimeError as error:  # no thread can start, or the process ends
-                for key in keys:
-                    cache.fail(key, error)
+        with suppress(RuntimeError):  # no thread can start, or the process ends
+            _fetch({number: array}, keys)
 
 
 def _advance(number: int, chunks: Int64Array, limit: int) -> int:

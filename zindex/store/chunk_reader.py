@@ -109,7 +109,7 @@ class FileReader(RowReader):
     def _read_shard(self, array: OpenArray, shard: int, first: int, rows: AnyArray) -> None:
         """Fill ``rows`` from row ``first`` of a file."""
         file = table.open(array, shard)
-        target = memoryview(rows).cast("B")
+        target = rows.data.cast("B")
         is_regular = self._plain and file.index is None
         if is_regular and self._all_trusted(array, shard, first, len(rows)):
             self._read_trusted(array, file, shard, first, target)
@@ -198,7 +198,7 @@ class FileReader(RowReader):
                 table.mark_verified(array, shard, file, (chunk,))
             if not self._plain:
                 table.keep_decoded(array, number, values)
-        part[:] = memoryview(values).cast("B")[skip : skip + len(part)]
+        part[:] = values.data.cast("B")[skip : skip + len(part)]
 
     def _find(self, array: OpenArray, file: OpenFile, shard: int, chunk: int) -> int:
         """Return the offset of a chunk that is not compressed."""

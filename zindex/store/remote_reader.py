@@ -7,11 +7,11 @@ bytes per process, and an array that is read sequentially is prefetched.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray
 from zindex.io.objects import ObjectPath
 from zindex.store.chunk_fetch import Need, RemoteArray, obtain
 from zindex.store.layout import ArrayLayout
@@ -54,88 +54,65 @@ class RemoteReader(RoundReader):
     @staticmethod
     def read_round(wanted: Sequence[Spans]) -> list[AnyArray]:
         """Return the spans of several remote arrays, with all requests made concurrently."""
-        jobs = [_Job(spans.reader, *spans.resolve()) for spans in wanted]
+        jobs = [_Job(spans) for spans in wanted]
         for batch in _batch(jobs):
-            needs = [Need(job.array, job.chunks) for job in batch]
-            for job, chunks in zip(batch, obtain(needs), strict=True):
-                job.copy(chunks)
+            needs = [Need(job.array, job.chunks[first:stop]) for job, first, stop in batch]
+            for (job, first, stop), chunks in zip(batch, obtain(needs), strict=True):
+                job.copy(first, stop, chunks)
         return [job.out for job in jobs]
 
 
 class _Job:
-    """Resolved spans of one remote array; arguments as of `Spans`."""
+    """Spans of one remote array, cut at the bounds of chunks."""
 
-    def __init__(
-        self, reader: Any, starts: Int64Array, stops: Int64Array, out: AnyArray, places: Int64Array
-    ) -> None:
-        self.reader: RemoteReader = reader
-        self.array = self.reader.array
-        self.starts, self.stops, self.out, self.places = starts, stops, out, places
+    def __init__(self, spans: Spans) -> None:
+        self.array = cast("RemoteReader", spans.reader).array
+        starts, stops, self.out, places = spans.resolve()
+        length = self.array.form.chunk_length
+        first = starts // length
+        counts = np.where(stops > starts, (stops - 1) // length + 1 - first, 0)
+        span = np.repeat(np.arange(len(starts)), counts)
+        chunk = np.arange(len(span)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        begin = np.maximum(starts[span], chunk * length)
+        end = np.minimum(stops[span], (chunk + 1) * length)
+        place = places[span] + begin - starts[span]
+        order = np.argsort(chunk, kind="stable")
+        #: Shape (pieces, 4), by chunk: chunk, first and last + 1 row in it, place in ``out``.
+        self.pieces = np.stack([chunk, begin - chunk * length, end - chunk * length, place], 1)[
+            order
+        ]
+        #: First piece of each chunk, and the number of pieces.
+        self.bounds = np.flatnonzero(np.diff(self.pieces[:, 0], prepend=-1, append=-1))
+        #: The chunks, ascending.
+        self.chunks = self.pieces[self.bounds[:-1], 0]
 
-    @property
-    def chunks(self) -> Int64Array:
-        """The chunks that the spans touch, ascending."""
-        filled = self.stops > self.starts
-        first = self.starts[filled] // self.array.form.chunk_length
-        last = (self.stops[filled] - 1) // self.array.form.chunk_length
-        counts = last - first + 1
-        if not counts.size or counts.max() == 1:
-            return np.unique(first)
-        steps = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.unique(np.repeat(first, counts) + steps)
-
-    def split(self) -> Iterator["_Job"]:
-        """Yield jobs of bounded memory that together are this one."""
-        form = self.array.form
-        limit = max(1, _ROUND_NBYTES // form.chunk_nbytes)
-        if len(self.chunks) <= limit:
-            yield self
-        elif len(self.starts) > 1:
-            middle = len(self.starts) // 2
-            for part in (slice(None, middle), slice(middle, None)):
-                bounds = self.starts[part], self.stops[part]
-                yield from _Job(self.reader, *bounds, self.out, self.places[part]).split()
-        else:
-            start, stop = int(self.starts[0]), int(self.stops[0])
-            step = limit * form.chunk_length
-            limits = [start, *range((start // step + 1) * step, stop, step), stop]
-            for first, last in pairwise(limits):
-                row = np.array([[first], [last]])
-                yield _Job(self.reader, row[0], row[1], self.out, self.places + first - start)
-
-    def copy(self, chunks: dict[int, AnyArray]) -> None:
-        """Copy the rows of the spans to their destination."""
-        length, out = self.array.form.chunk_length, self.out
-        numbers = self.starts // length
-        if len(numbers) > len(chunks) and (self.stops - self.starts == 1).all():
-            order = np.argsort(numbers, kind="stable")
-            bounds = np.flatnonzero(np.diff(numbers[order])) + 1
-            for rows in np.split(order, bounds):
-                number = int(numbers[rows[0]])
-                out[self.places[rows]] = chunks[number][self.starts[rows] - number * length]
+    def copy(self, first: int, stop: int, chunks: dict[int, AnyArray]) -> None:
+        """Copy the pieces of chunks ``self.chunks[first:stop]`` to their destination."""
+        bounds = self.bounds[first : stop + 1].tolist()
+        pieces = self.pieces[bounds[0] : bounds[-1]]
+        if len(pieces) > len(chunks) and (pieces[:, 2] - pieces[:, 1] == 1).all():
+            for start, end in pairwise(bounds):
+                chunk, row, _, place = self.pieces[start:end].T
+                self.out[place] = chunks[int(chunk[0])][row]
             return
-        spans = (self.starts.tolist(), self.stops.tolist(), self.places.tolist())
-        for start, stop, place in zip(*spans, strict=True):
-            row = start
-            while row < stop:
-                number, skip = divmod(row, length)
-                count = min(length - skip, stop - row)
-                at = place + row - start
-                out[at : at + count] = chunks[number][skip : skip + count]
-                row += count
+        for number, row, end, place in pieces.tolist():
+            self.out[place : place + end - row] = chunks[number][row:end]
 
 
-def _batch(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-    """Yield jobs that are done together: all at once if they fit in memory."""
-    batch: list[_Job] = []
-    nbytes = 0
+def _batch(jobs: Sequence[_Job]) -> Iterator[list[tuple[_Job, int, int]]]:
+    """Yield ranges of chunks that are fetched together: all at once if they fit in memory."""
+    batch: list[tuple[_Job, int, int]] = []
+    room = _ROUND_NBYTES
     for job in jobs:
-        for part in job.split():
-            size = len(part.chunks) * part.array.form.chunk_nbytes
-            if batch and nbytes + size > _ROUND_NBYTES:
+        nbytes, first = job.array.form.chunk_nbytes, 0
+        while first < len(job.chunks):
+            stop = min(first + max(room // nbytes, not batch), len(job.chunks))
+            if first == stop:
                 yield batch
-                batch, nbytes = [], 0
-            batch.append(part)
-            nbytes += size
+                batch, room = [], _ROUND_NBYTES
+                continue
+            batch.append((job, first, stop))
+            room -= (stop - first) * nbytes
+            first = stop
     if batch:
         yield batch
