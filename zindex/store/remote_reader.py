@@ -72,31 +72,28 @@ class _Job:
         first = starts // length
         counts = np.where(stops > starts, (stops - 1) // length + 1 - first, 0)
         span = np.repeat(np.arange(len(starts)), counts)
-        chunk = np.arange(len(span)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        chunk = first[span] + np.arange(len(span)) - (np.cumsum(counts) - counts)[span]
         begin = np.maximum(starts[span], chunk * length)
         end = np.minimum(stops[span], (chunk + 1) * length)
         place = places[span] + begin - starts[span]
-        order = np.argsort(chunk, kind="stable")
-        #: Shape (pieces, 4), by chunk: chunk, first and last + 1 row in it, place in ``out``.
-        self.pieces = np.stack([chunk, begin - chunk * length, end - chunk * length, place], 1)[
-            order
-        ]
-        #: First piece of each chunk, and the number of pieces.
-        self.bounds = np.flatnonzero(np.diff(self.pieces[:, 0], prepend=-1, append=-1))
-        #: The chunks, ascending.
-        self.chunks = self.pieces[self.bounds[:-1], 0]
+        pieces = np.array([chunk, begin - chunk * length, end - chunk * length, place])
+        #: Shape (4, pieces), by chunk: chunk, first and last + 1 row in it, place in ``out``.
+        self.pieces = pieces[:, np.argsort(chunk, kind="stable")]
+        #: The chunks, ascending, and their first pieces.
+        self.chunks = np.unique(chunk)
+        self.bounds = [*np.searchsorted(self.pieces[0], self.chunks).tolist(), len(chunk)]
 
     def copy(self, first: int, stop: int, chunks: dict[int, AnyArray]) -> None:
         """Copy the pieces of chunks ``self.chunks[first:stop]`` to their destination."""
-        bounds = self.bounds[first : stop + 1].tolist()
-        pieces = self.pieces[bounds[0] : bounds[-1]]
-        if len(pieces) > len(chunks) and (pieces[:, 2] - pieces[:, 1] == 1).all():
+        bounds = self.bounds[first : stop + 1]
+        pieces = self.pieces[:, bounds[0] : bounds[-1]]
+        if pieces.shape[1] > len(chunks) and (pieces[2] - pieces[1] == 1).all():
             for start, end in pairwise(bounds):
-                chunk, row, _, place = self.pieces[start:end].T
+                chunk, row, _, place = self.pieces[:, start:end]
                 self.out[place] = chunks[int(chunk[0])][row]
             return
-        for number, row, end, place in pieces.tolist():
-            self.out[place : place + end - row] = chunks[number][row:end]
+        for number, row, end, at in pieces.T.tolist():
+            self.out[at : at + end - row] = chunks[number][row:end]
 
 
 def _batch(jobs: Sequence[_Job]) -> Iterator[list[tuple[_Job, int, int]]]:
