@@ -104,14 +104,14 @@ def test_an_object_that_is_written_meanwhile_is_fetched_again(
     objects: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = put(objects / "a", b"0")
-    fetch, contents = node_copy._fetch, [b"1", b"2"]
+    read_ahead, contents = node_copy.read_ahead, [b"1", b"2"]
 
-    def fetch_late(*arguments: Any) -> None:
-        fetch(*arguments)
+    def read_late(*arguments: Any) -> Any:
+        yield from read_ahead(*arguments)
         if contents:
             put(objects / "a", contents.pop(0))
 
-    monkeypatch.setattr(node_copy, "_fetch", fetch_late)
+    monkeypatch.setattr(node_copy, "read_ahead", read_late)
     keep_copy(url, tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"2"
     contents += [b"3", b"4", b"5"]

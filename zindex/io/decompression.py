@@ -6,9 +6,11 @@ truncated stream.
 
 import bz2
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 from zindex.errors import ConfigError
 
@@ -38,92 +40,52 @@ class DamageError(Exception):
         self.offset = offset
 
 
-class _Step(Protocol):
-    """The decompressor of one stream."""
+class _Format(NamedTuple):
+    """How streams of a format are decompressed."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the stream has ended."""
-        ...
-
-    def steps(self, data: bytes) -> Iterator[bytes]:
-        """Yield the output for some input."""
-        ...
-
-    def rest(self) -> bytes:
-        """Return the input after the end of the stream."""
-        ...
+    #: Returns the decompressor of one stream.
+    begin: Callable[[], Any]
+    #: Yields the output of a decompressor for some input.
+    feed: Callable[[Any, bytes], Iterator[bytes]]
+    #: Errors of a corrupt stream.
+    errors: tuple[type[Exception], ...]
+    #: Maximum bytes of input at a time.
+    input_nbytes: int = sys.maxsize
 
 
-class _Gzip:
-    def __init__(self) -> None:
-        self.object = zlib.decompressobj(wbits=31)
-
-    @property
-    def is_done(self) -> bool:
-        return self.object.eof
-
-    def steps(self, data: bytes) -> Iterator[bytes]:
-        while True:
-            out = self.object.decompress(data, STEP_NBYTES)
-            yield out
-            data = self.object.unconsumed_tail
-            # After a full step there may be more output, although all input is consumed.
-            if self.object.eof or (not data and len(out) < STEP_NBYTES):
-                return
-
-    def rest(self) -> bytes:
-        return self.object.unused_data
+def _feed_gzip(stream: Any, data: bytes) -> Iterator[bytes]:
+    while True:
+        out = stream.decompress(data, STEP_NBYTES)
+        yield out
+        data = stream.unconsumed_tail
+        # After a full step there may be more output, although all input is consumed.
+        if stream.eof or (not data and len(out) < STEP_NBYTES):
+            return
 
 
-class _Needy:
-    """Streams of ``bz2`` and ``lzma``."""
-
-    def __init__(self, decompressor: Any) -> None:
-        self.object = decompressor
-
-    @property
-    def is_done(self) -> bool:
-        return bool(self.object.eof)
-
-    def steps(self, data: bytes) -> Iterator[bytes]:
-        yield self.object.decompress(data, STEP_NBYTES)
-        while not self.object.eof and not self.object.needs_input:
-            yield self.object.decompress(b"", STEP_NBYTES)
-
-    def rest(self) -> bytes:
-        return bytes(self.object.unused_data)
+def _feed_needy(stream: Any, data: bytes) -> Iterator[bytes]:
+    yield stream.decompress(data, STEP_NBYTES)
+    while not stream.eof and not stream.needs_input:
+        yield stream.decompress(b"", STEP_NBYTES)
 
 
-class _Zstd:
-    def __init__(self, decompressor: Any) -> None:
-        self.object = decompressor.decompressobj()
-        self.left = b""
-
-    @property
-    def is_done(self) -> bool:
-        return bool(self.object.eof)
-
-    def steps(self, data: bytes) -> Iterator[bytes]:
-        for start in range(0, len(data), _ZSTD_NBYTES):
-            yield self.object.decompress(data[start : start + _ZSTD_NBYTES])
-            if self.object.eof:
-                self.left = self.object.unused_data + data[start + _ZSTD_NBYTES :]
-                return
-
-    def rest(self) -> bytes:
-        return self.left
+def _feed_zstd(stream: Any, data: bytes) -> Iterator[bytes]:
+    yield stream.decompress(data)
 
 
-def _opener(compression: str) -> tuple[Callable[[], _Step], tuple[type[Exception], ...]]:
-    """Return a factory of decompressors, and their errors for a corrupt stream."""
-    if compression == "gzip":
-        return _Gzip, (zlib.error,)
-    if compression == "bzip2":
-        return lambda: _Needy(bz2.BZ2Decompressor()), (OSError, ValueError)
-    if compression == "xz":
-        limit = 2 * MAX_WINDOW_NBYTES
-        return lambda: _Needy(lzma.LZMADecompressor(memlimit=limit)), (lzma.LZMAError,)
+_FORMATS = {
+    "gzip": _Format(partial(zlib.decompressobj, wbits=31), _feed_gzip, (zlib.error,)),
+    "bzip2": _Format(bz2.BZ2Decompressor, _feed_needy, (OSError, ValueError)),
+    "xz": _Format(
+        partial(lzma.LZMADecompressor, memlimit=2 * MAX_WINDOW_NBYTES),
+        _feed_needy,
+        (lzma.LZMAError,),
+    ),
+}
+
+
+def _zstd() -> _Format:
+    """Return the format of an optional package."""
     try:
         import zstandard
     except ImportError as error:
@@ -131,7 +93,7 @@ def _opener(compression: str) -> tuple[Callable[[], _Step], tuple[type[Exception
             "files that end in .zst need the package zstandard; run pip install 'zindex[streaming]'"
         ) from error
     shared = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_NBYTES)
-    return lambda: _Zstd(shared), (zstandard.ZstdError,)
+    return _Format(shared.decompressobj, _feed_zstd, (zstandard.ZstdError,), _ZSTD_NBYTES)
 
 
 def decompress(chunks: Iterable[bytes], compression: str) -> Generator[bytes, None, None]:
@@ -151,34 +113,31 @@ def decompress(chunks: Iterable[bytes], compression: str) -> Generator[bytes, No
     ConfigError
         If ``zstandard`` is not installed.
     """
-    begin, errors = _opener(compression)
-    stream, offset, is_begun, num_streams = begin(), 0, False, 0
+    form = _FORMATS.get(compression) or _zstd()
+    stream, offset, is_begun, num_streams = form.begin(), 0, False, 0
     for chunk in chunks:
-        data = chunk
-        while data:
-            if not is_begun and num_streams:
-                # The last stream may be followed by padding.
-                data = data.lstrip(b"\0")
-                if not data:
-                    break
-            is_begun = True
-            steps = stream.steps(data)
-            while True:
+        for start in range(0, len(chunk), form.input_nbytes):
+            data = chunk[start : start + form.input_nbytes]
+            while data:
+                if not is_begun and num_streams:
+                    # The last stream may be followed by padding.
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        break
+                is_begun = True
                 try:
-                    out = next(steps, None)
-                except errors as error:
+                    for out in form.feed(stream, data):
+                        offset += len(out)
+                        if out:
+                            yield out
+                except form.errors as error:
                     raise DamageError(
                         f"its {compression} stream is broken: {error}", offset
                     ) from None
-                if out is None:
-                    break
-                offset += len(out)
-                if out:
-                    yield out
-            data = b""
-            if stream.is_done:
-                data = stream.rest()
-                stream, is_begun = begin(), False
-                num_streams += 1
+                data = b""
+                if stream.eof:
+                    data = stream.unused_data
+                    stream, is_begun = form.begin(), False
+                    num_streams += 1
     if is_begun or not num_streams:
         raise DamageError(f"its {compression} stream ends too early", offset)

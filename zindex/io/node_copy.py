@@ -96,20 +96,11 @@ def _replace(file: RemoteFile, found: Head, copy: Path, *, is_alone: bool) -> No
             left.unlink(missing_ok=True)  # of a killed process
     with replacing(copy) as partial:
         if not file.download(partial):
-            _fetch(file, found.nbytes, partial)
+            with open(partial, "xb") as stream:
+                for chunk in read_ahead(file.read_range, found.nbytes):
+                    stream.write(chunk)
         with open(partial, "rb") as stream:
             os.fsync(stream.fileno())
-
-
-def _fetch(file: RemoteFile, nbytes: int, partial: str) -> None:
-    """Write an object to a new file, with prefetch."""
-
-    def read(start: int, stop: int) -> memoryview:
-        return file.read_ranges([start], [stop])[0]
-
-    with open(partial, "xb") as stream:
-        for chunk in read_ahead(read, nbytes):
-            stream.write(chunk)
 
 
 @contextlib.contextmanager

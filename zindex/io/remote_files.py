@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from zindex.errors import ConfigError, StoreUnavailableError
 from zindex.io import object_client
@@ -30,109 +30,81 @@ _BOTO_NBYTES = 1 << 18
 _NOT_FOUND = ("404", "NoSuchKey", "NotFound")
 
 
-class RemoteFile(Protocol):
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
     """A file of an object store, with its client."""
 
-    @property
-    def url(self) -> str:
-        """Its URL."""
-        ...
-
-    @property
-    def grain(self) -> int:
-        """Alignment of requested ranges, in bytes."""
-        ...
-
-    @property
-    def num_together(self) -> int:
-        """Ranges that one call requests concurrently."""
-        ...
+    url: str
+    #: Alignment of requested ranges, in bytes.
+    grain: ClassVar[int] = 1
+    #: Ranges that one call requests concurrently.
+    num_together: ClassVar[int] = 1
 
     def look_up(self) -> Head | None:
         """Return its metadata: `UNKNOWN` if not reported, None if it does not exist."""
-        ...
+        raise NotImplementedError
+
+    def read_range(self, start: int, stop: int) -> memoryview:
+        """Return a byte range, shorter at the end; FileNotFoundError if it does not exist."""
+        raise NotImplementedError
 
     def read_ranges(self, starts: list[int], stops: list[int]) -> list[memoryview]:
-        """Return byte ranges, shorter at the end; FileNotFoundError if it does not exist."""
-        ...
+        """Return byte ranges, requested one by one; as of `read_range`."""
+        return [self.read_range(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
     def download(self, path: str) -> bool:
         """Write the whole file to a path, if the client has a method for it; return whether."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectFile:
-    """A file read by the client of stores."""
-
-    url: str
-    grain: int = 1
-    num_together: int = GROUP
-
-    @property
-    def path(self) -> ObjectPath:
-        """Its place."""
-        return ObjectPath.parse(self.url)
-
-    def look_up(self) -> Head | None:
-        """Return its metadata."""
-        return object_client.head(self.path)
-
-    def read_ranges(self, starts: list[int], stops: list[int]) -> list[memoryview]:
-        """Return byte ranges, requested concurrently."""
-        return object_client.get_ranges(self.path, starts, stops)
-
-    def download(self, path: str) -> bool:
-        """Return False: it is read by ranges."""
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class BotoFile:
-    """A file of S3 read by boto3, with its own credentials and settings."""
+class ObjectFile(RemoteFile):
+    """A file read by the client of stores."""
 
-    url: str
-    grain: int = _BOTO_NBYTES
-    num_together: int = 1
+    num_together = GROUP
 
     def look_up(self) -> Head | None:
         """Return its metadata."""
-        found = self._ask(lambda client, **where: client.head_object(**where))
-        if found is None:
+        return object_client.head(ObjectPath.parse(self.url))
+
+    def read_range(self, start: int, stop: int) -> memoryview:
+        """Return a byte range."""
+        return object_client.get_range(ObjectPath.parse(self.url), start, stop)
+
+    def read_ranges(self, starts: list[int], stops: list[int]) -> list[memoryview]:
+        """Return byte ranges, requested concurrently."""
+        return object_client.get_ranges(ObjectPath.parse(self.url), starts, stops)
+
+
+class BotoFile(RemoteFile):
+    """A file of S3 read by boto3, with its own credentials and settings."""
+
+    grain = _BOTO_NBYTES
+
+    def look_up(self) -> Head | None:
+        """Return its metadata."""
+        try:
+            found = self._ask(lambda client, **where: client.head_object(**where))
+        except FileNotFoundError:
             return None
         nbytes, version = found.get("ContentLength"), found.get("ETag")
         if nbytes is None or version is None:
             return UNKNOWN
         return Head(int(nbytes), f"{version} {found.get('LastModified')}")
 
-    def read_ranges(self, starts: list[int], stops: list[int]) -> list[memoryview]:
-        """Return byte ranges, requested one by one."""
-        return [self._read(start, stop) for start, stop in zip(starts, stops, strict=True)]
+    def read_range(self, start: int, stop: int) -> memoryview:
+        """Return a byte range."""
+        span = f"bytes={start}-{stop - 1}"
+        return memoryview(
+            self._ask(lambda client, **where: client.get_object(**where, Range=span)["Body"].read())
+        )
 
     def download(self, path: str) -> bool:
         """Write the whole file to a path, with concurrent requests."""
-
-        def request(client: Any, **where: str) -> bool:
-            client.download_file(where["Bucket"], where["Key"], path)
-            return True
-
-        if self._ask(request) is None:
-            raise FileNotFoundError(self.url)
+        self._ask(lambda client, Bucket, Key: client.download_file(Bucket, Key, path))  # noqa: N803
         return True
 
-    def _read(self, start: int, stop: int) -> memoryview:
-        """Return one range."""
-
-        def request(client: Any, **where: str) -> Any:
-            return client.get_object(**where, Range=f"bytes={start}-{stop - 1}")["Body"].read()
-
-        content = self._ask(request)
-        if content is None:
-            raise FileNotFoundError(self.url)
-        return memoryview(content)
-
     def _ask(self, request: Callable[..., Any]) -> Any:
-        """Return boto3's answer, after its own retries; None if not found."""
+        """Return boto3's answer, after its own retries; FileNotFoundError if not found."""
         boto3 = importlib.import_module("boto3")
         exceptions = importlib.import_module("botocore.exceptions")
         bucket, key = split_s3_url(self.url)
@@ -142,7 +114,7 @@ class BotoFile:
         except exceptions.ClientError as error:
             code = str(error.response.get("Error", {}).get("Code"))
             if code in _NOT_FOUND:
-                return None
+                raise FileNotFoundError(self.url) from None
             if code in ("416", "InvalidRange"):
                 return b""
             raise _boto_refused(self.url, code) from error
@@ -163,17 +135,12 @@ def _boto_client(process: int, make: Callable[[str], Any]) -> Any:
     return make("s3")
 
 
-@dataclass(frozen=True, slots=True)
-class MscFile:
+class MscFile(RemoteFile):
     """A file read by the multistorageclient package."""
-
-    url: str
-    grain: int = 1
-    num_together: int = 1
 
     def look_up(self) -> Head | None:
         """Return its metadata."""
-        client, path = self._resolve()
+        client, path = _import_msc(self.url).resolve_storage_client(self.url)
         if not hasattr(client, "info"):
             return UNKNOWN
         try:
@@ -182,25 +149,17 @@ class MscFile:
             return None
         return Head(int(found.content_length), f"{found.etag} {found.last_modified}")
 
-    def read_ranges(self, starts: list[int], stops: list[int]) -> list[memoryview]:
-        """Return byte ranges, requested one by one."""
-        client, path = self._resolve()
-        make_range = _import_msc(self.url).types.Range
-        ranges = [
-            make_range(offset=start, size=stop - start)
-            for start, stop in zip(starts, stops, strict=True)
-        ]
-        return [memoryview(client.read(path=path, byte_range=part)) for part in ranges]
+    def read_range(self, start: int, stop: int) -> memoryview:
+        """Return a byte range."""
+        package = _import_msc(self.url)
+        client, path = package.resolve_storage_client(self.url)
+        span = package.types.Range(offset=start, size=stop - start)
+        return memoryview(client.read(path=path, byte_range=span))
 
     def download(self, path: str) -> bool:
         """Write the whole file to a path."""
         _import_msc(self.url).download_file(self.url, path)
         return True
-
-    def _resolve(self) -> tuple[Any, str]:
-        """Return the package's client of the URL's profile, and the path in it."""
-        client, path = _import_msc(self.url).resolve_storage_client(self.url)
-        return client, path
 
 
 def _import_msc(url: str) -> Any:
