@@ -171,11 +171,11 @@ def test_what_is_no_part_of_the_store_is_noted(root: Path) -> None:
     (root / "README").write_text("mine")
     report = verify_store(root)
     assert report.is_sound
-    assert report.notes == (
+    assert report.notes == [
         "README is no part of the store",
         "one/c/1.abc.partial is what a stopped build left; it can be removed",
         "one/c/99 is no part of the store",
-    )
+    ]
 
 
 def test_an_unfinished_store_misses_its_commit_only(root: Path) -> None:
@@ -186,7 +186,7 @@ def test_an_unfinished_store_misses_its_commit_only(root: Path) -> None:
         store_shard(root, layout, shard, lambda i=start, j=stop: ARRAYS[ONE][i:j])
     report = verify_store(root)
     assert damaged(report) == {"zarr.json": "is missing: the store is not committed"}
-    assert report.notes == (f"2 of {plan.num_shards} shards are there",)
+    assert report.notes == [f"2 of {plan.num_shards} shards are there"]
     shard_file = root / "one" / "c" / "2"
     shard_file.write_bytes(b"\1" + shard_file.read_bytes()[1:])
     assert set(damaged(verify_store(root))) == {"zarr.json", "one/c/2"}
@@ -237,4 +237,4 @@ def test_a_report_is_json(root: Path) -> None:
     report = verify_store(f"file://{root}")
     values = json.loads(json.dumps(report.to_json()))
     assert values["damaged"] == [{"key": "one/c/0", "problem": "is missing", "is_shard": True}]
-    assert report.damages == (DamagedFile("one/c/0", "is missing", ("one", 0)),)
+    assert report.damages == [DamagedFile("one/c/0", "is missing", ("one", 0))]

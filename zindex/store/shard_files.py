@@ -1,7 +1,7 @@
 """Write, find and verify shards: one file each, written whole by one task."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from zindex.errors import StoreUnavailableError, VerificationError
 from zindex.io import files, object_client
 from zindex.io.local import reading
 from zindex.io.objects import ObjectPath, Place
+from zindex.store.chunk_fetch import Part, coalesce
 from zindex.store.codecs import CRC_NBYTES
 from zindex.store.layout import ArrayLayout
 from zindex.store.shard import (
@@ -31,8 +32,6 @@ from zindex.store.shard import (
 _CHECKSUM = "zindexcrc32c"
 # Threads that write the shards of one array: enough to keep a disk busy.
 _NUM_WRITERS = 4
-# Bytes that a full check reads at a time; a longer inner chunk is read whole.
-_READ_NBYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,20 +206,19 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
     footer = _read_exactly(path, max(0, nbytes - form.index_nbytes), nbytes)
     index = decode_index(form, shard, footer, nbytes)
     _check_lengths(index, form, shard, nbytes)
-    stride = form.stride
+    spans = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
+    parts = [Part(chunk, *span) for chunk, span in enumerate(spans) if span[1] > 0]
     checksums: list[bytes] = []
     damaged: list[str] = []
-    for first, last in _adjacent_chunks(index):
-        start = int(index.offsets[first])
-        stop = int(index.offsets[last - 1] + index.lengths[last - 1])
-        content = memoryview(_read_exactly(path, start, stop))
-        for chunk in range(first, last):
-            begin = int(index.offsets[chunk]) - start
-            stored = content[begin : begin + int(index.lengths[chunk])]
+    for request in coalesce(parts):
+        content = memoryview(_read_exactly(path, request.start, request.stop))
+        for part in request.parts:
+            stored = content[part.offset - request.start :][: part.nbytes]
             checksums.append(bytes(stored[-CRC_NBYTES:]))
-            problem = _check_chunk(form, shard, chunk, stored, stride)
-            if problem is not None:
-                damaged.append(problem)
+            try:
+                decode_chunk(form, shard, part.chunk, stored)
+            except VerificationError as error:
+                damaged.append(str(error).removesuffix(f"; {REMEDY}"))
     if damaged:
         others = f", as do {len(damaged) - 1} others" if len(damaged) > 1 else ""
         raise VerificationError(f"{damaged[0]}{others}")
@@ -242,22 +240,6 @@ def _check_lengths(index: ShardIndex, form: ArrayFiles, shard: int, nbytes: int)
         )
 
 
-def _adjacent_chunks(index: ShardIndex) -> Iterator[tuple[int, int]]:
-    """Yield half-open ranges of chunks that one read can fetch."""
-    offsets, lengths = index.offsets, index.lengths
-    num_chunks = int(np.count_nonzero(lengths > 0))
-    first = 0
-    for chunk in range(1, num_chunks + 1):
-        is_over = (
-            chunk == num_chunks
-            or offsets[chunk] != offsets[chunk - 1] + lengths[chunk - 1]
-            or offsets[chunk] + lengths[chunk] - offsets[first] > _READ_NBYTES
-        )
-        if is_over:
-            yield first, chunk
-            first = chunk
-
-
 def _read_exactly(path: Place, start: int, stop: int) -> bytes:
     """Return bytes ``[start, stop)`` of a file, in several reads if need be."""
     parts: list[bytes | memoryview] = []
@@ -267,19 +249,3 @@ def _read_exactly(path: Place, start: int, stop: int) -> bytes:
     if start < stop:
         raise VerificationError(f"it ends {stop - start:,} bytes early")
     return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-
-
-def _check_chunk(
-    form: ArrayFiles, shard: int, chunk: int, stored: memoryview, stride: int
-) -> str | None:
-    """Return the problem of one inner chunk, or None."""
-    # An intact uncompressed chunk is not copied.
-    if form.chain.plain and len(stored) == stride:
-        if int.from_bytes(stored[-CRC_NBYTES:], "little") == checksum(stored[:-CRC_NBYTES]):
-            return None
-        return f"chunk {chunk} of {form.where(shard)} fails its checksum"
-    try:
-        decode_chunk(form, shard, chunk, bytes(stored))
-    except VerificationError as error:
-        return str(error).removesuffix(f"; {REMEDY}")
-    return None

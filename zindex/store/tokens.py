@@ -41,11 +41,10 @@ def open_tokens(store: Store) -> RowReader:
     """
     if schema.TOKENS.name in store:
         return store[schema.TOKENS.name]
-    link = store.attributes.get(LINK)
-    if not isinstance(link, dict):
+    link = find_link(store.attributes)
+    if link is None:
         raise StoreError(f"{store.root} must hold tokens or name their .bin, it does neither")
-    path, nbytes = link["path"], link["nbytes"]
-    size = os.path.getsize(path) if os.path.exists(path) else None
+    path, nbytes, size = link
     if size != nbytes:
         found = "it is missing" if size is None else f"it has {size:,}"
         raise SourceError(
@@ -53,6 +52,15 @@ def open_tokens(store: Store) -> RowReader:
             "restore it, or convert the corpus again at another place"
         )
     return FlatFile(path, nbytes, store.spec["token_dtype"])
+
+
+def find_link(attributes: dict[str, Any]) -> tuple[str, int, int | None] | None:
+    """Return path, linked size and present size of the ``.bin`` that a store names, if it does."""
+    link = attributes.get(LINK)
+    if not isinstance(link, dict):
+        return None
+    path = link["path"]
+    return path, link["nbytes"], os.path.getsize(path) if os.path.exists(path) else None
 
 
 class FlatFile(LocalReader):

@@ -34,7 +34,7 @@ from zindex.store.commit import (
 from zindex.store.layout import ArrayLayout
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import check_shard
-from zindex.store.tokens import LINK
+from zindex.store.tokens import find_link
 
 #: Folder of a repair's recomputed shards; the next repair removes what a killed one left there.
 REPAIR_KEY = "_zindex/repair"
@@ -64,22 +64,55 @@ class DamagedFile:
     shard: ShardId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+#: A shard, and its receipt or its damage.
+_Checked = tuple[ShardId, Receipt | None, DamagedFile | None]
+
+
+@dataclass(slots=True)
 class StoreReport:
-    """The result of verifying one store."""
+    """The state of a store after every byte was read: the input of a repair."""
 
     root: Place
-    #: ``"tokens"`` or ``"index"``; None if neither root nor plan can be read.
-    kind: str | None
-    fingerprint: str | None
-    num_shards: int
-    #: Bytes of shards that were read and checked.
-    nbytes: int
-    damages: tuple[DamagedFile, ...]
+    #: ``attributes.zindex``, or as much of it as plan.json holds; None if both are damaged.
+    facts: dict[str, Any] | None = None
+    layouts: tuple[ArrayLayout, ...] = ()
+    #: Whether the root zarr.json is intact; the facts are then all of its attributes.
+    has_root: bool = False
+    #: Whether a commit has begun, so that every shard existed.
+    was_committed: bool = False
+    #: Receipts of the manifest; None if it cannot be read.
+    manifest: dict[ShardId, Receipt] | None = None
+    #: Receipts of the intact shards.
+    receipts: dict[ShardId, Receipt] = field(default_factory=dict)
+    damages: list[DamagedFile] = field(default_factory=list)
     #: Other files, and missing parts that are no damage.
-    notes: tuple[str, ...]
-    #: Whether texts were tokenized here, so that only a copy of the store can repair it.
-    is_tokenized: bool = False
+    notes: list[str] = field(default_factory=list)
+    #: Bytes of shards that were read and checked.
+    nbytes: int = 0
+
+    def add(self, key: str, problem: str) -> None:
+        """Record damage of a file that is no shard."""
+        self.damages.append(DamagedFile(key, problem))
+
+    @property
+    def kind(self) -> str | None:
+        """``"tokens"`` or ``"index"``; None if neither root nor plan can be read."""
+        return (self.facts or {}).get("kind")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint, if root or plan can be read."""
+        return (self.facts or {}).get("fingerprint")
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the finished store."""
+        return sum(layout.num_shards for layout in self.layouts)
+
+    @property
+    def is_tokenized(self) -> bool:
+        """Whether texts were tokenized here, so that only a copy of the store can repair it."""
+        return "tokenizer" in (self.facts or {}).get("spec", {}).get("import", {})
 
     @property
     def is_sound(self) -> bool:
@@ -98,56 +131,15 @@ class StoreReport:
                 {"key": damage.key, "problem": damage.problem, "is_shard": bool(damage.shard)}
                 for damage in self.damages
             ],
-            "notes": list(self.notes),
+            "notes": self.notes,
         }
 
 
-#: A shard, and its receipt or its damage.
-_Checked = tuple[ShardId, Receipt | None, DamagedFile | None]
-
-
-@dataclass(slots=True)
-class Inspection:
-    """The state of a store after every byte was read: the input of a repair."""
-
-    root: Place
-    #: ``attributes.zindex``, or as much of it as plan.json holds; None if both are damaged.
-    facts: dict[str, Any] | None = None
-    layouts: tuple[ArrayLayout, ...] = ()
-    #: Whether the root zarr.json is intact; the facts are then all of its attributes.
-    has_root: bool = False
-    #: Whether a commit has begun, so that every shard existed.
-    was_committed: bool = False
-    #: Receipts of the manifest; None if it cannot be read.
-    manifest: dict[ShardId, Receipt] | None = None
-    #: Receipts of the intact shards.
-    receipts: dict[ShardId, Receipt] = field(default_factory=dict)
-    damages: list[DamagedFile] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    nbytes: int = 0
-
-    def add(self, key: str, problem: str) -> None:
-        """Record damage of a file that is no shard."""
-        self.damages.append(DamagedFile(key, problem))
-
-    @property
-    def report(self) -> StoreReport:
-        """The report for users."""
-        facts = self.facts or {}
-        return StoreReport(
-            root=self.root,
-            kind=facts.get("kind"),
-            fingerprint=facts.get("fingerprint"),
-            num_shards=sum(layout.num_shards for layout in self.layouts),
-            nbytes=self.nbytes,
-            damages=tuple(self.damages),
-            notes=tuple(self.notes),
-            is_tokenized="tokenizer" in facts.get("spec", {}).get("import", {}),
-        )
-
-
 def verify_store(
-    url: PlaceLike, *, advance: Callable[[int], None] = lambda num_shards: None
+    url: PlaceLike,
+    facts: dict[str, Any] | None = None,
+    *,
+    advance: Callable[[int], None] = lambda num_shards: None,
 ) -> StoreReport:
     """Read every byte of a store and report what is damaged.
 
@@ -155,6 +147,8 @@ def verify_store(
     ----------
     url
         Path or URL of the store.
+    facts
+        What plan.json must hold, if known; otherwise its own digest is checked.
     advance
         Called with the number of shards read since the last call.
 
@@ -175,42 +169,26 @@ def verify_store(
     Law: a store is sound exactly if every file has the bytes with which it was committed. Cost: one
     pass over the store, memory of a few megabytes for each of a few threads.
     """
-    return inspect_store(url, advance=advance).report
-
-
-def inspect_store(
-    url: PlaceLike,
-    facts: dict[str, Any] | None = None,
-    *,
-    advance: Callable[[int], None] = lambda num_shards: None,
-) -> Inspection:
-    """Return the state of a store after reading every byte.
-
-    Parameters
-    ----------
-    url
-        Place of the store.
-    facts
-        What plan.json must hold, if known; otherwise its own digest is checked.
-    advance
-        As of `verify_store`, which raises the same errors.
-    """
-    found = Inspection(place_of(url))
+    found = StoreReport(place_of(url))
     found.was_committed = any(files.exists(found.root / key) for key in (ROOT_KEY, MANIFEST_KEY))
     _check_root(found)
     _check_plan(found, facts)
     if found.facts is None:
         return found
     found.layouts = tuple(ArrayLayout.from_json(fields) for fields in found.facts["arrays"])
-    _check_manifest(found)
-    _check_array_metadata(found)
+    if found.was_committed:
+        _check_manifest(found)
+        for layout in found.layouts:
+            metadata = canonical_json(layout.zarr_metadata())
+            problem = "does not hold the metadata that were committed"
+            _check_same(found, f"{layout.name}/{ROOT_KEY}", metadata, problem)
     _check_shards(found, advance)
     _check_link(found)
     _note_other_files(found)
     return found
 
 
-def _check_root(found: Inspection) -> None:
+def _check_root(found: StoreReport) -> None:
     """Check the root zarr.json, and keep its facts if it is intact."""
     root = found.root
     try:
@@ -251,17 +229,15 @@ def _is_of_later_format(root: Place) -> bool:
     return False
 
 
-def _check_plan(found: Inspection, known: dict[str, Any] | None) -> None:
+def _check_plan(found: StoreReport, known: dict[str, Any] | None) -> None:
     """Check plan.json against the root, or take the facts from it."""
     if found.facts is not None:
         known = {name: found.facts[name] for name in _PLAN_FIELDS}
-    content = _read(found, PLAN_KEY)
     if known is not None:
-        expected = canonical_json(known | {"plan_sha256": fingerprint(known)}).encode()
-        if content is not None and content != expected:
-            found.add(PLAN_KEY, "does not hold the plan that was committed")
+        expected = canonical_json(known | {"plan_sha256": fingerprint(known)})
+        _check_same(found, PLAN_KEY, expected, "does not hold the plan that was committed")
         found.facts = found.facts or known
-    elif content is not None:
+    elif (content := _read(found, PLAN_KEY)) is not None:
         try:
             found.facts = facts = read_plan(found.root)
             named = fingerprint({"kind": facts["kind"], "spec": facts["spec"]})
@@ -272,10 +248,8 @@ def _check_plan(found: Inspection, known: dict[str, Any] | None) -> None:
             found.add(PLAN_KEY, "fails its digest")
 
 
-def _check_manifest(found: Inspection) -> None:
+def _check_manifest(found: StoreReport) -> None:
     """Check the manifest against the root, or its structure if there is no root."""
-    if not found.was_committed:
-        return
     content = _read(found, MANIFEST_KEY)
     if content is None:
         return
@@ -308,18 +282,7 @@ def _parse_manifest(
     return receipts if receipts.keys() == expected else None
 
 
-def _check_array_metadata(found: Inspection) -> None:
-    """Check the zarr.json of every array; an unfinished store has none."""
-    if not found.was_committed:
-        return
-    for layout in found.layouts:
-        key = f"{layout.name}/{ROOT_KEY}"
-        content = _read(found, key)
-        if content is not None and content != canonical_json(layout.zarr_metadata()).encode():
-            found.add(key, "does not hold the metadata that were committed")
-
-
-def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
+def _check_shards(found: StoreReport, advance: Callable[[int], None]) -> None:
     """Check every shard, several at a time."""
     manifest = found.manifest or {}
     names = {
@@ -352,13 +315,12 @@ def _check_shards(found: Inspection, advance: Callable[[int], None]) -> None:
             found.damages.append(damage)
 
 
-def _check_link(found: Inspection) -> None:
+def _check_link(found: StoreReport) -> None:
     """Check the size of the ``.bin`` that a store links to; nothing else is known of it."""
-    link = (found.facts or {}).get(LINK)
-    if not isinstance(link, dict):
+    link = find_link(found.facts or {})
+    if link is None:
         return
-    path, nbytes = link["path"], link["nbytes"]
-    size = os.path.getsize(path) if os.path.exists(path) else None
+    path, nbytes, size = link
     if size is None:
         found.add(path, "is missing: the tokens of this store lie there")
     elif size != nbytes:
@@ -367,7 +329,7 @@ def _check_link(found: Inspection) -> None:
         found.notes.append(f"the tokens lie in {path}, of which only the size was checked")
 
 
-def _note_other_files(found: Inspection) -> None:
+def _note_other_files(found: StoreReport) -> None:
     """Note files that are no part of the store."""
     known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, *_SCRATCH_KEYS}
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
@@ -393,7 +355,7 @@ def _list_keys(root: Place) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def _read(found: Inspection, key: str) -> bytes | None:
+def _read(found: StoreReport, key: str) -> bytes | None:
     """Return the content of a metadata file; None, and damage, if it cannot be read."""
     try:
         return files.read_file(found.root / key)
@@ -406,6 +368,13 @@ def _read(found: Inspection, key: str) -> bytes | None:
     except StoreError:
         found.add(key, "is far larger than it can be")
     return None
+
+
+def _check_same(found: StoreReport, key: str, expected: str, problem: str) -> None:
+    """Check that a metadata file holds a text."""
+    content = _read(found, key)
+    if content is not None and content != expected.encode():
+        found.add(key, problem)
 
 
 def _is_canonical(content: bytes) -> bool:

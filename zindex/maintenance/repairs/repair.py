@@ -42,7 +42,7 @@ from zindex.store.reader import forget_open_shards
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import check_shard, replace_shard
 from zindex.store.tokens import LINK
-from zindex.store.verify import Inspection, ShardId, inspect_store
+from zindex.store.verify import ShardId, StoreReport, verify_store
 
 logger = logging.getLogger(__name__)
 
@@ -160,11 +160,11 @@ class _Repair:
         grid = None if facts["grid"] is None else ChunkGrid(**facts["grid"])
         self.plan = StorePlan(self.root, facts["kind"], facts["spec"], self.found.layouts, grid)
 
-    def _inspect(self, advance: Callable[[int], None]) -> Inspection:
+    def _inspect(self, advance: Callable[[int], None]) -> StoreReport:
         """Return what is damaged; raise if too much is to know what was committed."""
-        found = inspect_store(self.root, advance=advance)
+        found = verify_store(self.root, advance=advance)
         if not (found.has_root or self._is_planned(found)) and self.known is not None:
-            found = inspect_store(self.root, self.known, advance=advance)
+            found = verify_store(self.root, self.known, advance=advance)
         if found.facts is None or not (found.has_root or self._is_planned(found)):
             raise VerificationError(
                 f"{self.root} must have a sound zarr.json or plan.json to be repaired, both are "
@@ -180,7 +180,7 @@ class _Repair:
             )
         return found
 
-    def _is_planned(self, found: Inspection) -> bool:
+    def _is_planned(self, found: StoreReport) -> bool:
         """Return whether the facts of a store are those that its run plans, if a run names it."""
         if found.facts is None or self.planned is None:
             return found.facts is not None
