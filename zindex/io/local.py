@@ -12,6 +12,7 @@ import os
 import stat
 import weakref
 from collections.abc import Iterator, Sequence
+from ctypes import c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -37,7 +38,7 @@ _RESERVED_NBYTES = 1 << 20
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 _PROT_READ = 1
 _MAP_SHARED = 1
-_MAP_FAILED = ctypes.c_void_p(-1).value
+_MAP_FAILED = c_void_p(-1).value
 
 
 def local_path(url: str | os.PathLike[str], what: str = "a store") -> Path:
@@ -158,7 +159,7 @@ def _reserve(descriptor: int, nbytes: int) -> None:
     """
     if _fallocate is not None and nbytes >= _RESERVED_NBYTES:
         # A failure, such as a full disk, is reported by the following write.
-        _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(nbytes))
+        _fallocate(descriptor, 0, c_int64(0), c_int64(nbytes))
 
 
 def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -294,16 +295,9 @@ def read_exactly(path: str, descriptor: int, array: AnyArray, offset: int) -> No
 def _libc() -> ctypes.CDLL:
     """Return the C library with the signatures of the two calls used here."""
     library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int64,
-    )
-    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.mmap.restype = c_void_p
+    library.mmap.argtypes = (c_void_p, c_size_t, c_int, c_int, c_int, c_int64)
+    library.munmap.argtypes = (c_void_p, c_size_t)
     return library
 
 

@@ -7,7 +7,7 @@ twice concurrently.
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,9 +66,7 @@ class ChunkCache:
         with self._lock:
             return self._numbers.setdefault(identity, len(self._numbers))
 
-    def claim(
-        self, keys: Sequence[Key], *, counted: bool = True
-    ) -> tuple[dict[Key, Any], dict[Key, Future[Any]]]:
+    def claim(self, keys: Iterable[Key]) -> tuple[dict[Key, Any], dict[Key, Future[Any]]]:
         """Return cached values and futures by key, and new futures for the caller to complete."""
         found: dict[Key, Any] = {}
         mine: dict[Key, Future[Any]] = {}
@@ -81,18 +79,7 @@ class ChunkCache:
                     found[key] = self._requested[key]
                 else:
                     mine[key] = self._requested[key] = Future()
-            if counted:
-                self._counts["num_hits"] += len(found)
-                self._counts["num_misses"] += len(mine)
         return found, mine
-
-    def claim_ahead(self, keys: Sequence[Key]) -> list[Key]:
-        """Return the keys that are neither cached nor requested; the caller must complete them."""
-        with self._lock:
-            mine = [key for key in keys if key not in self._cached and key not in self._requested]
-            self._requested.update({key: Future() for key in mine})
-            self._counts["num_ahead"] += len(mine)
-        return mine
 
     def complete(self, key: Key, value: Any, nbytes: int, *, kept: bool = True) -> None:
         """Complete the future of a key, and cache the value if ``kept``."""
@@ -114,16 +101,11 @@ class ChunkCache:
             with suppress(InvalidStateError):
                 future.set_exception(error)
 
-    def find(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Return cached values by key."""
+    def count(self, **counts: int) -> None:
+        """Add to the counts of `ReaderStatistics`."""
         with self._lock:
-            return {key: self._cached[key][0] for key in keys if key in self._cached}
-
-    def count_requests(self, count: int, nbytes: int) -> None:
-        """Count answered requests and their bytes."""
-        with self._lock:
-            self._counts["num_requests"] += count
-            self._counts["nbytes"] += nbytes
+            for name, count in counts.items():
+                self._counts[name] += count
 
     def statistics(self, *, reset: bool) -> ReaderStatistics:
         """Return the counts, and optionally reset them."""

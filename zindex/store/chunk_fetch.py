@@ -65,7 +65,7 @@ class Need(NamedTuple):
 class Part(NamedTuple):
     """Position of a chunk in its shard, or of any span in its file."""
 
-    chunk: int
+    number: int
     offset: int
     nbytes: int
 
@@ -97,7 +97,8 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
         [(number, chunk) for chunk in need.chunks.tolist()]
         for number, need in zip(numbers, needs, strict=True)
     ]
-    found, mine = cache.claim(list(dict.fromkeys(key for part in keys for key in part)))
+    found, mine = cache.claim(dict.fromkeys(key for part in keys for key in part))
+    cache.count(num_hits=len(found), num_misses=len(mine))
     kept = _fetch(arrays, list(mine))
     if kept:
         for number, need in zip(numbers, needs, strict=True):
@@ -105,7 +106,7 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
     values = found | mine
     broken = [key for key, value in found.items() if is_worth_another_try(value)]
     if broken:
-        found, mine = cache.claim(broken, counted=False)
+        found, mine = cache.claim(broken)
         _fetch(arrays, list(mine))
         values |= found | mine
     return [{key[1]: settle(values[key]) for key in part} for part in keys]
@@ -181,7 +182,7 @@ def coalesce(parts: list[Part]) -> list[Request]:
 def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool) -> None:
     """Make requests concurrently, and complete or fail the futures of their chunks."""
     number = array.number
-    left = {part.chunk for request in requests for part in request.parts}
+    left = {part.number for request in requests for part in request.parts}
     try:
         contents = _get(array, shard, requests)
         index = None if array.is_compressed else _shard_index(array, shard)
@@ -192,8 +193,8 @@ def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool)
                 values = _decode(array, shard, part, stored, index)
                 if len(request.parts) > 1 and not values.flags.owndata:
                     values = values.copy()  # a view would keep the whole answer alive
-                left.remove(part.chunk)
-                cache.complete((number, part.chunk), values, values.nbytes, kept=kept)
+                left.remove(part.number)
+                cache.complete((number, part.number), values, values.nbytes, kept=kept)
     except BaseException as error:
         for chunk in left:
             cache.fail((number, chunk), error)
@@ -203,13 +204,13 @@ def _decode(
     array: RemoteArray, shard: int, part: Part, stored: memoryview, index: ShardIndex | None
 ) -> AnyArray:
     """Return the values of a chunk, from its position in the index if that differs."""
-    right = part if index is None else _locate(array, [part.chunk], index)[0]
+    right = part if index is None else _locate(array, [part.number], index)[0]
     if right == part:
         # Bytes may be corrupted in transit; a second request returns what is stored.
         with suppress(VerificationError):
-            return _decode_stored(array, shard, part.chunk, stored)
+            return _decode_stored(array, shard, part.number, stored)
     [again] = _get(array, shard, [Request(right.offset, right.offset + right.nbytes, [right])])
-    return _decode_stored(array, shard, part.chunk, again)
+    return _decode_stored(array, shard, part.number, again)
 
 
 def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryview) -> AnyArray:
@@ -227,7 +228,7 @@ def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memory
         contents = object_client.get_ranges(path, starts, [request.stop for request in requests])
     except FileNotFoundError:
         raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
-    cache.count_requests(len(contents), sum(map(len, contents)))
+    cache.count(num_requests=len(contents), nbytes=sum(map(len, contents)))
     return contents
 
 
@@ -237,9 +238,9 @@ def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
     if (number, shard) in cache.regular:
         return None
     key = (number, -1 - shard)
-    found, mine = cache.claim([key], counted=False)
+    found, mine = cache.claim([key])
     if not mine and is_worth_another_try(found[key]):
-        found, mine = cache.claim([key], counted=False)
+        found, mine = cache.claim([key])
     if not mine:
         known: ShardIndex | None = settle(found[key])
         return known
@@ -270,7 +271,7 @@ def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
         tail = object_client.get_tail(path, array.form.index_nbytes)
     except FileNotFoundError:
         raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
-    cache.count_requests(1, len(tail.content))
+    cache.count(num_requests=1, nbytes=len(tail.content))
     return decode_index(array.form, shard, tail.content, tail.nbytes)
 
 
@@ -284,9 +285,10 @@ def _fetch_ahead(number: int, need: Need) -> None:
     if count:
         first = int(chunks[-1]) + 1
         ahead = range(first, min(first + count, array.form.num_chunks))
-        keys = cache.claim_ahead([(number, chunk) for chunk in ahead])
+        _, mine = cache.claim((number, chunk) for chunk in ahead)
+        cache.count(num_ahead=len(mine))
         with suppress(RuntimeError):  # no thread can start, or the process ends
-            _fetch({number: array}, keys)
+            _fetch({number: array}, list(mine))
 
 
 def _advance(number: int, chunks: Int64Array, limit: int) -> int:

@@ -135,6 +135,14 @@ def _zstd_nbytes(frame: Buffer) -> int | None:
     return size + 256 if size_nbytes == 2 else size
 
 
+def parse_extension(entry: Any) -> tuple[Any, dict[str, Any]]:
+    """Return name and configuration of an extension point of metadata; no name if malformed."""
+    if isinstance(entry, str):
+        return entry, {}
+    settings = (entry.get("configuration") or {}) if isinstance(entry, dict) else None
+    return (entry.get("name"), settings) if isinstance(settings, dict) else (None, {})
+
+
 def parse_chain(codecs: Sequence[Any], *, itemsize: int, ndim: int) -> CodecChain | None:
     """Return the chain of a ``codecs`` list of metadata, or None if it is not supported.
 
@@ -150,12 +158,7 @@ def parse_chain(codecs: Sequence[Any], *, itemsize: int, ndim: int) -> CodecChai
     steps: list[str] = []
     serialized = False
     for codec in codecs:
-        entry: dict[str, Any] = {"name": codec} if isinstance(codec, str) else codec
-        if not isinstance(entry, dict):
-            return None
-        name, settings = entry.get("name"), entry.get("configuration") or {}
-        if not isinstance(settings, dict):
-            return None
+        name, settings = parse_extension(codec)
         if not serialized:
             if name == "transpose" and settings.get("order") == list(range(ndim)):
                 continue

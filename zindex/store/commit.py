@@ -29,10 +29,7 @@ from zindex.errors import (
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.store.layout import ArrayLayout, ChunkGrid
-from zindex.store.shard import (
-    REMEDY,
-    Receipt,
-)
+from zindex.store.shard import REMEDY, Receipt
 
 ROOT_KEY = "zarr.json"
 PLAN_KEY = "_zindex/plan.json"
@@ -162,17 +159,7 @@ def begin_store(plan: StorePlan) -> StorePlan:
         If the existing plan fails its digest.
     """
     path = plan.root / PLAN_KEY
-    if isinstance(plan.root, Path) and plan.root.exists() and not plan.root.is_dir():
-        raise FingerprintMismatchError(
-            f"{plan.root} must be a directory, it is a file; choose another place"
-        )
-    # Listed before the plan is checked: another builder writes its plan before its shards.
-    names = files.list_names(plan.root)
-    if names - {path.parent.name} and not files.exists(path):
-        raise FingerprintMismatchError(
-            f"{plan.root} must be empty or a zindex store, it holds other files; "
-            "choose another place"
-        )
+    check_place(plan.root)
     if not files.write_once(path, [plan_file(plan)]):
         stored = read_plan(plan.root)
         if stored["fingerprint"] != plan.fingerprint:
@@ -194,6 +181,20 @@ def begin_store(plan: StorePlan) -> StorePlan:
             "make room or choose another place"
         )
     return plan
+
+
+def check_place(root: Place) -> None:
+    """Refuse a place that is a file or holds files that zindex did not write."""
+    if isinstance(root, Path) and root.exists() and not root.is_dir():
+        raise FingerprintMismatchError(
+            f"{root} must be a directory, it is a file; choose another place"
+        )
+    # Listed before the plan is checked: another builder writes its plan before its shards.
+    path = root / PLAN_KEY
+    if files.list_names(root) - {path.parent.name} and not files.exists(path):
+        raise FingerprintMismatchError(
+            f"{root} must be empty or a zindex store, it holds other files; choose another place"
+        )
 
 
 def plan_file(plan: StorePlan) -> bytes:

@@ -171,35 +171,32 @@ class ArrayLayout(ArrayShape):
         """Return the array's Zarr v3 ``zarr.json``."""
         dtype = np.dtype(self.dtype)
         columns = self.shape[1:]
-        little = {"name": "bytes", "configuration": {"endian": "little"}}
-        inner: list[dict[str, Any]] = [little if dtype.itemsize > 1 else {"name": "bytes"}]
+        little = _named("bytes", endian="little")
+        inner = [little if dtype.itemsize > 1 else {"name": "bytes"}]
         if self.codec == "zstd":
-            inner.append({"name": "zstd", "configuration": {"level": 0, "checksum": False}})
-        inner.append({"name": "crc32c"})
-        fill = "NaN" if dtype.kind == "f" else self.fill_value
+            inner.append(_named("zstd", level=0, checksum=False))
+        sharding = _named(
+            "sharding_indexed",
+            chunk_shape=[self.chunk_length, *columns],
+            codecs=[*inner, {"name": "crc32c"}],
+            index_codecs=[little, {"name": "crc32c"}],
+            index_location="end",
+        )
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
             "data_type": self.dtype,
-            "chunk_grid": {
-                "name": "regular",
-                "configuration": {"chunk_shape": [self.shard_length, *columns]},
-            },
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill,
-            "codecs": [
-                {
-                    "name": "sharding_indexed",
-                    "configuration": {
-                        "chunk_shape": [self.chunk_length, *columns],
-                        "codecs": inner,
-                        "index_codecs": [little, {"name": "crc32c"}],
-                        "index_location": "end",
-                    },
-                }
-            ],
+            "chunk_grid": _named("regular", chunk_shape=[self.shard_length, *columns]),
+            "chunk_key_encoding": _named("default", separator="/"),
+            "fill_value": "NaN" if dtype.kind == "f" else self.fill_value,
+            "codecs": [sharding],
             "attributes": {"unit": self.unit, "description": self.description},
             "dimension_names": list(self.dims),
             "storage_transformers": [],
         }
+
+
+def _named(name: str, **configuration: Any) -> dict[str, Any]:
+    """Return an extension point of Zarr metadata."""
+    return {"name": name, "configuration": configuration}

@@ -250,22 +250,15 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 def _convert(value: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     """Return a list of numbers as an array; None if one does not fit."""
-    wide = np.dtype(dtype if dtype == np.uint64 else np.float64 if dtype.kind == "f" else np.int64)
-    if dtype == np.uint64 and value and min(value) < 0:
-        return None
     try:
-        numbers = np.array(value, wide)
+        if dtype.kind != "f":
+            return np.array(value, dtype)
+        numbers = np.array(value, np.float64)
     except OverflowError:
         return None
-    if dtype == wide or not value:
-        return numbers.astype(dtype, copy=False)
-    if dtype.kind == "f":
-        sizes = np.abs(numbers)
-        fits = not np.any((sizes > np.finfo(dtype).max) & (sizes != np.inf))
-    else:
-        limits = np.iinfo(dtype)
-        fits = numbers.min() >= limits.min and numbers.max() <= limits.max
-    return numbers.astype(dtype) if fits else None
+    sizes = np.abs(numbers)
+    fits = not np.any((sizes > np.finfo(dtype).max) & (sizes != np.inf))
+    return numbers.astype(dtype, copy=False) if fits else None
 
 
 def _shorten(value: Any) -> str:

@@ -28,7 +28,7 @@ from zindex.errors import (
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.store.codecs import CRC_NBYTES, Buffer, checksum
-from zindex.store.commit import PLAN_KEY, canonical_json, fingerprint, parse_json
+from zindex.store.commit import canonical_json, check_place, fingerprint, parse_json
 
 IMPORT_KEY = "_zindex/import.json"
 SCRATCH_KEY = "_zindex/scratch"
@@ -54,17 +54,8 @@ def begin_import(root: Place, identity: dict[str, Any]) -> None:
     FingerprintMismatchError
         If something else is being imported there, or the place holds other files.
     """
-    if isinstance(root, Path) and root.exists() and not root.is_dir():
-        raise FingerprintMismatchError(
-            f"{root} must be a directory, it is a file; choose another place"
-        )
+    check_place(root)
     path = root / IMPORT_KEY
-    # Listed before the plan is checked: another importer writes this file before all others.
-    names = files.list_names(root)
-    if names - {path.parent.name} and not files.exists(root / PLAN_KEY):
-        raise FingerprintMismatchError(
-            f"{root} must be empty or a zindex store, it holds other files; choose another place"
-        )
     content = canonical_json(identity).encode()
     if not files.write_once(path, [content]) and files.read_file(path) != content:
         raise FingerprintMismatchError(

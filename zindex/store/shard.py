@@ -3,7 +3,7 @@
 Source: Zarr v3 specification, ``sharding_indexed`` codec version 1.0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -101,13 +101,9 @@ class ArrayFiles(ArrayShape):
     @lru_cache(maxsize=256)
     def of(layout: ArrayLayout) -> "ArrayFiles":
         """Return the files of an array of a zindex store: one object for equal layouts."""
+        shape = {field.name: getattr(layout, field.name) for field in fields(ArrayShape)}
         return ArrayFiles(
-            name=layout.name,
-            length=layout.length,
-            num_columns=layout.num_columns,
-            dtype=layout.dtype,
-            chunk_length=layout.chunk_length,
-            shard_length=layout.shard_length,
+            **shape,
             chain=CodecChain(("crc32c",) if layout.codec == "none" else (layout.codec, "crc32c")),
             index=IndexForm(),
             prefix=f"{layout.name}/c/",

@@ -216,7 +216,7 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
             stored = content[part.offset - request.start :][: part.nbytes]
             checksums.append(bytes(stored[-CRC_NBYTES:]))
             try:
-                decode_chunk(form, shard, part.chunk, stored)
+                decode_chunk(form, shard, part.number, stored)
             except VerificationError as error:
                 damaged.append(str(error).removesuffix(f"; {REMEDY}"))
     if damaged:

@@ -168,26 +168,23 @@ class FlatObject(RoundReader):
         """Yield the requests for spans, given as start, stop and place, ascending by start."""
         itemsize = self.dtype.itemsize
         step = REQUEST_NBYTES // itemsize
-        parts: list[Part] = []
-        places: list[int] = []
-        for start, stop, place in copies:
-            for first in range(start, stop, step):
-                nbytes = min(step, stop - first) * itemsize
-                parts.append(Part(len(parts), first * itemsize, nbytes))
-                places.append(place + first - start)
+        parts = [
+            Part(place + first - start, first * itemsize, min(step, stop - first) * itemsize)
+            for start, stop, place in copies
+            for first in range(start, stop, step)
+        ]
         file = open_remote(self.url)
         requests = coalesce(parts)
         for first in range(0, len(requests), file.num_together):
-            yield _Call(file, requests[first : first + file.num_together], places, out, self.dtype)
+            yield _Call(file, requests[first : first + file.num_together], out, self.dtype)
 
 
 class _Call(NamedTuple):
     """Requests to one object that one thread makes concurrently."""
 
     file: RemoteFile
+    #: The number of each part is its place in ``out``.
     requests: list[Request]
-    #: Place in ``out`` of each part, by its number.
-    places: list[int]
     out: AnyArray
     dtype: np.dtype[Any]
 
@@ -207,7 +204,7 @@ class _Call(NamedTuple):
             raise VerificationError(
                 f"{url} must be there, as when it was opened, it is gone; restore it"
             ) from None
-        cache.count_requests(len(contents), sum(map(len, contents)))
+        cache.count(num_requests=len(contents), nbytes=sum(map(len, contents)))
         for request, first, content in zip(self.requests, starts, contents, strict=True):
             for part in request.parts:
                 stored = content[part.offset - first : part.offset - first + part.nbytes]
@@ -218,8 +215,7 @@ class _Call(NamedTuple):
                         "again"
                     )
                 values = np.frombuffer(stored, self.dtype)
-                place = self.places[part.chunk]
-                self.out[place : place + len(values)] = values
+                self.out[part.number : part.number + len(values)] = values
 
 
 def _run_calls(calls: Sequence[_Call]) -> None:

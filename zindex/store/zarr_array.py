@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.errors import StoreError, StoreNotFoundError, VerificationError
 from zindex.io.local import local_path, read_file, reading
-from zindex.store.codecs import CodecChain, parse_chain
+from zindex.store.codecs import CodecChain, parse_chain, parse_extension
 from zindex.store.commit import parse_json
 from zindex.store.layout import ArrayShape
 from zindex.store.reader import LocalReader, RowReader, Verify, check_verify, forget_open_shards
@@ -140,11 +139,9 @@ class _Metadata:
 
     def _chunk_shape(self, value: Any, what: str) -> tuple[int, ...]:
         """Return the chunk shape of a regular grid or of a codec."""
-        settings = value.get("configuration") if isinstance(value, dict) else None
-        if what == "chunk_grid" and (not isinstance(value, dict) or value.get("name") != "regular"):
+        name, settings = parse_extension(value)
+        if what == "chunk_grid" and name != "regular":
             raise self.error("have a regular chunk grid", value)
-        if not isinstance(settings, dict):
-            raise self.error(f"configure its {what}", value)
         shape = self._sizes(settings.get("chunk_shape"), f"chunk shape in {what}", least=1)
         if len(shape) != len(self.shape):
             raise self.error(f"have chunks of {len(self.shape)} dimensions", list(shape))
@@ -153,12 +150,11 @@ class _Metadata:
     def _sharding(self) -> dict[str, Any] | None:
         """Return the settings of a leading sharding codec, and check its chunks."""
         assert self.codecs is not None
-        first = self.codecs[0]
+        name, settings = parse_extension(self.codecs[0])
         self.inner, self.inner_codecs = self.grid, self.codecs
-        if not isinstance(first, dict) or first.get("name") != "sharding_indexed":
+        if name != "sharding_indexed":
             return None
-        self.inner = self._chunk_shape(first, "sharding_indexed")
-        settings: dict[str, Any] = first["configuration"]
+        self.inner = self._chunk_shape(self.codecs[0], name)
         self.inner_codecs = settings.get("codecs")
         if not isinstance(self.inner_codecs, list):
             raise self.error("list the codecs of inner chunks", self.inner_codecs)
@@ -201,13 +197,9 @@ class _Metadata:
 
     def _affixes(self) -> tuple[str, str] | None:
         """Return the prefix and suffix of a file's number in its path."""
-        encoding = self.fields.get("chunk_key_encoding")
-        name = encoding.get("name") if isinstance(encoding, dict) else encoding
-        settings = encoding.get("configuration") if isinstance(encoding, dict) else None
-        if name not in ("default", "v2") or not isinstance(settings or {}, dict):
-            return None
-        separator = (settings or {}).get("separator", "/" if name == "default" else ".")
-        if separator not in ("/", "."):
+        name, settings = parse_extension(self.fields.get("chunk_key_encoding"))
+        separator = settings.get("separator", "/" if name == "default" else ".")
+        if name not in ("default", "v2") or separator not in ("/", "."):
             return None
         suffix = f"{separator}0" * (len(self.shape) - 1)
         return ("" if name == "v2" else f"c{separator}"), suffix
@@ -222,18 +214,6 @@ class _Metadata:
         if chain not in (CodecChain(), CodecChain(("crc32c",))) or where not in ("start", "end"):
             return None
         return IndexForm(at_start=where == "start", checked=chain.checked)
-
-
-@dataclass(frozen=True, slots=True)
-class _ZarrShape(ArrayShape):
-    """The shape of an array of any number of dimensions."""
-
-    sizes: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return self.sizes
 
 
 class ZarrRows(RowReader):
@@ -264,16 +244,16 @@ class ZarrRows(RowReader):
             raise StoreError(f"{path} must have chunks of at least 1, got {self._grid}; check it")
         self._found: set[tuple[int, ...]] = set()
         super().__init__(
-            _ZarrShape(
+            ArrayShape(
                 name=path,
                 length=shape[0],
                 num_columns=math.prod(shape[1:]),
                 dtype=dtype.newbyteorder("=").name,
                 chunk_length=self._array.chunks[0],
                 shard_length=self._grid[0],
-                sizes=shape,
             )
         )
+        self.shape = shape
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path,)
