@@ -76,7 +76,6 @@ def test_a_read_that_never_succeeds_is_given_up(
     proxy: FaultProxy, root: Place, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 2)
-    monkeypatch.setattr(object_calls, "_NUM_RETRIES", 1)
     object_calls.forget_clients()
     store = open_store(root)
     proxy.faults = lambda method, path, number: fault if is_shard(path) else None
@@ -125,7 +124,6 @@ def test_plain_http_is_asked_for(bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 def test_nobody_listens(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 1)
-    monkeypatch.setattr(object_calls, "_NUM_RETRIES", 1)
     with pytest.raises(StoreUnavailableError, match=r"error sending request; check the network"):
         open_store(f"{bucket.url}/store")
 

@@ -32,7 +32,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 2)
-    monkeypatch.setattr(object_calls, "_NUM_RETRIES", 0)
     monkeypatch.setattr(object_calls, "FIRST_PAUSE", 0.01)
     object_calls.forget_clients()
 

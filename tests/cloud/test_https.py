@@ -82,7 +82,6 @@ def served(
     """The URL of a store, the certificate of its server, and whom that is made out to."""
     pytest.importorskip("obstore", reason="needs the extra 'cloud'")
     monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 1)
-    monkeypatch.setattr(object_calls, "_NUM_RETRIES", 0)
     build_arrays(tmp_path / "store", {ONE: count_up(10)})
     certificate = write_certificate(tmp_path, request.param)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

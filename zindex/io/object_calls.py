@@ -24,9 +24,7 @@ R = TypeVar("R")
 #: Timeouts of one request in seconds: reads are small, but a written shard may be large.
 READ_TIMEOUT, WRITE_TIMEOUT = 20.0, 120.0
 #: Seconds after which a request is not retried, and maximum number of attempts.
-TOTAL_DEADLINE, NUM_ATTEMPTS = 120.0, 5
-# Retries by obstore itself, of answers 5xx and 429.
-_NUM_RETRIES, _RETRY_TIMEOUT = 6, 30.0
+TOTAL_DEADLINE, NUM_ATTEMPTS = 120.0, 20
 #: Backoff in seconds.
 FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 #: Requests that one thread makes concurrently: obstore runs at most ten.
@@ -127,22 +125,14 @@ def _make_client(path: ObjectPath, *, writes: bool) -> Any:
                 f"{name} must be https:// unless {prefix}_ALLOW_HTTP is true, got "
                 f"{mask(endpoint)}; set {prefix}_ALLOW_HTTP=true to send data without encryption"
             )
-    retries = {
-        "max_retries": _NUM_RETRIES,
-        "retry_timeout": timedelta(seconds=min(_RETRY_TIMEOUT, TOTAL_DEADLINE)),
-        "backoff": {
-            "init_backoff": timedelta(seconds=FIRST_PAUSE),
-            "max_backoff": timedelta(seconds=_LONGEST_PAUSE),
-            "base": 2,
-        },
-    }
+    no_retries: Any = {"max_retries": 0}  # `ask` retries, with one deadline for all attempts
     try:
         if path.is_read_only:
             options["allow_http"] = path.scheme == "http"
             url = f"{path.scheme}://{path.bucket}"
-            return store.HTTPStore(url, client_options=options, retry_config=retries)
+            return store.HTTPStore(url, client_options=options, retry_config=no_retries)
         bucket = f"{path.scheme}://{path.bucket}"
-        return store.from_url(bucket, client_options=options, retry_config=retries)
+        return store.from_url(bucket, client_options=options, retry_config=no_retries)
     except BaseError as error:
         raise ConfigError(
             f"{path} needs the settings of its store in the environment: {_reason(error)}"
@@ -207,7 +197,7 @@ def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: b
         exceptions.NotSupportedError,
         exceptions.InvalidPathError,
     )
-    backoff = Backoff(2 * FIRST_PAUSE, _LONGEST_PAUSE, timeout=TOTAL_DEADLINE, sleep=pause)
+    backoff = Backoff(FIRST_PAUSE, _LONGEST_PAUSE, timeout=TOTAL_DEADLINE, sleep=pause)
     for attempt in range(1, NUM_ATTEMPTS + 1):
         try:
             return call(request, client)
