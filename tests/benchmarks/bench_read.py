@@ -26,7 +26,8 @@ from zindex.schema import TOKENS
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
-from zindex.store.reader import RowReader, Spans, forget_all_files, read_many
+from zindex.store.reader import forget_all_files
+from zindex.store.rows import RowReader, Spans, read_many
 from zindex.store.shard_files import store_all_shards
 
 SAMPLE = 4097

@@ -19,7 +19,8 @@ from tests.store.stores import ONE, TWO, Values, all_files, build_arrays, count_
 from zindex.errors import StoreError, VerificationError
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
-from zindex.store.reader import RowReader, Spans, forget_all_files, read_many
+from zindex.store.reader import forget_all_files
+from zindex.store.rows import RowReader, Spans, read_many
 from zindex.store.zarr_array import open_array
 
 Damage = Callable[[Path, random.Random], None]

@@ -32,7 +32,7 @@ from zindex.store import heartbeat
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import FollowedStore, follow_plan, follow_store, open_store
-from zindex.store.reader import Spans, read_many
+from zindex.store.rows import Spans, read_many
 from zindex.store.shard_files import store_shard
 from zindex.store.tokens import LINK, open_tokens
 

@@ -21,7 +21,8 @@ from zindex.store import chunk_reader, open_files
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.open_files import table
-from zindex.store.reader import Spans, forget_all_files, read_many
+from zindex.store.reader import forget_all_files
+from zindex.store.rows import Spans, read_many
 from zindex.store.shard import encode_shard
 from zindex.store.tokens import FlatFile
 
@@ -55,7 +56,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 import numpy as np
 from zindex.store.open import open_store
-from zindex.store.reader import Spans, read_many
+from zindex.store.rows import Spans, read_many
 root, count = sys.argv[1], int(sys.argv[2])
 arrays = [open_store(f"{root}/{number}")["one"] for number in range(count)]
 rng = np.random.default_rng(1)

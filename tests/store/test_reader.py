@@ -28,7 +28,8 @@ from zindex.store import reader
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.open_files import table
-from zindex.store.reader import LocalReader, RowReader
+from zindex.store.reader import LocalReader
+from zindex.store.rows import RowReader
 
 # Newer Pythons warn of any fork beside threads; that readers bear it is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

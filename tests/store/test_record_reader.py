@@ -14,8 +14,9 @@ from zindex.ingest.records.import_records import import_records
 from zindex.store import record_reader
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
-from zindex.store.reader import Spans, forget_all_files
+from zindex.store.reader import forget_all_files
 from zindex.store.record_reader import RecordReader
+from zindex.store.rows import Spans
 
 SMALL = ChunkGrid(chunk_length=32, shard_length=128)
 

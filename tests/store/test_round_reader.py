@@ -10,7 +10,8 @@ from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
-from zindex.store.reader import RowReader, Spans, forget_all_files, read_many
+from zindex.store.reader import forget_all_files
+from zindex.store.rows import RowReader, Spans, read_many
 from zindex.store.tokens import FlatFile
 
 VALUES = count_up(50, dtype="uint16")

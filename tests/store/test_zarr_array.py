@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tests.store.test_reader import exit_code, read_in_child
 from zindex.errors import ConfigError, StoreError, StoreNotFoundError, VerificationError
-from zindex.store.reader import LocalReader, RowReader, forget_all_files
+from zindex.store.reader import LocalReader, forget_all_files
+from zindex.store.rows import RowReader
 from zindex.store.zarr_array import ZarrRows, open_array
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

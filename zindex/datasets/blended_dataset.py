@@ -34,7 +34,8 @@ from zindex.plan.blend_plan import BlendPlan
 from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
 from zindex.store.commit import fingerprint
 from zindex.store.open import FollowedStore, Store
-from zindex.store.reader import LocalReader, RowReader, Spans, read_many
+from zindex.store.reader import LocalReader
+from zindex.store.rows import RowReader, Spans, read_many
 
 logger = logging.getLogger(__name__)
 

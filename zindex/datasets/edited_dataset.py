@@ -25,7 +25,7 @@ from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolv
 from zindex.samples.gpt import make_batch
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
-from zindex.store.reader import Spans, read_many
+from zindex.store.rows import Spans, read_many
 
 
 class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):

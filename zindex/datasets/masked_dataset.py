@@ -36,7 +36,7 @@ from zindex.samples import lengths
 from zindex.samples.lengths import is_stored, stored_source
 from zindex.samples.masking.mask_rules import Masked, Vocabulary, mask_tokens
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.text.tokenizers.base import find_token
 
 logger = logging.getLogger(__name__)

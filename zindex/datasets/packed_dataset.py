@@ -21,7 +21,7 @@ from zindex.plan.packing import PackingPlan, PackingRules
 from zindex.samples.lengths import stored_source
 from zindex.samples.packed import make_packed_batch
 from zindex.samples.texts import IndexedText
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 
 
 class PackedGPTDataset(TextDataset[PackedArrays]):

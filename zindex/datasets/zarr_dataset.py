@@ -12,7 +12,7 @@ from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError
 from zindex.ingest.length_source import count_tokens
 from zindex.store.open import Store, open_store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.store.tokens import open_tokens
 
 

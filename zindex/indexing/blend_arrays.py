@@ -15,7 +15,7 @@ from zindex.kernels.locate import locate
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.keys import blend_keys
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 
 # Positions of a keyed blend that are computed at a time: 1 MiB of the permutation.
 _BLOCK = 1 << 18

@@ -43,7 +43,7 @@ from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.layout import SHARD_LENGTH
 from zindex.store.open import FollowedStore, Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.store.shard_files import ShardResult
 
 R = TypeVar("R")

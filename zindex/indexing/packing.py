@@ -33,7 +33,7 @@ from zindex.kernels.packing import count_samples
 from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.store.shard_files import ShardResult, find_receipt
 
 #: The origin of sizes. Estimated ones differ from those of a build.

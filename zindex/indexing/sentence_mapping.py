@@ -34,7 +34,7 @@ from zindex.plan.build_plan import SourceFacts
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.store.shard_files import ShardResult
 
 _BLOCK_INDEX = replace(schema.SENTENCE_INDEX, num_columns=4)

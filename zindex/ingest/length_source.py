@@ -19,7 +19,7 @@ from zindex.io.objects import ObjectPath, PlaceLike, is_remote, place_of
 from zindex.plan.build_plan import SourceFacts
 from zindex.store.commit import PLAN_KEY, ROOT_KEY
 from zindex.store.open import Store, open_store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 
 #: Lengths per block of the digest; part of the format.
 DIGEST_BLOCK = 1 << 22

@@ -23,10 +23,11 @@ from zindex.errors import (
 )
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.store.chunk_reader import Verify, check_verify
 from zindex.store.commit import ROOT_KEY, StorePlan, read_plan, read_root
 from zindex.store.heartbeat import BuildWait
 from zindex.store.layout import ArrayLayout
-from zindex.store.reader import LocalReader, Verify, check_verify, forget_open_shards
+from zindex.store.reader import LocalReader, forget_open_shards
 from zindex.store.remote_reader import RemoteReader
 from zindex.store.rows import RoundReader, RowReader, Spans, read_many
 from zindex.store.shard import REMEDY

@@ -7,28 +7,15 @@ from typing import Any, cast
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.store.chunk_reader import FileReader, Verify, check_verify
+from zindex.store.chunk_reader import FileReader
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
 from zindex.store.rows import (
-    RowReader,
     Spans,
     check_counts,
     check_places,
-    read_many,
     read_one_by_one,
 )
-
-__all__ = [
-    "LocalReader",
-    "RowReader",
-    "Spans",
-    "Verify",
-    "check_verify",
-    "forget_all_files",
-    "forget_open_shards",
-    "read_many",
-]
 
 #: Called when a store is opened, so that its readers see the files of that moment.
 forget_open_shards = table.forget

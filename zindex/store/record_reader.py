@@ -11,9 +11,8 @@ from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.store.open import Store
-from zindex.store.reader import Spans, read_many
 from zindex.store.records import KEY, URL, Form, RecordField, decode_value
-from zindex.store.rows import RowReader
+from zindex.store.rows import RowReader, Spans, read_many
 
 _NOTHING = np.empty(0, np.uint8)
 _NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)

@@ -14,8 +14,8 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.io.objects import ObjectPath
 from zindex.store.chunk_fetch import Need, RemoteArray, obtain
+from zindex.store.chunk_reader import Verify
 from zindex.store.layout import ArrayLayout
-from zindex.store.reader import Verify
 from zindex.store.rows import RoundReader, Spans
 from zindex.store.shard import ArrayFiles
 

@@ -18,10 +18,12 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.errors import StoreError, StoreNotFoundError, VerificationError
 from zindex.io.local import local_path, read_file, reading
+from zindex.store.chunk_reader import Verify, check_verify
 from zindex.store.codecs import CodecChain, parse_chain, parse_extension
 from zindex.store.commit import parse_json
 from zindex.store.layout import ArrayShape
-from zindex.store.reader import LocalReader, RowReader, Verify, check_verify, forget_open_shards
+from zindex.store.reader import LocalReader, forget_open_shards
+from zindex.store.rows import RowReader
 from zindex.store.shard import FOREIGN_REMEDY, MISSING, ArrayFiles, IndexForm
 
 #: Data types that are read.

@@ -31,7 +31,7 @@ from zindex.plan.journal import ConsumedFacts
 from zindex.store.commit import begin_store, commit_store
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.store.shard_files import store_all_shards
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.json_lines import parse_object
-from zindex.store.reader import Spans, read_many
+from zindex.store.rows import Spans, read_many
 from zindex.store.tokens import FlatFile
 
 _BLOCK_NBYTES = 1 << 24
