@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io.brace_patterns import expand_braces, split_at_commas
+from zindex.io.files import list_keys
 from zindex.io.local import local_path, reading
 from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
 
@@ -194,23 +195,11 @@ def _local_files(url: str, path: Path, endings: Sequence[str]) -> Iterator[Sourc
     """Yield a local file, or those below a folder that are not empty, sorted by name."""
     with reading(path):
         if path.is_dir():
-            found: list[SourceFile] = []
-            for folder, _, names in os.walk(path, onerror=_raise):
-                inner = os.path.relpath(folder, path)
-                for name in names:
-                    if not _has_ending(name, endings):
-                        continue
-                    below = name if inner == "." else os.path.join(inner, name)
-                    file = _local_file(f"{url.rstrip('/')}/{below}", path / below)
-                    if file.nbytes:
-                        found.append(file)
-            yield from sorted(found, key=lambda file: file.url)
+            keys = sorted(key for key in list_keys(path, depth=None) if _has_ending(key, endings))
+            found = [_local_file(f"{url.rstrip('/')}/{key}", path / key) for key in keys]
+            yield from (file for file in found if file.nbytes)
             return
         yield _local_file(url, path)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _local_file(url: str, path: Path) -> SourceFile:
@@ -233,9 +222,7 @@ def _remote_places(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath
             f"a URL over {place.scheme} must name a file that ends in {' or '.join(endings)}, or "
             f"such an ending and that of a compression, got {place}; folders cannot be listed there"
         )
-    from zindex.io import object_client
-
-    keys = sorted(object_client.iterate_keys(place))
+    keys = sorted(list_keys(place, depth=None))
     found = [place / key for key in keys if _has_ending(key, endings)]
     if not found:
         raise StoreNotFoundError(f"no object below {place} ends in {' or '.join(endings)}")

@@ -114,22 +114,30 @@ def list_names(path: Place) -> set[str]:
     return object_client.list_names(path)
 
 
-def list_keys(path: Place, *, depth: int = 1) -> Iterator[str]:
-    """Yield the keys of the files exactly ``depth`` names below a place, relative to it."""
-    if isinstance(path, Path):
-        with local.reading(path):
-            entries = list(os.scandir(path)) if path.is_dir() else []
-        with local.reading(path):
-            for entry in entries:
-                if depth > 1:
-                    for key in list_keys(path / entry.name, depth=depth - 1):
-                        yield f"{entry.name}/{key}"
-                elif entry.is_file():
-                    yield entry.name
-        return
-    for key in object_client.iterate_keys(path):
-        if key.count("/") == depth - 1:
-            yield key
+def list_keys(path: Place, *, depth: int | None = 1) -> Iterator[str]:
+    """Yield the keys of the files below a place, relative to it.
+
+    Parameters
+    ----------
+    path
+        The place, which may be missing.
+    depth
+        Names in each key; None: any number of them.
+    """
+    keys = _walk(path) if isinstance(path, Path) else object_client.iterate_keys(path)
+    return (key for key in keys if depth is None or key.count("/") == depth - 1)
+
+
+def _walk(path: Path) -> Iterator[str]:
+    """Yield the keys of the files below a directory."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    with local.reading(path):
+        for folder, _, names in os.walk(path, onerror=fail):
+            yield from (os.path.join(folder, name)[len(str(path)) + 1 :] for name in names)
 
 
 def remove_file(path: Place) -> None:

@@ -5,10 +5,9 @@ Nothing is changed; ``zindex.maintenance.repairs.repair`` rebuilds what this fin
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from zindex.errors import (
@@ -19,7 +18,7 @@ from zindex.errors import (
     StoreUnreadableError,
     VerificationError,
 )
-from zindex.io import files, object_client
+from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_ahead
 from zindex.store.commit import (
@@ -335,24 +334,16 @@ def _note_other_files(found: StoreReport) -> None:
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
     for layout in found.layouts:
         known |= {layout.shard_key(shard) for shard in range(layout.num_shards)}
-    for key in _list_keys(found.root):
+    keys: list[str] = []
+    with suppress(StoreUnreadableError):  # a folder, whose shards are damage
+        keys = sorted(files.list_keys(found.root, depth=None))
+    for key in keys:
         if key in known or key.startswith(f"{REPAIR_KEY}/"):
             continue
         if key.endswith(".partial"):
             found.notes.append(f"{key} is what a stopped build left; it can be removed")
         else:
             found.notes.append(f"{key} is no part of the store")
-
-
-def _list_keys(root: Place) -> Iterator[str]:
-    """Yield the keys of all files below a root, in order."""
-    if not isinstance(root, Path):
-        yield from sorted(object_client.iterate_keys(root))
-        return
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            yield os.path.relpath(os.path.join(folder, name), root)
 
 
 def _read(found: StoreReport, key: str) -> bytes | None:
