@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from zindex.errors import SourceError, VerificationError
 from zindex.formats import bin_idx, idx_writer
 from zindex.formats.bin_idx import HEADER, MAGIC, IdxFile, bin_path, idx_path, read_index
-from zindex.formats.idx_writer import IdxStreamWriter, write_index
+from zindex.formats.idx_writer import write_index, write_index_blocks
 from zindex.formats.token_dtypes import TOKEN_DTYPES, DType, token_dtype_code
 
 # uint16; documents [1, 2, 3], [], [4, 5, 6, 7, 8], [9]
@@ -292,7 +293,6 @@ def test_what_is_written_is_read(
         modes = np.random.default_rng(seed).integers(-128, 128, len(lengths))
     write_index(f"{base}.idx", name, lengths, entries, modes)
     index = read_index(base, require_bin=False, multimodal=None if modes is None else True)
-    size = np.dtype(name).itemsize
     assert index.dtype == np.dtype(name)
     assert index.num_tokens == sum(lengths)
     assert index.sequence_lengths(0, len(lengths)).tolist() == lengths
@@ -303,18 +303,16 @@ def test_what_is_written_is_read(
     if modes is not None:
         assert index.sequence_modes(0, len(lengths)).tolist() == modes.tolist()
     # The streaming writer gives the same bytes from any blocks.
-    with IdxStreamWriter(
+    rows = [slice(start, start + block) for start in range(0, len(lengths), block)]
+    write_index_blocks(
         f"{base}2.idx",
         name,
+        [(lengths[span], None if modes is None else modes[span]) for span in rows],
+        [entries[start : start + block] for start in range(0, len(entries), block)],
         num_sequences=len(lengths),
         num_documents=len(entries) - 1,
         has_modes=modes is not None,
-    ) as writer:
-        for start in range(0, len(entries), block):
-            writer.write_document_indices(entries[start : start + block])
-        for start in range(0, len(lengths), block):
-            span = slice(start, start + block)
-            writer.write_sequences(lengths[span], None if modes is None else modes[span])
+    )
     assert Path(f"{base}2.idx").read_bytes() == Path(f"{base}.idx").read_bytes()
 
 
@@ -369,36 +367,33 @@ class TestWriter:
     def test_other_numbers_than_announced(
         self, tmp_path: Path, sequences: list[int], entries: list[int], message: str
     ) -> None:
-        def write() -> None:
-            path = tmp_path / "a.idx"
-            with IdxStreamWriter(path, np.uint8, num_sequences=2, num_documents=1) as writer:
-                writer.write_sequences(sequences)
-                writer.write_document_indices(entries)
-
+        blocks = [(sequences, None)], [entries]
         with pytest.raises(SourceError, match=message):
-            write()
+            write_index_blocks(
+                tmp_path / "a.idx", np.uint8, *blocks, num_sequences=2, num_documents=1
+            )
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(("has_modes", "modes"), [(True, None), (False, [1, 1]), (True, [1])])
     def test_modes_must_come_as_announced(
         self, tmp_path: Path, has_modes: bool, modes: list[int] | None
     ) -> None:
-        writer = IdxStreamWriter(
-            tmp_path / "a.idx", np.uint8, num_sequences=2, num_documents=1, has_modes=has_modes
-        )
         message = rf"with {'one' if has_modes else 'no'} mode, but {len(modes or ())} modes came"
-        with pytest.raises(SourceError, match=message), writer:
-            writer.write_sequences([1, 2], modes)
+        counts = {"num_sequences": 2, "num_documents": 1}
+        with pytest.raises(SourceError, match=message):
+            write_index_blocks(
+                tmp_path / "a.idx", np.uint8, [([1, 2], modes)], [], **counts, has_modes=has_modes
+            )
 
     def test_the_old_file_stays_until_the_new_one_is_complete(self, tmp_path: Path) -> None:
         (tmp_path / "a.idx").write_bytes(b"old")
-        writer = IdxStreamWriter(tmp_path / "a.idx", np.uint8, num_sequences=1, num_documents=1)
-        writer.write_sequences([1])
-        writer.write_document_indices([0, 1])
-        assert (tmp_path / "a.idx").read_bytes() == b"old"
-        writer.close()
-        writer.close()
-        writer.abort()
+
+        def entries() -> Iterator[list[int]]:
+            yield [0, 1]
+            assert (tmp_path / "a.idx").read_bytes() == b"old"
+
+        blocks = [([1], None)], entries()
+        write_index_blocks(tmp_path / "a.idx", np.uint8, *blocks, num_sequences=1, num_documents=1)
         assert (tmp_path / "a.idx").read_bytes()[:9] == MAGIC
         assert [path.name for path in tmp_path.iterdir()] == ["a.idx"]
 

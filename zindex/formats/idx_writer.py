@@ -1,27 +1,36 @@
 """Write ``.idx`` files: whole, or in blocks for arrays that do not fit into memory."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex.errors import SourceError
-from zindex.formats.bin_idx import HEADER, MAGIC, VERSION
+from zindex.formats.bin_idx import HEADER, MAGIC, VERSION, IdxFile
 from zindex.formats.token_dtypes import TOKEN_DTYPES, token_dtype_code
-from zindex.io.local import partial_path, write_from
+from zindex.io.local import replacing, write_from
 
 _BLOCK = 1 << 20
 MAX_LENGTH = 2**31 - 1
 _MAX_POINTER = 2**63 - 1
 
+#: Lengths of some sequences in tokens, and their modes or None.
+Sequences = tuple[npt.ArrayLike, npt.ArrayLike | None]
 
-class IdxStreamWriter:
-    """Write an ``.idx`` file from blocks of its arrays, each array in order.
 
-    The file is complete, durable and renamed when the context ends without an error or ``close`` is
-    called; until then, and after any error, there is no file.
+def write_index_blocks(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike,
+    sequences: Iterable[Sequences],
+    document_indices: Iterable[npt.ArrayLike],
+    *,
+    num_sequences: int,
+    num_documents: int,
+    has_modes: bool = False,
+) -> None:
+    """Write an ``.idx`` file from blocks of its arrays, atomically and durably.
 
     Parameters
     ----------
@@ -29,163 +38,112 @@ class IdxStreamWriter:
         Path of the ``.idx`` file.
     dtype
         Token dtype of the ``.bin``.
+    sequences
+        Blocks of sequences: shape (sequences,) lengths in tokens, and their modes.
+    document_indices
+        Blocks of entries: the first is 0, none falls, the last is the number of sequences.
     num_sequences
-        Sequences to write.
+        Sequences of all blocks.
     num_documents
         Documents; ``document_indices`` has one entry more.
     has_modes
         Whether each sequence has a mode.
 
+    Raises
+    ------
+    SourceError
+        If a length is negative or not below 2**31, a mode is not an int8, modes are missing,
+        unexpected or of another number, an entry falls, leaves [0, sequences], or is a first entry
+        other than 0, or the blocks have other numbers than announced.
+
     Examples
     --------
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/example.idx"
-    >>> with IdxStreamWriter(path, np.uint16, num_sequences=2, num_documents=1) as writer:
-    ...     writer.write_sequences([3, 4])
-    ...     writer.write_document_indices([0, 2])
+    >>> blocks = [([3, 4], None)], [[0, 2]]
+    >>> write_index_blocks(path, np.uint16, *blocks, num_sequences=2, num_documents=1)
     >>> os.path.getsize(path)
     74
     """
+    code = token_dtype_code(dtype)
+    index = IdxFile(os.fspath(path), TOKEN_DTYPES[code], num_sequences, num_documents, 0, has_modes)
+    with replacing(path) as partial, open(partial, "xb", buffering=0) as file:
+        file.write(HEADER.pack(MAGIC, VERSION, code, num_sequences, num_documents + 1))
+        came = (
+            _write_sequences(file.fileno(), index, sequences),
+            *_write_documents(file.fileno(), index, document_indices),
+        )
+        wanted = (num_sequences, num_documents + 1, num_sequences)
+        if came != wanted:
+            raise SourceError(
+                f"{index.path} must get {wanted[0]} sequences and {wanted[1]} document indices, "
+                f"the last of them {wanted[2]}, but got {came[0]} and {came[1]}, the last "
+                f"{came[2]}; write what was announced and end the last document"
+            )
+        os.fsync(file.fileno())
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        dtype: npt.DTypeLike,
-        *,
-        num_sequences: int,
-        num_documents: int,
-        has_modes: bool = False,
-    ) -> None:
-        self.path = os.fspath(path)
-        self.num_sequences = num_sequences
-        self.num_entries = num_documents + 1
-        self.has_modes = has_modes
-        code = token_dtype_code(dtype)
-        self._itemsize = TOKEN_DTYPES[code].itemsize
-        self._written = 0
-        self._entries = 0
-        self._last_entry = 0
-        self._nbytes = 0
-        self._partial: str | None = partial_path(self.path)
-        self._descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        header = HEADER.pack(MAGIC, VERSION, code, num_sequences, self.num_entries)
-        try:
-            write_from(self._descriptor, np.frombuffer(header, np.uint8), 0)
-        except OSError:
-            self.abort()
-            raise
 
-    def __enter__(self) -> "IdxStreamWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def write_sequences(self, lengths: npt.ArrayLike, modes: npt.ArrayLike | None = None) -> None:
-        """Append a block of sequences: shape (sequences,) lengths in tokens, and their modes.
-
-        Raises
-        ------
-        SourceError
-            If a length is negative or not below 2**31, a mode is not an int8, there are more
-            sequences than announced, or the modes are missing, unexpected or of another number.
-        """
-        block = whole_numbers(lengths, 0, MAX_LENGTH, f"sequence_lengths of {self.path}")
+def _write_sequences(descriptor: int, index: IdxFile, sequences: Iterable[Sequences]) -> int:
+    """Write lengths, pointers and modes; return the number of sequences."""
+    written = nbytes = 0
+    bases = {name: start for name, (_, start, _) in index.spans.items()}
+    for lengths, modes in sequences:
+        block = whole_numbers(lengths, 0, MAX_LENGTH, f"sequence_lengths of {index.path}")
         kept = np.empty(0, np.int64)
         if modes is not None:
-            kept = whole_numbers(modes, -128, 127, f"sequence_modes of {self.path}")
-        if kept.size != block.size * self.has_modes or self.has_modes != (modes is not None):
+            kept = whole_numbers(modes, -128, 127, f"sequence_modes of {index.path}")
+        if kept.size != block.size * index.has_modes or index.has_modes != (modes is not None):
             raise SourceError(
                 f"each of the {block.size} sequences must come with "
-                f"{'one mode' if self.has_modes else 'no mode'}, but {kept.size} modes came for "
-                f"{self.path}; give one for each sequence, or has_modes=False"
+                f"{'one mode' if index.has_modes else 'no mode'}, but {kept.size} modes came for "
+                f"{index.path}; give one for each sequence, or has_modes=False"
             )
-        if self._written + block.size > self.num_sequences:
+        if written + block.size > index.num_sequences:
             raise SourceError(
-                f"{self.path} was announced with {self.num_sequences} sequences, but "
-                f"{self._written + block.size} came; announce the number that is written"
+                f"{index.path} was announced with {index.num_sequences} sequences, but "
+                f"{written + block.size} came; announce the number that is written"
             )
-        nbytes = self._nbytes + int(block.sum()) * self._itemsize
+        last_nbytes, sizes = nbytes, block * index.dtype.itemsize
+        nbytes += int(block.sum()) * index.dtype.itemsize
         if nbytes > _MAX_POINTER:
             raise SourceError(
-                f"the tokens of a .bin must take less than 2**63 bytes, but those for {self.path} "
+                f"the tokens of a .bin must take less than 2**63 bytes, but those for {index.path} "
                 f"take {nbytes}; split the dataset"
             )
-        pointers = np.empty(block.size, "<i8")
-        if block.size:
-            pointers[0] = self._nbytes
-            np.cumsum(block[:-1] * self._itemsize, out=pointers[1:])
-            pointers[1:] += self._nbytes
-        base = HEADER.size + 4 * self._written
-        write_from(self._descriptor, block.astype("<i4"), base)
-        base = HEADER.size + 4 * self.num_sequences + 8 * self._written
-        write_from(self._descriptor, pointers, base)
-        base = HEADER.size + 12 * self.num_sequences + 8 * self.num_entries + self._written
-        write_from(self._descriptor, kept.astype("i1"), base)
-        self._written += block.size
-        self._nbytes = nbytes
+        pointers = (np.cumsum(sizes) - sizes + last_nbytes).astype("<i8")
+        write_from(descriptor, block.astype("<i4"), bases["sequence_lengths"] + 4 * written)
+        write_from(descriptor, pointers, bases["sequence_pointers"] + 8 * written)
+        write_from(descriptor, kept.astype("i1"), bases["sequence_modes"] + written)
+        written += block.size
+    return written
 
-    def write_document_indices(self, document_indices: npt.ArrayLike) -> None:
-        """Append entries: the first is 0, none falls, the last is the number of sequences.
 
-        Raises
-        ------
-        SourceError
-            If an entry falls, leaves [0, sequences], is a first entry other than 0, or is one more
-            than announced.
-        """
-        name = f"document_indices of {self.path}"
-        block = whole_numbers(document_indices, 0, self.num_sequences, name)
-        if self._entries + block.size > self.num_entries:
+def _write_documents(
+    descriptor: int, index: IdxFile, blocks: Iterable[npt.ArrayLike]
+) -> tuple[int, int]:
+    """Write document indices; return their number and the last one."""
+    written = last = 0
+    _, base, num_entries = index.spans["document_indices"]
+    name = f"document_indices of {index.path}"
+    for values in blocks:
+        block = whole_numbers(values, 0, index.num_sequences, name)
+        if written + block.size > num_entries:
             raise SourceError(
-                f"{self.path} was announced with {self.num_entries} document indices, but "
-                f"{self._entries + block.size} came; announce the number that is written"
+                f"{index.path} was announced with {num_entries} document indices, but "
+                f"{written + block.size} came; announce the number that is written"
             )
-        if block.size and self._entries == 0 and block[0] != 0:
+        if block.size and written == 0 and block[0] != 0:
             raise SourceError(f"{name} must begin with 0, not with {block[0]}; put a 0 in front")
-        falls = np.flatnonzero(block < np.concatenate(([self._last_entry], block[:-1])))
+        falls = np.flatnonzero(np.diff(block, prepend=last) < 0)
         if falls.size:
             raise SourceError(
-                f"{name} must never fall, but entry {self._entries + int(falls[0])} is "
+                f"{name} must never fall, but entry {written + int(falls[0])} is "
                 f"{block[falls[0]]}; write the documents in the order of their sequences"
             )
-        base = HEADER.size + 12 * self.num_sequences + 8 * self._entries
-        write_from(self._descriptor, block.astype("<i8"), base)
-        self._entries += block.size
-        self._last_entry = int(block[-1]) if block.size else self._last_entry
-
-    def close(self) -> None:
-        """Check that everything announced was written, and rename the file."""
-        if self._partial is None:
-            return
-        came = (self._written, self._entries, self._last_entry)
-        wanted = (self.num_sequences, self.num_entries, self.num_sequences)
-        if came != wanted:
-            self.abort()
-            raise SourceError(
-                f"{self.path} must get {wanted[0]} sequences and {wanted[1]} document indices, the "
-                f"last of them {wanted[2]}, but got {came[0]} and {came[1]}, the last {came[2]}; "
-                "write what was announced and end the last document"
-            )
-        try:
-            os.fsync(self._descriptor)
-            os.replace(self._partial, self.path)
-        except OSError:
-            self.abort()
-            raise
-        os.close(self._descriptor)
-        self._partial = None
-
-    def abort(self) -> None:
-        """Remove the unfinished file; does nothing after ``close``."""
-        if self._partial is not None:
-            os.close(self._descriptor)
-            with suppress(FileNotFoundError):
-                os.unlink(self._partial)
-            self._partial = None
+        write_from(descriptor, block.astype("<i8"), base + 8 * written)
+        written += block.size
+        last = int(block[-1]) if block.size else last
+    return written, last
 
 
 def write_index(
@@ -195,7 +153,7 @@ def write_index(
     document_indices: npt.ArrayLike,
     sequence_modes: npt.ArrayLike | None = None,
 ) -> None:
-    """Write a whole ``.idx`` file atomically.
+    """Write a whole ``.idx`` file atomically; errors as of `write_index_blocks`.
 
     Parameters
     ----------
@@ -209,11 +167,6 @@ def write_index(
         Shape (documents + 1,), integers, first sequence of each document, then their number.
     sequence_modes
         Shape (sequences,), integers that fit int8, or None.
-
-    Raises
-    ------
-    SourceError
-        If the arrays contradict the format.
     """
     lengths, entries = np.asarray(sequence_lengths), np.asarray(document_indices)
     modes = None if sequence_modes is None else np.asarray(sequence_modes)
@@ -227,18 +180,16 @@ def write_index(
             f"document_indices of {os.fspath(path)} must begin with 0, but it has 0 entries; "
             "give [0] for a dataset without documents"
         )
-    with IdxStreamWriter(
+    rows = [slice(start, start + _BLOCK) for start in range(0, lengths.size, _BLOCK)]
+    write_index_blocks(
         path,
         dtype,
+        ((lengths[span], None if modes is None else modes[span]) for span in rows),
+        (entries[start : start + _BLOCK] for start in range(0, entries.size, _BLOCK)),
         num_sequences=lengths.size,
         num_documents=entries.size - 1,
         has_modes=modes is not None,
-    ) as writer:
-        for start in range(0, lengths.size, _BLOCK):
-            span = slice(start, start + _BLOCK)
-            writer.write_sequences(lengths[span], None if modes is None else modes[span])
-        for start in range(0, entries.size, _BLOCK):
-            writer.write_document_indices(entries[start : start + _BLOCK])
+    )
 
 
 def whole_numbers(values: npt.ArrayLike, low: int, high: int, name: str) -> npt.NDArray[np.int64]:

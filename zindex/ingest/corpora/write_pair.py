@@ -9,15 +9,18 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from zindex import schema
+from zindex.arrays import AnyArray
 from zindex.errors import StoreError
 from zindex.execution.executor import run_together
-from zindex.formats.idx_writer import IdxStreamWriter
+from zindex.formats.idx_writer import write_index_blocks
 from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.driver import Workers
 from zindex.io import files
@@ -161,18 +164,19 @@ def copy_tokens(corpus: Corpus, path: str | Path, start: int, stop: int) -> None
 
 def write_idx(corpus: Corpus, path: str | Path) -> None:
     """Write the ``.idx`` of a corpus in blocks."""
-    num_sequences, num_entries = corpus.num_sequences, corpus.num_documents + 1
-    with IdxStreamWriter(
+
+    def read(array: schema.ArraySpec) -> Iterator[AnyArray]:
+        num_rows, _ = corpus.shape_of(array.name)
+        for start in range(0, num_rows, _BLOCK):
+            yield corpus.read(array.name, start, min(start + _BLOCK, num_rows))
+
+    modes = read(schema.SEQUENCE_MODE) if corpus.has_modes else repeat(None)
+    write_index_blocks(
         path,
         corpus.dtype,
-        num_sequences=num_sequences,
+        zip(read(schema.SEQUENCE_LENGTH), modes, strict=False),
+        read(schema.DOCUMENT_OFFSET),
+        num_sequences=corpus.num_sequences,
         num_documents=corpus.num_documents,
         has_modes=corpus.has_modes,
-    ) as writer:
-        for start in range(0, num_sequences, _BLOCK):
-            rows = start, min(start + _BLOCK, num_sequences)
-            modes = corpus.read(schema.SEQUENCE_MODE.name, *rows) if corpus.has_modes else None
-            writer.write_sequences(corpus.read(schema.SEQUENCE_LENGTH.name, *rows), modes)
-        for start in range(0, num_entries, _BLOCK):
-            rows = start, min(start + _BLOCK, num_entries)
-            writer.write_document_indices(corpus.read(schema.DOCUMENT_OFFSET.name, *rows))
+    )
