@@ -142,6 +142,12 @@ class ClusterLostError(ZindexError, RuntimeError):
     """The Dask cluster of a build is lost, or its workers repeatedly die on a task."""
 
 
+def shorten(value: object) -> str:
+    """Return the start of a value for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     """Refuse a setting that is none of its choices.
 

@@ -75,7 +75,6 @@ def test_blocks_of_an_added_pair_do_not_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = write_pair(tmp_path, "a", [1, 2], [], [3], [4, 5, 6])
-    monkeypatch.setattr(bin_writer, "_COPY_SEQUENCES", 3)
     monkeypatch.setattr(bin_writer, "_COPY_NBYTES", 5)
     writer = PairWriter(tmp_path / "b.bin", np.uint16)
     writer.append_pair(prefix)

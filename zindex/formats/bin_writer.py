@@ -17,7 +17,6 @@ from zindex.formats.token_values import convert_tokens
 from zindex.io.local import partial_path
 
 _COPY_NBYTES = 8 << 20
-_COPY_SEQUENCES = 1 << 20
 
 
 class PairWriter:
@@ -112,31 +111,21 @@ class PairWriter:
                 f"datasets can be joined only if their tokens have one dtype, but {source.path} "
                 f"has {source.dtype.name} and {self.bin_path} has {self.dtype.name}; convert one"
             )
+        num_sequences, first = source.num_sequences, len(self.sequence_lengths)
+        lengths = source.sequence_lengths(0, num_sequences)
+        ends = source.document_indices(1, source.num_documents + 1)
+        modes = None if self.sequence_modes is None else source.sequence_modes(0, num_sequences)
         before = self.data_file.tell()
-        num_before = (
-            len(self.sequence_lengths),
-            len(self.document_indices),
-            len(self.sequence_modes or ()),
-        )
         try:
             self._copy_tokens(f"{prefix}.bin", source.bin_nbytes)
-            first = len(self.sequence_lengths)
-            for start in range(0, source.num_sequences, _COPY_SEQUENCES):
-                stop = min(start + _COPY_SEQUENCES, source.num_sequences)
-                lengths = source.sequence_lengths(start, stop)
-                self.sequence_lengths.frombytes(lengths.astype(np.int32).tobytes())
-                if self.sequence_modes is not None:
-                    self.sequence_modes.frombytes(source.sequence_modes(start, stop).tobytes())
-            for start in range(1, source.num_documents + 1, _COPY_SEQUENCES):
-                stop = min(start + _COPY_SEQUENCES, source.num_documents + 1)
-                self.append_document_ends(first + source.document_indices(start, stop))
         except (VerificationError, OSError):
             self.data_file.seek(before)
             self.data_file.truncate()
-            del self.sequence_lengths[num_before[0] :], self.document_indices[num_before[1] :]
-            if self.sequence_modes is not None:
-                del self.sequence_modes[num_before[2] :]
             raise
+        self.sequence_lengths.frombytes(lengths.view(np.uint8).data)
+        self.append_document_ends(first + ends)
+        if self.sequence_modes is not None and modes is not None:
+            self.sequence_modes.frombytes(modes.view(np.uint8).data)
 
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
         """Write the ``.idx`` and rename both files, the ``.idx`` last.

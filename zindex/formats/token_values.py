@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import AnyArray
-from zindex.errors import SourceError
+from zindex.errors import SourceError, shorten
 from zindex.formats.token_dtypes import AnyDType
 
 
@@ -47,7 +47,7 @@ def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> AnyArray
     except (ValueError, TypeError, OverflowError) as error:
         raise SourceError(
             f"tokens for {owner} must be numbers or decimal strings in one flat row, but came as "
-            f"{_shown(values)} ({error}); flatten or parse them first"
+            f"{shorten(values)} ({error}); flatten or parse them first"
         ) from error
     if array.dtype.kind not in "biufO":
         raise SourceError(
@@ -132,9 +132,3 @@ def _fits(value: Any, target: AnyDType) -> bool:
             return bool(np.array([value], target)[0].item() == value)
     except (OverflowError, ValueError, TypeError):
         return False
-
-
-def _shown(values: Any) -> str:
-    """Return a value as short text for a message."""
-    text = repr(values)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -28,7 +28,7 @@ from zindex.indexing.mapping_tasks import (
     store_shuffled_mapping,
 )
 from zindex.indexing.store_build import FIRST, CountedBuild
-from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
+from zindex.ingest.length_source import digest_array
 from zindex.kernels.sentence_mapping import scan_sentences
 from zindex.plan.build_plan import SourceFacts
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
@@ -249,8 +249,7 @@ def memory_facts(lengths: SourceFacts, document_indices: AnyArray) -> SentenceFa
 
 def _digest_bounds(read: Callable[[int, int], Int64Array], num_documents: int) -> str:
     """Return the digest of the sentences at which documents start."""
-    blocks = range(num_blocks(num_documents + 1))
-    return join_digests(digest_rows(read, num_documents + 1, block) for block in blocks)
+    return digest_array(read, num_documents + 1)
 
 
 def plan_mapping(

@@ -1,11 +1,11 @@
 """The driver of ingestion: claim a place, run one task per partition or shard, commit, resume."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from zindex.arrays import AnyArray
@@ -46,8 +46,6 @@ _NAMES = {
     "sentences": "split_sentences (--split-sentences), language or sentencex",
     "token_dtype": "token_dtype (--token-dtype)",
 }
-# Depths of the files of an array below its folder: zarr.json, c/<i>, or c/<i>/0.
-_DEPTHS = (1, 2, 3)
 
 
 class Workers(NamedTuple):
@@ -96,6 +94,7 @@ async def write_store(
     write: WriteShard,
     advance: Callable[[int], None],
     facts: Mapping[str, Any] | None = None,
+    rows: Mapping[str, AnyArray] = MappingProxyType({}),
 ) -> Store:
     """Write and commit a planned store; committed stores and finished shards are kept.
 
@@ -110,6 +109,8 @@ async def write_store(
         Called with the number of finished shards.
     facts
         Attributes of the store that are not part of its identity.
+    rows
+        Arrays that are in memory here, by their names: they need no tasks.
 
     Raises
     ------
@@ -125,7 +126,13 @@ async def write_store(
         return store
 
     async def write_one(layout: ArrayLayout, shard: int) -> ShardResult:
-        result = await write(layout, shard)
+        values, (start, stop) = rows.get(layout.name), layout.shard_bounds(shard)
+        if values is None:
+            result = await write(layout, shard)
+        else:
+            result = await asyncio.to_thread(
+                store_shard, plan.root, layout, shard, lambda: values[start:stop]
+            )
         advance(1)
         return result
 
@@ -137,14 +144,6 @@ async def write_store(
     receipts = [result.receipt for result in results]
     await asyncio.to_thread(commit_store, plan, receipts, dict(facts or {}))
     return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
-
-
-async def write_rows(
-    root: Place, layout: ArrayLayout, shard: int, read: Callable[[int, int], AnyArray]
-) -> ShardResult:
-    """Write a shard whose rows ``[start, stop)`` this process can read, in a thread."""
-    bounds = layout.shard_bounds(shard)
-    return await asyncio.to_thread(store_shard, root, layout, shard, lambda: read(*bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +288,7 @@ class Claim:
                 f"store of kind {plan['kind']!r}; choose another place"
             )
         for array in plan["arrays"]:
-            folder = root / array["name"]
-            for depth in _DEPTHS:
-                for key in list(files.list_keys(folder, depth=depth)):
-                    files.remove_file(folder / key)
-            if isinstance(folder, Path) and folder.is_dir():
-                for left, _, _ in os.walk(folder, topdown=False):
-                    os.rmdir(left)
+            files.remove_tree(root / array["name"])
         metadata = (root / PLAN_KEY).parent
         for key in sorted(files.list_keys(metadata)):
             if key != IMPORT_KEY.rpartition("/")[2]:

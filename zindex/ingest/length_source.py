@@ -44,10 +44,8 @@ class LengthSource:
             return cls(path, facts, reader)
         # Workers may run in another directory.
         index = replace(reader, path=os.path.abspath(reader.path))
-        count = index.num_sequences
-        digests = [digest_rows(index.sequence_lengths, count, i) for i in range(num_blocks(count))]
-        facts = SourceFacts(join_digests(digests), count, index.num_tokens)
-        return cls(path, facts, index)
+        digest = digest_array(index.sequence_lengths, index.num_sequences)
+        return cls(path, SourceFacts(digest, index.num_sequences, index.num_tokens), index)
 
     def lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """Return the lengths of sequences ``[start, stop)``: shape (stop - start,), int32."""
@@ -137,6 +135,11 @@ def digest_rows(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int, blo
     """Return the SHA-256 of one block of an array's rows, given ``read(start, stop)``."""
     start = block * DIGEST_BLOCK
     return hashlib.sha256(read(start, min(start + DIGEST_BLOCK, num_rows)).data).digest()
+
+
+def digest_array(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int) -> str:
+    """Return the SHA-256, in hex, of the digests of all blocks of an array's rows."""
+    return join_digests(digest_rows(read, num_rows, i) for i in range(num_blocks(num_rows)))
 
 
 def join_digests(digests: Iterable[bytes]) -> str:

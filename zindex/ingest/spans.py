@@ -1,12 +1,7 @@
-"""Locate spans in arrays that are concatenated, and read concatenated offsets lazily."""
+"""Locate spans in arrays that are concatenated."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
-
-import numpy as np
-
-from zindex.arrays import Int64Array
+from collections.abc import Iterator, Sequence
 
 
 def cut_span(bounds: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
@@ -37,36 +32,3 @@ def cut_span(bounds: Sequence[int], start: int, stop: int) -> Iterator[tuple[int
             yield number, at - bounds[number], end - bounds[number], at - start
             at = end
         number += 1
-
-
-class JoinedOffsets:
-    """The offset arrays of many shards, concatenated; rows are computed when they are read.
-
-    Parameters
-    ----------
-    counts
-        Rows of each shard, not counting its final bound.
-    totals
-        The final bound of each shard.
-    offsets_of
-        Returns the offsets of a shard: shape (count + 1,), int64, from 0 to its total.
-    """
-
-    def __init__(
-        self, counts: Sequence[int], totals: Sequence[int], offsets_of: Callable[[int], Int64Array]
-    ) -> None:
-        self._starts = list(accumulate(counts, initial=0))
-        self._bases = list(accumulate(totals, initial=0))
-        self._offsets_of = offsets_of
-
-    def read(self, start: int, stop: int) -> Int64Array:
-        """Return rows ``[start, stop)``: shape (stop - start,), int64."""
-        out = np.full(stop - start, self._bases[-1], np.int64)
-        for number, first, last, offset in cut_span(self._starts, start, stop):
-            rows = self._offsets_of(number)[first:last]
-            np.add(rows, self._bases[number], out=out[offset : offset + last - first])
-        return out
-
-    def read_lengths(self, start: int, stop: int) -> Int64Array:
-        """Return the differences of rows ``[start, stop]``: shape (stop - start,), int64."""
-        return np.diff(self.read(start, stop + 1))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.formats.keyed.keyed_array import KeyedArray, sum_lengths
+from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.keyed.mapped_values import ColumnRead, CopySpans, MappedValues, gather_mapped_values
 from zindex.store.rows import RowReader, Spans, read_many
 
@@ -121,19 +121,13 @@ def column_of_files(arrays: Sequence[KeyedArray]) -> Column:
         Of one key, one for each shard, with the same dtype.
     """
     key, values = arrays[0].key, MappedValues(arrays)
-    items = [array.item_offset for array in arrays if array.item_offset is not None]
-    if len(items) < len(arrays):
+    if any(array.item_offset is None for array in arrays):
         return Column(key, values, None)
-    offsets = _join_offsets(items)
-    if all(array.group_offset is None for array in arrays):
-        return Column(key, values, offsets)
-    groups = _join_offsets(
-        [
-            np.arange(len(item)) if array.group_offset is None else array.group_offset
-            for array, item in zip(arrays, items, strict=True)
-        ]
-    )
-    return Column(key, values, offsets[groups], Column(key, np.diff(offsets), groups))
+    records = join_records(arrays)
+    lengths = None
+    if records.item_length is not None:
+        lengths = Column(key, records.item_length, records.group_offset)
+    return Column(key, values, records.offset, lengths)
 
 
 def read_columns(reads: Sequence[ColumnRead]) -> None:
@@ -172,10 +166,3 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
     read_many(wanted)
     for read, found in converted:
         read.put(found)
-
-
-def _join_offsets(parts: Sequence[Int64Array]) -> Int64Array:
-    """Return the concatenated offsets of several arrays."""
-    starts = sum_lengths([int(part[-1]) for part in parts])
-    joined = [part[:-1] + start for part, start in zip(parts, starts[:-1].tolist(), strict=True)]
-    return np.concatenate([*joined, starts[-1:]])

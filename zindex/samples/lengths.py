@@ -1,6 +1,5 @@
 """The lengths of the documents of low-level datasets, stored or in memory."""
 
-import hashlib
 from typing import Any, Protocol, TypeGuard
 from weakref import WeakKeyDictionary
 
@@ -8,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.formats.bin_idx import IdxFile
-from zindex.ingest.length_source import DIGEST_BLOCK, LengthSource, count_tokens, join_digests
+from zindex.ingest.length_source import LengthSource, count_tokens, digest_array
 from zindex.plan.build_plan import SourceFacts
 from zindex.store.open import Store
 
@@ -50,9 +49,8 @@ def adopt_source(low_level_dataset: StoredDataset, source: LengthSource) -> None
 def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:
     """Return the facts that decide the index of a dataset whose lengths are in memory."""
     values = np.ascontiguousarray(lengths, "<i4")
-    blocks = range(0, len(values), DIGEST_BLOCK)
-    digests = [hashlib.sha256(values[i : i + DIGEST_BLOCK].data).digest() for i in blocks]
-    return SourceFacts(join_digests(digests), len(values), int(values.sum(dtype=np.int64)))
+    digest = digest_array(lambda start, stop: values[start:stop], len(values))
+    return SourceFacts(digest, len(values), int(values.sum(dtype=np.int64)))
 
 
 def count_span(low_level_dataset: Any, span: range) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, shorten
 from zindex.schema import ArraySpec
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
@@ -237,14 +237,14 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
         return value.tobytes()
     kinds, nouns = _NUMBERS[dtype.kind]
     if not isinstance(value, list) or not kinds.issuperset(map(type, value)):
-        raise SourceError(f"a value must be a list of {nouns}, got {_shorten(value)}")
+        raise SourceError(f"a value must be a list of {nouns}, got {shorten(value)}")
     if dtype.kind == "b":
         if not {0, 1}.issuperset(value):
-            raise SourceError(f"a value must be a list of {nouns}, got {_shorten(value)}")
+            raise SourceError(f"a value must be a list of {nouns}, got {shorten(value)}")
         return bytes(value)
     numbers = _convert(value, dtype)
     if numbers is None:
-        raise SourceError(f"the numbers must fit {dtype.name}, got {_shorten(value)}")
+        raise SourceError(f"the numbers must fit {dtype.name}, got {shorten(value)}")
     return numbers.tobytes()
 
 
@@ -259,12 +259,6 @@ def _convert(value: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     sizes = np.abs(numbers)
     fits = not np.any((sizes > np.finfo(dtype).max) & (sizes != np.inf))
     return numbers.astype(dtype, copy=False) if fits else None
-
-
-def _shorten(value: Any) -> str:
-    """Return a value for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def decode_value(form: int, content: bytes) -> Any:

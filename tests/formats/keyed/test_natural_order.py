@@ -51,7 +51,7 @@ def test_a_link_to_a_folder_around_it_ends(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_listed(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    message = r"a must be a folder that can be listed, but the system says: Not a directory; check"
+    message = r"a must be readable, the system says: Not a directory; check"
     with pytest.raises(StoreUnreadableError, match=message):
         list_below(str(tmp_path / "a"))
 

@@ -35,7 +35,7 @@ SMALL = ChunkGrid(chunk_length=16, shard_length=64)
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the store in blocks of this many values."""
     monkeypatch.setattr(module, "_BLOCK_LENGTH", request.param)
-    monkeypatch.setattr(module, "_BLOCK_RECORDS", min(request.param, 1 << 10))
+    monkeypatch.setattr(module, "_BLOCK_RECORDS", min(request.param, 1 << 6))
 
 
 @pytest.mark.usefixtures("blocks")

@@ -5,7 +5,7 @@ import pytest
 
 from zindex.errors import ConfigError
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
-from zindex.ingest.keyed.keyed_source import KeyedSource
+from zindex.ingest.keyed.keyed_source import KeyedSource, read_spans
 
 
 def keyed_array(key: str, path: str, length: int, **offsets: np.ndarray) -> KeyedArray:
@@ -24,18 +24,18 @@ def test_arrays_of_groups_and_of_plain_records(tmp_path: pytest.TempPathFactory)
     assert [field.num_values for field in source.fields] == [12, 5]
     assert source.num_records == 4
     names = ["x_offset", "x_length_value", "x_length_offset"]
-    assert {name: source.read(name, 0, 5).tolist() for name in names} == {
+    assert {name: source.rows[name].tolist() for name in names} == {
         "x_offset": [0, 1, 6, 10, 12],
         "x_length_value": [1, 0, 5, 4, 2],
         "x_length_offset": [0, 2, 3, 4, 5],
     }
     for start in range(13):
         for stop in range(start, 13):
-            found = source.read("x_value", start, stop)
+            found = read_spans(source.spans("x_value", start, stop), "int16")
             assert found.tolist() == [i % 6 for i in range(start, stop)]
     whole = KeyedSource(shards, has_records=False)
     assert [field.name for field in whole.fields] == ["x"]
-    assert whole.read("x_offset", 0, 3).tolist() == [0, 6, 12]
+    assert whole.rows["x_offset"].tolist() == [0, 6, 12]
     with pytest.raises(ConfigError, match="a key must not be called x_length beside x"):
         KeyedSource([KeyedShard("a", {"x": plain, "x_length": plain})], has_records=True)
 
@@ -44,5 +44,5 @@ def test_a_key_that_shards_lack_has_no_values_there() -> None:
     one, other = (keyed_array(key, "", 3) for key in "xy")
     shards = [KeyedShard("a", {"x": one}), KeyedShard("b", {"y": other})]
     source = KeyedSource(shards, has_records=False)
-    assert source.read("x_offset", 0, 3).tolist() == [0, 3, 3]
-    assert source.read("y_offset", 0, 3).tolist() == [0, 0, 3]
+    assert source.rows["x_offset"].tolist() == [0, 3, 3]
+    assert source.rows["y_offset"].tolist() == [0, 0, 3]

@@ -334,7 +334,7 @@ def test_files_of_text_are_documents(folder: Path) -> None:
     assert store.spec["num_records"] == 2
     kind: Any = "tar"
     with pytest.raises(
-        ConfigError, match=r"kind \(--kind\) must be 'jsonl', 'parquet' or 'text', got"
+        ConfigError, match=r"kind \(--kind\) must be one of jsonl, parquet, text, got"
     ):
         tokenize(folder / "texts", folder / "x", "seq", kind=kind, **settings)
 

@@ -73,7 +73,7 @@ def test_folders_tell_the_kind(tmp_path: Path) -> None:
 
 def test_settings_must_fit_the_kind(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{}])
-    with pytest.raises(ConfigError, match="kind must be 'jsonl' or 'tar', got 'csv'"):
+    with pytest.raises(ConfigError, match="kind must be one of jsonl, tar, got 'csv'"):
         open_files(path, "csv")  # type: ignore[arg-type]
     for given_too in ({"meta_names": ["x"]}, {"include_dirs": "d"}):
         with pytest.raises(
@@ -263,5 +263,5 @@ def test_kinds_of_texts_by_names_and_folders(tmp_path: Path) -> None:
         files, fingerprint = open_texts(path, None, None, "error", ["text"])
         assert [row["text"] for row in files.read_part(0)] == ["a"]
         assert len(fingerprint) == 64
-    with pytest.raises(ConfigError, match="must be 'jsonl', 'parquet' or 'text', got 'tar'; name"):
+    with pytest.raises(ConfigError, match="must be one of jsonl, parquet, text, got 'tar'; choose"):
         open_texts(lines, "tar", None, "error")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ are little-endian.
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import Int64Array
-from zindex.errors import SourceError, StoreNotFoundError, StoreUnreadableError
+from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.keyed.declarations import check_key, parse_dtype, parse_offsets
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
 from zindex.formats.keyed.natural_order import list_below
-from zindex.io.local import replacing
+from zindex.io.local import replacing, unreadable
 
 #: The file that describes a shard.
 META = "meta.json"
@@ -69,7 +69,8 @@ def _read_shard(root: str, name: str) -> KeyedShard:
     folder = root if name == "." else os.path.join(root, name)
     meta = _read_meta(os.path.join(folder, META))
     arrays = {key: _read_array(folder, key, entry) for key, entry in meta.items()}
-    return KeyedShard(name, _share_offsets(arrays))
+    shared = {key: _with_offsets(array, arrays.values()) for key, array in arrays.items()}
+    return KeyedShard(name, shared)
 
 
 def _read_meta(path: str) -> dict[str, Any]:
@@ -79,12 +80,7 @@ def _read_meta(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             meta = json.loads(file.read(), object_pairs_hook=_without_repeats)
     except OSError as error:
-        raise StoreUnreadableError(
-            f"{path} must be a file that can be read, but the system says: {error.strerror}; check "
-            "its permissions",
-            error.errno,
-            error.strerror,
-        ) from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise SourceError(
@@ -180,51 +176,32 @@ def _regular_size(path: str) -> int:
     return status.st_size
 
 
-def _share_offsets(arrays: dict[str, KeyedArray]) -> dict[str, KeyedArray]:
-    """Fill in missing offsets from keys of the same length."""
-    return {key: _with_offsets(array, arrays) for key, array in arrays.items()}
-
-
-def _with_offsets(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedArray:
+def _with_offsets(array: KeyedArray, others: Collection[KeyedArray]) -> KeyedArray:
     """Return a key with its own offsets, or those on which all keys of its length agree."""
     if array.item_offset is not None:
         return array
     donors = [
-        other
-        for other in arrays.values()
-        if other.item_offset is not None and other.length == array.length
+        other for other in others if other.item_offset is not None and other.length == array.length
     ]
-    if not all(_same_offsets(donors[0], other) for other in donors[1:]):
+    if not _agree(donors):
         donors = [other for other in donors if array.key == f"{other.key}_mask"]
-    if not donors:
-        return _with_items_of_groups(array, arrays)
-    return replace(array, item_offset=donors[0].item_offset, group_offset=donors[0].group_offset)
-
-
-def _with_items_of_groups(array: KeyedArray, arrays: Mapping[str, KeyedArray]) -> KeyedArray:
-    """Return a key with one value per item of a group, such as rewards, cut at the groups."""
-    found = [
-        other.group_offset
-        for other in arrays.values()
+    if donors:
+        first = donors[0]
+        return replace(array, item_offset=first.item_offset, group_offset=first.group_offset)
+    # A key with one value per item of a group, such as rewards, is cut at the groups.
+    groups = [
+        replace(other, item_offset=other.group_offset, group_offset=None)
+        for other in others
         if other.group_offset is not None and int(other.group_offset[-1]) == array.length
     ]
-    if not found or not all(_equal(found[0], offset) for offset in found[1:]):
-        return array
-    return replace(array, item_offset=found[0])
+    return replace(array, item_offset=groups[0].item_offset) if groups and _agree(groups) else array
 
 
-def _same_offsets(one: KeyedArray, other: KeyedArray) -> bool:
-    """Return whether two keys have the same items and records."""
-    return _equal(one.item_offset, other.item_offset) and _equal(
-        one.group_offset, other.group_offset
-    )
-
-
-def _equal(one: Int64Array | None, other: Int64Array | None) -> bool:
-    """Return whether both are None or the same."""
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+def _agree(arrays: Iterable[KeyedArray]) -> bool:
+    """Return whether some keys have the same items and records."""
+    offsets = ((array.item_offset, array.group_offset) for array in arrays)
+    cuts = {tuple(None if cut is None else cut.tobytes() for cut in pair) for pair in offsets}
+    return len(cuts) <= 1
 
 
 def write_bin_folder(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,6 +147,38 @@ def sum_lengths(lengths: Sequence[int]) -> Int64Array:
     offset = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offset[1:])
     return offset
+
+
+class JoinedRecords(NamedTuple):
+    """Where the records of a key begin, over all shards."""
+
+    #: Shape (records + 1,), int64: offsets of the records among the values.
+    offset: Int64Array
+    #: If records are groups, the lengths of all items, and the offsets of the records among them.
+    item_length: Int64Array | None = None
+    group_offset: Int64Array | None = None
+
+
+def join_records(arrays: Sequence[KeyedArray]) -> JoinedRecords:
+    """Return the records of one key, given its array of each shard; all have items."""
+    items = [array.item_offset for array in arrays if array.item_offset is not None]
+    offset = _join_offsets(items)
+    if all(array.group_offset is None for array in arrays):
+        return JoinedRecords(offset)
+    groups = _join_offsets(
+        [
+            np.arange(len(item)) if array.group_offset is None else array.group_offset
+            for array, item in zip(arrays, items, strict=True)
+        ]
+    )
+    return JoinedRecords(offset[groups], np.diff(offset), groups)
+
+
+def _join_offsets(parts: Sequence[Int64Array]) -> Int64Array:
+    """Return the concatenated offsets of several arrays."""
+    starts = sum_lengths([int(part[-1]) for part in parts])
+    joined = [part[:-1] + start for part, start in zip(parts, starts[:-1].tolist(), strict=True)]
+    return np.concatenate([*joined, starts[-1:]])
 
 
 @contextmanager

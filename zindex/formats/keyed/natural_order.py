@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from zindex.errors import StoreUnreadableError
+from zindex.io.local import unreadable
 
 _NUMBERS = re.compile("([0-9]+)")
 
@@ -58,12 +58,7 @@ def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[s
         with os.scandir(folder) as found:
             entries = list(found)
     except OSError as error:
-        raise StoreUnreadableError(
-            f"{folder} must be a folder that can be listed, but the system says: {error.strerror}; "
-            "check its permissions",
-            error.errno,
-            error.strerror,
-        ) from error
+        raise unreadable(folder, error) from error
     # A store may have many shards and has no other files.
     if above and any(entry.name == "zarr.json" for entry in entries):
         return

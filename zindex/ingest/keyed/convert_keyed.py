@@ -11,11 +11,11 @@ import numpy.typing as npt
 from zindex.errors import ConfigError
 from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.keyed.shards import FileFormat, KeyedFormat, detect_format, read_shards
-from zindex.ingest.driver import Workers, open_workers, write_rows, write_store
+from zindex.ingest.driver import Workers, open_workers, write_store
 from zindex.ingest.keyed.keyed_source import KeyedSource, digest_spans, store_spans
 from zindex.ingest.keyed.token_lines import TokenLines, open_token_lines
 from zindex.ingest.length_source import join_digests
-from zindex.ingest.records.import_records import import_records, url_layouts, url_spec
+from zindex.ingest.records.import_records import import_records, url_spec
 from zindex.ingest.records.open_files import open_files
 from zindex.io.local import local_path
 from zindex.io.objects import Place, PlaceLike, place_of
@@ -205,7 +205,7 @@ async def plan_keyed(
     )
     spec = {
         "num_records": source.num_records,
-        **url_spec(source.urls),
+        **url_spec(source.rows),
         "fields": [field.to_json() for field in source.fields],
         "has_records": source.has_records,
         "convert": {
@@ -215,8 +215,7 @@ async def plan_keyed(
             "sample_digest": join_digests(digests),
         },
     }
-    layouts = source.layouts(grid) + url_layouts(source.urls, grid)
-    return StorePlan(root, KIND, spec, tuple(layouts))
+    return StorePlan(root, KIND, spec, tuple(source.layouts(grid)))
 
 
 async def _convert(
@@ -228,11 +227,9 @@ async def _convert(
 
     async def write(layout: ArrayLayout, shard: int) -> ShardResult:
         spans = source.spans(layout.name, *layout.shard_bounds(shard))
-        if spans is None:
-            name = layout.name
-            return await write_rows(root, layout, shard, lambda *rows: source.read(name, *rows))
         key = f"convert-{root.name[:28]}-{layout.name}-{shard}"
         return await workers.executor.run(store_spans, root, layout, shard, spans, key=key)
 
     with workers.shown.step(root.name, plan.num_shards) as advance:
-        return await write_store(plan, write, advance, {"num_skipped": 0, "url_prefix": folder})
+        facts = {"num_skipped": 0, "url_prefix": folder}
+        return await write_store(plan, write, advance, facts, source.rows)

@@ -25,9 +25,9 @@ from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
 
-# Values that are written at once, and records whose offsets are read at once.
+# Values, and records, that are read at once.
 _BLOCK_LENGTH = 1 << 22
-_BLOCK_RECORDS = 1 << 10
+_BLOCK_RECORDS = 1 << 6
 # Endings of files of keyed tokens, and the name of a shard without one.
 _ENDING = re.compile(r"\.(jsonl|ndjson|json|h5|hdf5)(\.\w+)?$")
 _ONLY_SHARD = "data"
@@ -322,17 +322,9 @@ class _Shard:
         """Yield the values of a field in each record."""
         reader, bounds = self.store[field.value.name], self.store[field.offset.name]
         for first in range(self.first, self.last, _BLOCK_RECORDS):
-            offsets = bounds.read(first, min(first + _BLOCK_RECORDS, self.last) + 1).tolist()
-            row = 0
-            while row < len(offsets) - 1:
-                # As many records as have about a block of values together, at least one.
-                stop = row + 1
-                while stop < len(offsets) - 1 and offsets[stop + 1] - offsets[row] < _BLOCK_LENGTH:
-                    stop += 1
-                block, base = reader.read(offsets[row], offsets[stop]), offsets[row]
-                for start, end in pairwise(offsets[row : stop + 1]):
-                    yield block[start - base : end - base]
-                row = stop
+            offsets = bounds.read(first, min(first + _BLOCK_RECORDS, self.last) + 1)
+            values = reader.read(int(offsets[0]), int(offsets[-1]))
+            yield from np.split(values, offsets[1:-1] - offsets[0])
 
     def write_lines(self, path: str) -> None:
         """Write one JSON object per line."""

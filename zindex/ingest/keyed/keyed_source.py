@@ -1,8 +1,7 @@
 """The shards of keyed files as row readers of the arrays of one store."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -10,10 +9,10 @@ import numpy.typing as npt
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError
-from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
-from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
-from zindex.ingest.records.import_records import url_arrays
-from zindex.ingest.spans import JoinedOffsets, cut_span
+from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard, join_records
+from zindex.ingest.length_source import digest_array
+from zindex.ingest.records.import_records import url_arrays, url_layouts
+from zindex.ingest.spans import cut_span
 from zindex.io.objects import Place
 from zindex.store.commit import fingerprint
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -27,9 +26,6 @@ from zindex.store.records import (
     record_layouts,
 )
 from zindex.store.shard_files import ShardResult, store_shard
-
-#: Returns rows ``[start, stop)`` of an array.
-ReadRows = Callable[[int, int], AnyArray]
 
 # The identity has the first bytes of every block of a key of a shard, as for corpora.
 _BLOCK_NBYTES, _SAMPLE_NBYTES = 1 << 26, 1 << 16
@@ -80,57 +76,45 @@ class KeyedSource:
                 )
         #: The fields of the store.
         self.fields: list[RecordField] = []
-        # Readers of the arrays that no file holds, and the key of each array of values.
-        self._rows: dict[str, ReadRows] = {}
+        # The arrays that no file holds, and the key of each array of values.
+        self._offsets: dict[str, Int64Array] = {}
         self._keys: dict[str, str] = {}
         for key in keys:
             self._add_field(key)
-        self.urls = url_arrays(self.names, np.array(self.record_counts, np.int64))
+        urls = url_arrays(self.names, np.array(self.record_counts, np.int64))
+        #: The arrays that are in memory.
+        self.rows = self._offsets | urls
 
     def _add_field(self, key: str) -> None:
         """Add the field of a key, and that of the lengths of its items if records are groups."""
         arrays = self._arrays[key]
-        totals = [array.length for array in arrays]
         numbers = int(Form.NUMBERS)
         field = RecordField(key, self._starts[key][-1], numbers, dtype=arrays[0].dtype)
         self.fields.append(field)
         self._keys[field.value.name] = key
-        offsets_of = partial(_record_offsets, arrays, self.has_records)
-        self._rows[field.offset.name] = JoinedOffsets(self.record_counts, totals, offsets_of).read
-        if not self.has_records or all(array.group_offset is None for array in arrays):
+        if not self.has_records:
+            self._offsets[field.offset.name] = np.array(self._starts[key])
             return
-        items = [_items(array) for array in arrays]
-        counts = [len(offsets) - 1 for offsets in items]
-        field = RecordField(f"{key}{LENGTH_SUFFIX}", sum(counts), numbers, dtype="int64")
-        self.fields.append(field)
-        groups = [_groups(array) for array in arrays]
-        joined = JoinedOffsets(self.record_counts, counts, groups.__getitem__)
-        self._rows[field.offset.name] = joined.read
-        joined = JoinedOffsets(counts, totals, items.__getitem__)
-        self._rows[field.value.name] = joined.read_lengths
+        records = join_records(arrays)
+        self._offsets[field.offset.name] = records.offset
+        if records.item_length is not None and records.group_offset is not None:
+            lengths = records.item_length
+            field = RecordField(f"{key}{LENGTH_SUFFIX}", len(lengths), numbers, dtype="int64")
+            self.fields.append(field)
+            self._offsets[field.offset.name] = records.group_offset
+            self._offsets[field.value.name] = lengths
 
     def layouts(self, grid: ChunkGrid) -> list[ArrayLayout]:
-        """Return the arrays of the fields; see `record_layouts`."""
-        return record_layouts(self.fields, self.num_records, grid)
+        """Return the arrays of the store; see `record_layouts`."""
+        return record_layouts(self.fields, self.num_records, grid) + url_layouts(self.rows, grid)
 
-    def spans(self, name: str, start: int, stop: int) -> list[KeyedArray] | None:
-        """Return the spans of files with rows ``[start, stop)``; None if no file holds them."""
-        if name not in self._keys:
-            return None
+    def spans(self, name: str, start: int, stop: int) -> list[KeyedArray]:
+        """Return the spans of files with rows ``[start, stop)`` of an array of values."""
         key = self._keys[name]
         return [
             self._arrays[key][number].span(first, last)
             for number, first, last, _ in cut_span(self._starts[key], start, stop)
         ]
-
-    def read(self, name: str, start: int, stop: int) -> AnyArray:
-        """Return rows ``[start, stop)`` of an array of the store."""
-        spans = self.spans(name, start, stop)
-        if spans is not None:
-            return read_spans(spans, self._arrays[self._keys[name]][0].dtype)
-        if name in self.urls:
-            return self.urls[name][start:stop]
-        return self._rows[name](start, stop)
 
     def digest_shards(self) -> str:
         """Return the SHA-256, in hex, of the names of the shards, and the lengths of all keys."""
@@ -139,14 +123,11 @@ class KeyedSource:
 
     def digest_rows(self) -> dict[str, str]:
         """Return the SHA-256, in hex, of each array of offsets or lengths."""
-        lengths = {layout.name: layout.length for layout in self.layouts(ChunkGrid())}
-        return {
-            name: join_digests(
-                digest_rows(read, lengths[name], block)
-                for block in range(num_blocks(lengths[name]))
-            )
-            for name, read in self._rows.items()
-        }
+
+        def digest(rows: Int64Array) -> str:
+            return digest_array(lambda start, stop: rows[start:stop], len(rows))
+
+        return {name: digest(rows) for name, rows in self._offsets.items()}
 
     def samples(self) -> Iterator[KeyedArray]:
         """Yield the values in the identity: the first ones of every block of every array."""
@@ -180,25 +161,6 @@ def store_spans(
 ) -> ShardResult:
     """Task: one shard of the values of a key, unless it is already there."""
     return store_shard(root, layout, shard, lambda: read_spans(spans, layout.dtype))
-
-
-def _items(array: KeyedArray) -> Int64Array:
-    """Return the offsets of the items of an array."""
-    assert array.item_offset is not None
-    return array.item_offset
-
-
-def _groups(array: KeyedArray) -> Int64Array:
-    """Return the offsets of the records of an array among its items: by default, each."""
-    return np.arange(len(_items(array))) if array.group_offset is None else array.group_offset
-
-
-def _record_offsets(arrays: Sequence[KeyedArray], has_records: bool, number: int) -> Int64Array:
-    """Return the offsets of the records of a shard among the values of a key."""
-    array = arrays[number]
-    if not has_records:
-        return np.array([0, array.length])
-    return _items(array)[_groups(array)] if array.group_offset is not None else _items(array)
 
 
 def _empty(shards: Sequence[KeyedShard], key: str) -> KeyedArray:

@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, shorten
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
 
 # Lines that are read to detect the keys.
 _MAX_LOOK = 1000
-# Keys with one value per value of another key; ``<key>_mask`` has one per value of ``<key>``.
-_COMPANIONS = {"loss_mask": "sequence", "position_ids": "sequence", "masks": "responses"}
-# Keys with one value per item of another key.
-_PER_ITEM = {"rewards": "responses"}
+# Keys with one value per value, or per item, of another key; ``<key>_mask`` has one per value of
+# ``<key>``.
+_COMPANIONS = {
+    "loss_mask": "sequence",
+    "position_ids": "sequence",
+    "masks": "responses",
+    "rewards": "responses",
+}
 
 
 class TokenLines(WrappedFiles):
@@ -113,10 +117,10 @@ class TokenLines(WrappedFiles):
         for key in self.dtypes:
             value = sample.get(key)
             if not isinstance(value, list):
-                raise SourceError(f"{key!r} must be a list, got {_shorten(value)}")
+                raise SourceError(f"{key!r} must be a list, got {shorten(value)}")
             if key in self.groups:
                 if not all(isinstance(item, list) for item in value):
-                    raise SourceError(f"{key!r} must be a list of lists, got {_shorten(value)}")
+                    raise SourceError(f"{key!r} must be a list of lists, got {shorten(value)}")
                 record[f"{key}{LENGTH_SUFFIX}"] = list(map(len, value))
                 value = list(chain.from_iterable(value))
             record[key] = _pack(value, self._dtypes[key])
@@ -132,7 +136,7 @@ class TokenLines(WrappedFiles):
             if one != two:
                 raise SourceError(
                     f"the items of {key!r} must be as long as those of {other!r}, their lengths "
-                    f"are {_shorten(one)} and {_shorten(two)}"
+                    f"are {shorten(one)} and {shorten(two)}"
                 )
         elif len(one) != len(two):
             raise SourceError(
@@ -184,7 +188,8 @@ def open_token_lines(
     """
     seen: dict[str, list[Any]] = {}
     count = -1
-    for count, sample in enumerate(_look(files)):
+    samples = chain.from_iterable(map(files.read_part, range(files.num_parts)))
+    for count, sample in enumerate(samples):
         if not seen:
             names = sample if dtypes is None else dtypes
             seen = {key: value for key in names if isinstance(value := sample.get(key, []), list)}
@@ -209,14 +214,6 @@ def open_token_lines(
     return TokenLines(files, files_fingerprint, dtypes, groups, on_damage=on_damage)
 
 
-def _look(files: SampleFiles) -> Iterator[dict[str, Any]]:
-    """Yield all samples of files."""
-    for part in range(files.num_parts):
-        samples = files.read_part(part)
-        assert isinstance(samples, Iterator)
-        yield from samples
-
-
 def _choose_dtype(key: str, value: Sequence[Any]) -> str:
     """Choose the dtype of a key by its name, or by some of its values."""
     if "mask" in key:
@@ -229,14 +226,4 @@ def _choose_dtype(key: str, value: Sequence[Any]) -> str:
 
 def _companion(key: str) -> str | None:
     """Return the key whose values or items a key has one value for each of."""
-    if key in _COMPANIONS:
-        return _COMPANIONS[key]
-    if key in _PER_ITEM:
-        return _PER_ITEM[key]
-    return key.removesuffix("_mask") if key.endswith("_mask") else None
-
-
-def _shorten(value: Any) -> str:
-    """Return a value for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return _COMPANIONS.get(key, key.removesuffix("_mask") if key.endswith("_mask") else None)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.execution.executor import run_builds
-from zindex.ingest.driver import Claim, Workers, open_workers, write_rows, write_store
+from zindex.ingest.driver import Claim, Workers, open_workers, write_store
 from zindex.ingest.records.open_files import open_files
 from zindex.ingest.records.partitions import read_source
 from zindex.ingest.records.read_partitions import Settings, read_partition
@@ -175,9 +175,6 @@ class _Import:
             arrays[field.form_array.name] = field, "form"
 
         async def write(layout: ArrayLayout, shard: int) -> ShardResult:
-            values = rows.get(layout.name)
-            if values is not None:
-                return await write_rows(root, layout, shard, lambda start, stop: values[start:stop])
             field, kind = arrays[layout.name]
             spans = tuple(table.spans(field, kind, *layout.shard_bounds(shard)))
             key = f"gather-{name[:28]}-{layout.name}-{shard}"
@@ -188,7 +185,7 @@ class _Import:
         plan = self._plan(table, rows)
         facts = {"num_skipped": table.num_skipped, "url_prefix": prefix, **table.counts}
         with self.workers.shown.step(f"{name}: write", plan.num_shards) as advance:
-            store = await write_store(plan, write, advance, facts)
+            store = await write_store(plan, write, advance, facts, rows)
         if not table.num_records:
             logger.warning(
                 "%s has no records: its source has none, or only damaged ones (left out: %s)",

@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_choice
 from zindex.io.file_list import list_files, named_paths
 from zindex.io.objects import mask
 from zindex.sources.damage_log import OnDamage
@@ -25,11 +25,14 @@ JSONL_PART_NBYTES, TAR_PART_NBYTES = 1 << 26, 1 << 30
 # A source is split into at least this many tasks, so that the last ones end at about the same time.
 # But none gets fewer bytes than this, because each writes its own files.
 _NUM_SHARES, _LEAST_NBYTES = 256, 1 << 22
-_JSONL = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$")
-_SIDECAR = re.compile(r"\.meta\.jsonl$")
-_TAR = re.compile(r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$")
-_TEXT = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.\w+)?$")
-_PARQUET = ".parquet"
+_SIDECAR = ".meta.jsonl"
+# Of each kind the names of files, and the endings by which a folder is searched.
+_NAMES: dict[str, tuple[str, Sequence[str]]] = {
+    "jsonl": (r"\.(jsonl|ndjson|json)(\.\w+)?$", [".jsonl"]),
+    "tar": (r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$", ["tar"]),
+    "parquet": (r"\.parquet$", [".parquet"]),
+    "text": (rf"({'|'.join(map(re.escape, ENDINGS))})(\.\w+)?$", ENDINGS),
+}
 
 
 def open_files(
@@ -59,31 +62,24 @@ def open_files(
     if not isinstance(source, str | os.PathLike | Sequence):
         own = source.identity() if isinstance(source, WrappedFiles) else {}
         return source, _identify(source, None, ()) | own
-    if kind is None:
-        kind = find_kind(source, include_dirs)
+    kind = kind or find_kind(source, include_dirs)
+    check_choice("kind", kind, get_args(FilesKind))
+    reopen: Callable[..., SampleFiles] = partial(JsonlFiles, source, on_damage=on_damage)
     if kind == "tar":
-        open_tar = partial(
-            TarFiles,
-            source,
-            meta_names=tuple(meta_names),
-            include_dirs=include_dirs,
-            on_damage=on_damage,
-        )
-        opened = open_tar(part_nbytes=TAR_PART_NBYTES if part_nbytes is None else part_nbytes)
-        return opened, _identify(open_tar(part_nbytes=WHOLE_FILE), kind, meta_names)
-    if kind not in get_args(FilesKind):
-        raise ConfigError(f"kind must be 'jsonl' or 'tar', got {kind!r}")
-    if meta_names or include_dirs:
+        tar: dict[str, Any] = {"meta_names": tuple(meta_names), "include_dirs": include_dirs}
+        reopen = partial(TarFiles, source, on_damage=on_damage, **tar)
+    elif meta_names or include_dirs:
         raise ConfigError(
             "meta_names (--meta) and include_dirs (--include-dirs) must come with tar files, got "
             "them for jsonl files; leave them out"
         )
-    whole = JsonlFiles(source, part_nbytes=WHOLE_FILE, on_damage=on_damage)
-    if part_nbytes is None:
+    whole = reopen(part_nbytes=WHOLE_FILE)
+    if part_nbytes is None and kind == "tar":
+        part_nbytes = TAR_PART_NBYTES
+    elif part_nbytes is None:
         nbytes = sum(whole.part_nbytes(part) or 0 for part in range(whole.num_parts))
         part_nbytes = share_nbytes(nbytes, JSONL_PART_NBYTES, least_nbytes)
-    lines = JsonlFiles(source, part_nbytes=part_nbytes, on_damage=on_damage)
-    return lines, _identify(whole, kind, ())
+    return reopen(part_nbytes=part_nbytes), _identify(whole, kind, meta_names)
 
 
 def share_nbytes(nbytes: int, most: int, least: int | None = None) -> int:
@@ -113,39 +109,32 @@ def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
     """
     if include_dirs:
         return "tar"
-    firsts: dict[FilesKind, str] = {}
+    firsts: dict[Any, str] = {}
     for name in named_paths(source):
-        for kind, path in _kinds_of(name):
-            firsts.setdefault(kind, path)
+        firsts = _kinds_of(name, get_args(FilesKind)) | firsts
     if len(firsts) == 2:
         raise ConfigError(
             f"the files of an import must be of one kind, got tar ({firsts['tar']}) and jsonl "
             f"({firsts['jsonl']}); import each kind by itself, or name the one that a folder is "
             "read for with kind (--kind)"
         )
-    for kind in firsts:
-        return kind
+    if firsts:
+        return next(iter(firsts))
     raise ConfigError(
         f"a source must name tar or jsonl files, or a folder of them, got {source!r}; name files "
         "that are there, and say their kind if their names do not"
     )
 
 
-def _kinds_of(name: str) -> Iterator[tuple[FilesKind, str]]:
-    """Yield each kind of files that a name matches, with one of the files."""
-    if _JSONL.search(name):
-        yield "jsonl", mask(name)
-    elif _TAR.search(name):
-        yield "tar", mask(name)
-    else:
-        tars = _files_below(name, ["tar"])
-        if tars:
-            yield "tar", tars[0]
-        lines = _files_below(name, [".jsonl"])
-        # In a folder of tars these are their metadata.
-        lines = [url for url in lines if not (tars and _SIDECAR.search(url))]
-        if lines:
-            yield "jsonl", lines[0]
+def _kinds_of(name: str, kinds: Sequence[str]) -> dict[Any, str]:
+    """Return each of some kinds of files that a name matches, with one of the files."""
+    for kind in kinds:
+        if re.search(_NAMES[kind][0], name):
+            return {kind: mask(name)}
+    found = {kind: _files_below(name, _NAMES[kind][1]) for kind in kinds}
+    if found.get("tar"):  # in a folder of tars these are their metadata
+        found["jsonl"] = [url for url in found["jsonl"] if not url.endswith(_SIDECAR)]
+    return {kind: urls[0] for kind, urls in found.items() if urls}
 
 
 def _files_below(name: str, endings: Sequence[str]) -> list[str]:
@@ -188,18 +177,14 @@ def open_texts(
     ConfigError
         If there is no such kind.
     """
-    if kind is None:
-        kind = find_text_kind(source)
+    kind = kind or find_text_kind(source)
+    check_choice("kind (--kind)", kind, get_args(TextKind))
     if kind == "text":
         files = TextFiles(source, on_damage=on_damage)
         return files, files.fingerprint()
     if kind == "parquet":
         tables = ParquetFiles(source, columns=columns, on_damage=on_damage)
         return tables, tables.fingerprint()
-    if kind not in get_args(TextKind):
-        raise ConfigError(
-            f"kind (--kind) must be 'jsonl', 'parquet' or 'text', got {kind!r}; name one of these"
-        )
     opened, identity = open_files(
         source, kind, part_nbytes=part_nbytes, on_damage=on_damage, least_nbytes=least_nbytes
     )
@@ -208,14 +193,8 @@ def open_texts(
 
 def find_text_kind(source: Paths) -> TextKind:
     """Return the kind of the named files, by their endings or the contents of a folder."""
-    names = named_paths(source)
-    if all(_TEXT.search(name) or _found(name) == [True, False, False] for name in names):
-        return "text"
-    if all(name.endswith(_PARQUET) or _found(name)[1:] == [True, False] for name in names):
-        return "parquet"
-    return "jsonl"
-
-
-def _found(name: str) -> list[bool]:
-    """Return whether a folder has texts, Parquet, and JSON lines."""
-    return [bool(_files_below(name, found)) for found in (ENDINGS, [_PARQUET], [".jsonl"])]
+    kinds = get_args(TextKind)  # of several in a folder, the first one counts
+    found: set[TextKind] = {
+        next(iter(_kinds_of(name, kinds)), "jsonl") for name in named_paths(source)
+    }
+    return found.pop() if len(found) == 1 else "jsonl"
