@@ -32,29 +32,4 @@ if TYPE_CHECKING:
     from zindex.store.open import open_store as open_store
     from zindex.store.verify import verify_store as verify_store
 
-_HOMES = {
-    "RunConfig": "config",
-    "build": "indexing.run",
-    "convert": "ingest.convert",
-    "convert_keyed": "ingest.keyed.convert_keyed",
-    "count_sequences": "ingest.count",
-    "edit": "maintenance.edits.edit",
-    "export": "ingest.export",
-    "export_cache": "indexing.export_cache",
-    "export_keyed": "ingest.keyed.export_keyed",
-    "import_records": "ingest.records.import_records",
-    "load_config": "config",
-    "loader": "loading.loader",
-    "merge": "ingest.merge",
-    "open_run": "datasets.run_datasets",
-    "open_store": "store.open",
-    "repair": "maintenance.repairs.repair",
-    "tokenize": "ingest.keyed.tokenize",
-    "tokenize_corpus": "ingest.corpora.tokenize_corpus",
-    "verify_journal": "maintenance.edits.verify_journal",
-    "verify_store": "store.verify",
-}
-
-__all__ = sorted(_HOMES)
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

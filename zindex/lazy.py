@@ -1,35 +1,43 @@
 """Public names of packages that are imported on first use."""
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` of a package with lazy names.
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package with lazy names.
+
+    The names are those that the package imports for type checkers, where it writes ``from module
+    import name as name``.
 
     Parameters
     ----------
-    package
-        Its ``__name__``.
-    homes
-        Each public name and the module, below the package ``zindex``, that defines it.
+    package, file
+        Its ``__name__`` and ``__file__``.
 
     Examples
     --------
-    >>> find, _ = lazy_names("zindex", {"RunConfig": "config"})
-    >>> find("RunConfig").__module__
-    'zindex.config'
+    >>> from zindex import lazy
+    >>> find, _, names = lazy_names("zindex", lazy.__file__.replace("lazy", "__init__"))
+    >>> names[:2], find("RunConfig").__module__
+    (['RunConfig', 'build'], 'zindex.config')
     """
+    tree = ast.parse(Path(file).read_bytes())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    homes = {item.asname: str(node.module) for node in imports for item in node.names}
+    names = sorted(filter(None, homes))
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"zindex.{homes[name]}"), name)
+        value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return find, lambda: sorted(homes)
+    return find, names.copy, names

@@ -28,27 +28,4 @@ if TYPE_CHECKING:
     from zindex.keyed.stores import MmapStore as MmapStore
     from zindex.keyed.stores import ZarrStore as ZarrStore
 
-_HOMES = {
-    "BaseDataset": "keyed.base_dataset",
-    "DatasetFactory": "keyed.dataset_factory",
-    "H5Store": "keyed.stores",
-    "KeyedStore": "keyed.store",
-    "MmapStore": "keyed.stores",
-    "RecordSplit": "keyed.record_split",
-    "ResumableDistributedSampler": "keyed.sampler",
-    "Store": "keyed.store",
-    "StoreFactory": "keyed.store_factory",
-    "ZarrStore": "keyed.stores",
-    "detect_format": "formats.keyed.shards",
-    "dpo_collate_fn": "keyed.preference_datasets",
-    "grpo_collate_fn": "keyed.preference_datasets",
-    "keyed_loader": "keyed.loader",
-    "load_bin": "keyed.saving",
-    "load_h5": "keyed.saving",
-    "save_bin": "keyed.saving",
-    "save_h5": "keyed.saving",
-}
-
-__all__ = sorted(_HOMES)
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

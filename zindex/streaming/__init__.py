@@ -58,40 +58,4 @@ if TYPE_CHECKING:
     from zindex.streaming.state import to_state as to_state
     from zindex.streaming.zarr_text import ZarrText as ZarrText
 
-_HOMES = {
-    "ImageJsonlDataset": "streaming.image_jsonl",
-    "ImageJsonlProcessFnBuilder": "streaming.processing.image_samples",
-    "ImageRecords": "streaming.processing.image_samples",
-    "ImageTextPairProcessFnBuilder": "streaming.processing.image_samples",
-    "ImageTextPairs": "streaming.processing.image_samples",
-    "JsonlIterableDataset": "streaming.files_dataset",
-    "MergedDataset": "streaming.merged_dataset",
-    "MetaDistributedWebDataset": "streaming.files_dataset",
-    "PadCollate": "streaming.processing.collate",
-    "RecordDataset": "datasets.record_dataset",
-    "RecordIterableDataset": "streaming.files_dataset",
-    "SimpleDistributedWebDataset": "streaming.files_dataset",
-    "TextJonslProcessFnBuilder": "streaming.processing.text_packing",
-    "TextPacking": "streaming.processing.text_packing",
-    "TextLength": "streaming.lengths.sample_length",
-    "ZarrText": "streaming.zarr_text",
-    "advise": "streaming.lengths.advice",
-    "count_lengths": "streaming.lengths.statistics",
-    "epochs_of": "streaming.lengths.draws",
-    "gather_states": "streaming.state",
-    "instantiate_from_yaml": "streaming.configuration.from_yaml",
-    "merge_states": "streaming.state",
-    "mixed_collate": "streaming.processing.collate",
-    "open_keyed_dataset": "keyed.dataset_factory",
-    "open_run_split": "streaming.run_split",
-    "print_dataset_length_stats": "streaming.lengths.draws",
-    "progress": "streaming.run_progress",
-    "register": "streaming.configuration.registry",
-    "reshard_states": "streaming.resuming",
-    "stack_collate": "streaming.processing.collate",
-    "to_state": "streaming.state",
-}
-
-__all__ = sorted(_HOMES)
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
