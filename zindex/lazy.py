@@ -4,7 +4,6 @@ import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 
@@ -28,8 +27,9 @@ def lazy_names(
     >>> names[:2], find("RunConfig").__module__
     (['RunConfig', 'build'], 'zindex.config')
     """
-    tree = ast.parse(Path(file).read_bytes())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    with open(file, "rb") as source:
+        nodes = ast.walk(ast.parse(source.read()))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     homes = {item.asname: str(node.module) for node in imports for item in node.names}
     names = sorted(filter(None, homes))
 

@@ -39,7 +39,7 @@ def read(column: Column, start: int, stop: int) -> list[int]:
 
 def test_records_and_values_continue_across_shards(tmp_path: Path) -> None:
     column = column_of(write_sft(tmp_path, (3, 2), num_shards=2))
-    assert (column.length, column.num_records, column.has_groups) == (10, 4, False)
+    assert (column.length, column.num_records, column.lengths) == (10, 4, None)
     assert column.record_offset(0, 4).tolist() == [0, 3, 5, 8, 10]
     assert column.record_offset(1, 3).tolist() == [3, 5, 8]
     starts, stops = column.record_spans(np.array([3, 0]))

@@ -123,7 +123,6 @@ def test_groups_are_records(tmp_path: Path) -> None:
     store = H5Store().load(tmp_path)
     assert store.num_records == 2
     responses = store.column("responses")
-    assert responses.has_groups
     items = responses.find_items(np.arange(2))
     assert (items.counts.tolist(), items.lengths.tolist()) == ([2, 3], [2, 3, 1, 1, 4])
 

@@ -102,7 +102,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
             )
         for output in self.outputs_of(store):
             dtype = store.column(output.key).dtype
-            if output.form == "int64" and dtype.kind not in "iu":
+            if output.dtype is torch.int64 and dtype.kind not in "iu":
                 raise SourceError(
                     f"{output.key} of {store.path} must hold whole numbers, got {dtype}; make the "
                     "store again with an integer dtype"

@@ -72,11 +72,6 @@ class Column:
         """Records; None if their bounds are unknown."""
         return None if self.offsets is None else len(self.offsets) - 1
 
-    @property
-    def has_groups(self) -> bool:
-        """Whether a record is a group of items, each with its own length."""
-        return self.lengths is not None
-
     def record_offset(self, start: int, stop: int) -> Int64Array:
         """Return the bounds of records ``[start, stop)``: one more than there are records."""
         assert self.offsets is not None

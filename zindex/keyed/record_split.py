@@ -106,10 +106,9 @@ class RecordSplit:
         """
         check_choice("a split", name, SPLIT_NAMES)
         number = SPLIT_NAMES.index(name)
-        parts = []
-        for start in range(0, num_records, _BLOCK):
-            records = np.arange(start, min(start + _BLOCK, num_records), dtype=np.int64)
-            parts.append(records[self.assign(records) == number])
+        starts = range(0, num_records, _BLOCK)
+        blocks = (np.arange(start, min(start + _BLOCK, num_records)) for start in starts)
+        parts = (records[self.assign(records) == number] for records in blocks)
         found = np.concatenate([np.empty(0, np.int64), *parts])
         if not len(found):
             raise PlanError(

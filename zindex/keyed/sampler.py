@@ -274,12 +274,8 @@ def find_ranks(process_group: Any, rank: int | None, num_ranks: int | None) -> t
     if process_group is not None and rank is None and num_ranks is None:
         rank = torch.distributed.get_rank(process_group)
         num_ranks = torch.distributed.get_world_size(process_group)
-    if (rank is None) != (num_ranks is None):
-        raise ConfigError(
-            f"rank and num_ranks must be given together, got {rank} and {num_ranks}; give both or "
-            "none"
-        )
-    return check_ranks(*find_place(rank, num_ranks), ("rank", "num_ranks"))
+    names = ("rank", "num_ranks")
+    return check_ranks(*find_place(rank, num_ranks, names=names), names)
 
 
 def _choose_tail(tail: Tail | TailName | None, drop_last: bool) -> Tail:

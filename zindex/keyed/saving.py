@@ -15,7 +15,7 @@ from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
 from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
 from zindex.formats.keyed.h5_file import EMPTY_DTYPE, read_h5_shards, write_h5_file
-from zindex.formats.keyed.keyed_array import KeyedArray, open_h5, sum_lengths
+from zindex.formats.keyed.keyed_array import open_h5, sum_lengths
 
 #: A record: flat values, or a list of them if it is a group of items.
 Record = torch.Tensor | AnyArray | Sequence[torch.Tensor | AnyArray]
@@ -122,7 +122,11 @@ def load_h5(file_path: str | os.PathLike[str], share_memory: bool = True) -> dic
     loaded: dict[str, list[Any]] = {}
     for shard in read_h5_shards(file_path):
         for key, array in shard.arrays.items():
-            items = [torch.from_numpy(item) for item in _read_datasets(array)]
+            with open_h5(array.path) as file:
+                found = [
+                    file[name][:].astype(array.dtype, copy=False) for name in array.names or ()
+                ]
+            items = list(map(torch.from_numpy, found))
             if share_memory:
                 items = [item.share_memory_() for item in items]  # type: ignore[no-untyped-call]
             records: list[Any] = items
@@ -163,12 +167,6 @@ def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]
                 values = np.memmap(array.path, array.dtype, mode="c", shape=(array.length,))
             loaded.setdefault(key, []).append(torch.from_numpy(values))
     return loaded
-
-
-def _read_datasets(array: KeyedArray) -> list[AnyArray]:
-    """Return the datasets of a key of one HDF5 file."""
-    with open_h5(array.path) as file:
-        return [file[name][:].astype(array.dtype, copy=False) for name in array.names or ()]
 
 
 def _to_arrays(tensor_group: TensorGroup) -> dict[str, list[Any]]:

@@ -6,13 +6,11 @@ token whether it is trained as a target.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+
+import torch
 
 #: The label that torch's losses ignore.
 IGNORED = -100
-
-#: Conversion of stored values to a tensor: none, to int64, or to ``value != 0``.
-Form = Literal["copy", "int64", "bool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,8 @@ class Output:
     key: str
     #: Offset of its first value from the start of the window.
     shift: int = 0
-    form: Form = "int64"
+    #: Dtype of the tensor; None for that of the stored values.
+    dtype: torch.dtype | None = torch.int64
     #: Padding value; None for the dataset's padding id.
     pad: int | None = None
 
@@ -46,7 +45,7 @@ _SEQUENCE = (
     Output("input_ids", "sequence"),
     Output("target_ids", "sequence", shift=1, pad=IGNORED),
 )
-_LOSS_MASK = Output("loss_mask", "loss_mask", shift=1, form="bool", pad=0)
+_LOSS_MASK = Output("loss_mask", "loss_mask", shift=1, dtype=torch.bool, pad=0)
 _POSITIONS = Output("position_ids", "position_ids", pad=0)
 
 SEQ = TrainType("seq", ("sequence",), _SEQUENCE)
@@ -57,8 +56,8 @@ DPO = TrainType(
     (
         Output("chosen", "chosen"),
         Output("rejected", "rejected"),
-        Output("chosen_mask", "chosen_mask", form="bool", pad=0),
-        Output("rejected_mask", "rejected_mask", form="bool", pad=0),
+        Output("chosen_mask", "chosen_mask", dtype=torch.bool, pad=0),
+        Output("rejected_mask", "rejected_mask", dtype=torch.bool, pad=0),
     ),
     by_record=True,
 )
@@ -68,8 +67,8 @@ GRPO = TrainType(
     (
         Output("prompts", "prompts"),
         Output("responses", "responses"),
-        Output("masks", "masks", form="bool", pad=0),
-        Output("rewards", "rewards", form="copy", pad=0),
+        Output("masks", "masks", dtype=torch.bool, pad=0),
+        Output("rewards", "rewards", dtype=None, pad=0),
     ),
     by_record=True,
 )

@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -17,7 +16,7 @@ from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, read_columns
 from zindex.keyed.mapped_values import CopySpans
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.train_types import IGNORED, Output, TrainType
+from zindex.keyed.train_types import Output, TrainType
 from zindex.keyed.windows import (
     PackedWindows,
     StreamWindows,
@@ -37,7 +36,6 @@ logger = logging.getLogger(__name__)
 #: pack whole documents into samples.
 Documents = Literal["ignore", "respect", "mark", "pack"]
 
-_DTYPES = {"int64": torch.int64, "bool": torch.bool}
 _POSITIONS, _DOCUMENTS = "position_ids", "document_ids"
 
 
@@ -156,14 +154,10 @@ class WindowDataset(BaseDataset):
             return stack_samples(batch)
         pads = {output.name: self._pad_of(output) for output in self._outputs}
         pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
+        values = {name: [item[name] for item in batch] for name in batch[0]}
         return BatchTensors(
-            (
-                name,
-                pad_sequence(
-                    [item[name] for item in batch], batch_first=True, padding_value=pads[name]
-                ),
-            )
-            for name in batch[0]
+            (name, pad_sequence(found, batch_first=True, padding_value=pads[name]))
+            for name, found in values.items()
         )
 
     def _settings(self) -> dict[str, Any]:
@@ -234,18 +228,24 @@ class WindowDataset(BaseDataset):
             ]
         )
         if self._has_bounds:
-            _mask_documents(arrays, documents, self._outputs)
+            rows, offsets, _, lengths = documents
+            has_target = np.empty((len(numbers), self.window_size), np.bool_)
+            ids, positions = arrays[_DOCUMENTS], arrays[_POSITIONS]
+            mark_documents(rows, offsets, lengths, ids, positions, has_target)
+            for output in self._outputs:
+                if output.shift:  # a target in another document than its input
+                    np.putmask(arrays[output.name], ~has_target, self._pad_of(output))
         batch = SampleBatch(tensors)
         if self.tail is not Tail.EXACT:
             return batch
         # There is a span for each document of a window.
-        lengths = [int(count) - 1 for count in np.bincount(documents.rows, documents.lengths)]
-        if min(lengths) == self.window_size:
+        targets = [int(count) - 1 for count in np.bincount(documents.rows, documents.lengths)]
+        if min(targets) == self.window_size:
             return batch
         return SampleBatch.of_items(
             [
                 {name: value[:length] for name, value in item.items()}
-                for item, length in zip(batch, lengths, strict=True)
+                for item, length in zip(batch, targets, strict=True)
             ]
         )
 
@@ -266,12 +266,10 @@ class WindowDataset(BaseDataset):
     def _shapes(self, size: int) -> Shapes:
         """Return the shapes and dtypes of a batch."""
         plane = size, self.window_size
-        shapes: Shapes = {}
-        for output, column in zip(self._outputs, self._columns, strict=True):
-            dtype = _DTYPES.get(output.form)
-            if dtype is None:
-                dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
-            shapes[output.name] = (plane, dtype)
+        shapes: Shapes = {
+            output.name: (plane, output.dtype or torch.from_numpy(np.empty(0, column.dtype)).dtype)
+            for output, column in zip(self._outputs, self._columns, strict=True)
+        }
         if self._has_bounds:
             shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
         return shapes
@@ -309,16 +307,3 @@ def _document_bounds(store: KeyedStore, key: str) -> Int64Array:
             "them, and its files do not say; write them with offsets, or choose documents='ignore'"
         )
     return column.record_offset(0, column.num_records)
-
-
-def _mask_documents(
-    arrays: dict[str, npt.NDArray[Any]], spans: WindowSpans, outputs: Sequence[Output]
-) -> None:
-    """Fill in positions and document ids, and ignore targets beyond the input's document."""
-    documents, positions = arrays[_DOCUMENTS], arrays[_POSITIONS]
-    has_target = np.empty(documents.shape, np.bool_)
-    mark_documents(spans.rows, spans.offsets, spans.lengths, documents, positions, has_target)
-    for output in outputs:
-        if output.shift:
-            ignored = IGNORED if output.form == "int64" else False
-            np.copyto(arrays[output.name], ignored, where=~has_target)

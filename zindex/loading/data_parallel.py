@@ -8,7 +8,10 @@ from zindex.errors import ConfigError
 
 
 def find_place(
-    data_parallel_rank: int | None = None, data_parallel_size: int | None = None
+    data_parallel_rank: int | None = None,
+    data_parallel_size: int | None = None,
+    *,
+    names: tuple[str, str] = ("data_parallel_rank", "data_parallel_size"),
 ) -> tuple[int, int]:
     """Return the data-parallel rank of this process and the number of ranks.
 
@@ -17,6 +20,8 @@ def find_place(
     data_parallel_rank, data_parallel_size
         The rank and size, if known: with tensor, pipeline or context parallelism, several
         processes share one data-parallel rank. Give both or none.
+    names
+        Their names in error messages.
 
     Returns
     -------
@@ -34,8 +39,8 @@ def find_place(
         return data_parallel_rank, data_parallel_size
     if data_parallel_rank is not None or data_parallel_size is not None:
         raise ConfigError(
-            "data_parallel_rank and data_parallel_size must be given together, got "
-            f"{data_parallel_rank} and {data_parallel_size}; give both or none"
+            f"{names[0]} and {names[1]} must be given together, got {data_parallel_rank} and "
+            f"{data_parallel_size}; give both or none"
         )
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()

@@ -3,8 +3,8 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from zindex.errors import ConfigError
@@ -12,14 +12,14 @@ from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 
 # Module and class of each library; the first six names are Megatron's.
 _CLASSES = {
-    "huggingface": ("rust_tokenizers", "HuggingFaceTokenizer"),
-    "sentencepiece": ("sentence_pieces", "SentencePieceTokenizer"),
-    "tiktoken": ("tiktoken_ranks", "TikTokenTokenizer"),
-    "byte-level": ("null_tokenizer", "ByteLevelTokenizer"),
-    "null": ("null_tokenizer", "NullTokenizer"),
-    "null-text": ("null_tokenizer", "NullTokenizer"),
-    "wordpiece": ("rust_tokenizers", "WordPieceTokenizer"),
-    "bpe": ("rust_tokenizers", "BytePairTokenizer"),
+    "huggingface": "rust_tokenizers:HuggingFaceTokenizer",
+    "sentencepiece": "sentence_pieces:SentencePieceTokenizer",
+    "tiktoken": "tiktoken_ranks:TikTokenTokenizer",
+    "byte-level": "null_tokenizer:ByteLevelTokenizer",
+    "null": "null_tokenizer:NullTokenizer",
+    "null-text": "null_tokenizer:NullTokenizer",
+    "wordpiece": "rust_tokenizers:WordPieceTokenizer",
+    "bpe": "rust_tokenizers:BytePairTokenizer",
 }
 #: Libraries that read no file.
 WITHOUT_FILES = ("byte-level", "null", "null-text")
@@ -104,10 +104,7 @@ def open_text_tokenizer(
             f"the library of a tokenizer must be one of {', '.join(_CLASSES)}, or one of "
             f"{', '.join(MEGATRON_TYPES)}, got {library!r}; name one of these"
         )
-    module, name = _CLASSES[library]
-    make: Callable[..., TextTokenizer] = getattr(
-        import_module(f"zindex.text.tokenizers.{module}"), name
-    )
+    make: Callable[..., TextTokenizer] = resolve_name(f"zindex.text.tokenizers.{_CLASSES[library]}")
     _check_options(make, library, options)
     if library in WITHOUT_FILES:
         return make(**options)
