@@ -123,10 +123,8 @@ def load_h5(file_path: str | os.PathLike[str], share_memory: bool = True) -> dic
     for shard in read_h5_shards(file_path):
         for key, array in shard.arrays.items():
             with open_h5(array.path) as file:
-                found = [
-                    file[name][:].astype(array.dtype, copy=False) for name in array.names or ()
-                ]
-            items = list(map(torch.from_numpy, found))
+                found = [file[name][:] for name in array.names or ()]
+            items = [torch.from_numpy(item.astype(array.dtype, copy=False)) for item in found]
             if share_memory:
                 items = [item.share_memory_() for item in items]  # type: ignore[no-untyped-call]
             records: list[Any] = items

@@ -4,7 +4,7 @@ Parts are tokenised one by one, so that no token is trained in part, and a promp
 tokens as in inference.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -143,7 +143,8 @@ class DialogueCutter:
             for number, message in enumerate(dialogue.messages)
             if number >= dialogue.num_prompt
             and message["role"] in self.trained_roles
-            and _wants_training(message)
+            and message.get("train") is not False
+            and message.get("weight") != 0
         ]
         return trained[-1:] if self.turns == "last" else trained
 
@@ -151,15 +152,16 @@ class DialogueCutter:
         """Return the text of a dialogue, and the spans of the template's generation blocks."""
         text, spans = self.template.render_spans(dialogue.messages, tools=dialogue.tools)
         answers = [i for i, item in enumerate(dialogue.messages) if item["role"] == _ASSISTANT]
-        if len(answers) != len(spans) and answers != trained:
+        if answers == trained:
+            return text, spans
+        if len(answers) != len(spans):
             raise SourceError(
                 "a chat template must have one {% generation %} block for each message of the "
                 f"assistant where not all of them are trained, got {len(spans)} blocks for "
                 f"{len(answers)} messages"
             )
-        if answers != trained:
-            spans = [span for number, span in zip(answers, spans, strict=True) if number in trained]
-        return text, spans
+        numbered = zip(answers, spans, strict=True)
+        return text, [span for number, span in numbered if number in trained]
 
     def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
         """Return the text of a dialogue, and the span that each trained message adds to it."""
@@ -202,11 +204,6 @@ class DialogueCutter:
             "does not; use one with {% generation %} blocks"
         )
         return text if self.turns == "last" else text + other
-
-
-def _wants_training(message: Mapping[str, Any]) -> bool:
-    """Return whether a message does not opt out of training."""
-    return message.get("train") is not False and message.get("weight") != 0
 
 
 def _split(text: str, spans: Sequence[Span]) -> list[MaskedText]:

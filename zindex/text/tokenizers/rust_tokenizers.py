@@ -158,11 +158,9 @@ class HuggingFaceTokenizer(RustTokenizer):
             for name, text in zip(NAMES, named, strict=True)
             if text is not None
         }
-        options: dict[str, Any] = dict(given)
-        if include_special_tokens:
-            options["include_special_tokens"] = True
+        including = {"include_special_tokens": True} if include_special_tokens else {}
         file = find_tokenizer_file(Path(path))
-        super().__init__(load_tokenizer_file(file), file, **options)
+        super().__init__(load_tokenizer_file(file), file, **given, **including)
         self._includes = include_special_tokens
         settings = read_tokenizer_settings(file)
         self.chat_template = settings.chat_templates.get(DEFAULT)
