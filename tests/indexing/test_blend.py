@@ -81,10 +81,7 @@ def test_a_chunk_that_does_not_fit_is_computed_again(
     tmp_path, kind, short_warm_up, monkeypatch, dask_executor
 ):
     wrong = np.array([5, *[0] * 8])
-    monkeypatch.setattr(module, "guess_counts", lambda weights, position: wrong * (position > 0))
-    monkeypatch.setattr(
-        module, "guess_counts_exhaustive", lambda sizes, position: wrong * (position > 0)
-    )
+    monkeypatch.setattr(module, "guess_counts", lambda shares, position: wrong * (position > 0))
     plan = make_plan(kind, grid=GRID)
     num_shards = plan.dataset_layout.num_shards
     for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
@@ -182,7 +179,7 @@ def test_a_resumed_build_with_wrong_guesses_keeps_what_is_there(
     written = {path: path.stat().st_ino for path in tmp_path.rglob("dataset_*index/c/*")}
     assert written
     monkeypatch.setattr(
-        module, "guess_counts", lambda weights, position: np.zeros(len(weights), np.int64)
+        module, "guess_counts", lambda shares, position: np.zeros(len(shares), np.int64)
     )
     done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
     assert_naive(plan, done.store)

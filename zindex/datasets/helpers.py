@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing.mapping_tasks import map_epochs, seed_order, seed_targets
-from zindex.kernels.blend import blend_range, blend_range_exhaustive
+from zindex.kernels.blend import blend_range
 from zindex.kernels.mersenne64 import shuffle_rows64
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.kernels.sentence_mapping import ScanRule, block_rule, scan_sentences, sentence_rule
@@ -201,7 +201,7 @@ def build_exhaustive_blending_indices(
     counts = np.ascontiguousarray(sizes, np.int64)[:num_datasets]
     total = int(counts.sum())
     drawn = np.zeros(len(counts), np.int64)
-    blend_range_exhaustive(counts, drawn, 0, dataset_index[:total], dataset_sample_index[:total])
+    blend_range(counts, drawn, 0, dataset_index[:total], dataset_sample_index[:total])
 
 
 def build_mapping(

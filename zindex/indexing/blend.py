@@ -26,9 +26,7 @@ from zindex.io import files
 from zindex.io.objects import Place
 from zindex.kernels.blend import (
     advance_blend,
-    advance_blend_exhaustive,
     guess_counts,
-    guess_counts_exhaustive,
 )
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.open import open_reader
@@ -80,12 +78,8 @@ def _warm_up(plan: BlendPlan, start: int) -> Int64Array:
     """Return the counts at a position, almost certainly the true ones."""
     margin = _WARM_UP + _WARM_UP_PER_DATASET * plan.num_datasets
     first = max(0, start - margin)
-    if plan.sizes is None:
-        counts = guess_counts(plan.weights, first)
-        advance_blend(plan.weights, counts, first, start)
-    else:
-        counts = guess_counts_exhaustive(plan.sizes, first)
-        advance_blend_exhaustive(plan.sizes, counts, first, start)
+    counts = guess_counts(plan.shares, first)
+    advance_blend(plan.shares, counts, first, start)
     return counts
 
 

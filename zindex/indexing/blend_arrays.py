@@ -10,7 +10,7 @@ from zindex.arrays import AnyArray
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
 from zindex.kernels.bijection import permute_range
-from zindex.kernels.blend import blend_range, blend_range_exhaustive
+from zindex.kernels.blend import blend_range
 from zindex.kernels.locate import locate
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.keys import blend_keys
@@ -97,10 +97,7 @@ def draw_greedily(
 ) -> tuple[AnyArray, AnyArray]:
     """Return positions ``[start, stop)`` of Megatron's blend; advance ``counts`` in place."""
     datasets, samples = empty_blend(plan, stop - start)
-    if plan.sizes is None:
-        blend_range(plan.weights, counts, start, datasets, samples)
-    else:
-        blend_range_exhaustive(plan.sizes, counts, start, datasets, samples)
+    blend_range(plan.shares, counts, start, datasets, samples)
     return datasets, samples
 
 

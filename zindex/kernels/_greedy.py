@@ -13,7 +13,7 @@ the draw of all datasets. If the best error is not above the line, the level is 
 window restarts from the previous level; the choice of lanes affects nothing but speed.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from zindex.arrays import Float64Array, Int32Array, Int64Array
 from zindex.kernels._instructions import lend
 from zindex.kernels._jit import inline, jit
 from zindex.kernels._lanes import (
+    WIDTH,
     count_bits,
     draw_largest,
     find_bit,
@@ -33,14 +34,8 @@ from zindex.kernels._lanes import (
     store_lanes,
 )
 
-#: Lanes of the last level, which stay in registers. All numbers here are measured.
-WIDTH = 32
-
-#: Lanes handled at a time when a level is opened.
-CHUNK = 32
-
 #: Padding lanes, below all others.
-NO_LANES = np.full(CHUNK, -np.inf)
+NO_LANES = np.full(WIDTH, -np.inf)
 
 #: Attempts to find a bound before a level gets fewer lanes than its target.
 _ATTEMPTS = 48
@@ -50,6 +45,31 @@ _LOWEST = -1.7e308
 
 #: Lanes of a level per lane of the next one: measured, with a flat optimum.
 _RATIO = 10.0
+
+
+class _Arrays(NamedTuple):
+    """The arrays of a blend: lanes of all levels, levels and classes."""
+
+    #: Shape (lanes,) each: weight and count of draws; room for errors; lane of the previous level;
+    #: class.
+    weight: Float64Array
+    counts: Float64Array
+    late: Float64Array
+    parent: Int64Array
+    group: Int64Array
+    #: Shape (levels, 5) each; columns below.
+    levels: Int64Array
+    lines: Float64Array
+    #: Shape (classes, 4); columns below.
+    classes: Int64Array
+    #: Shape (datasets,): the members of all classes.
+    members: Int32Array
+    #: Shape (classes,) each: the member to draw next, its count, and the count below which a draw
+    #: changes nothing else.
+    name: Int32Array
+    taken: Int64Array
+    plain: Int64Array
+
 
 # Columns of levels: first lane, number of lanes, bounds of the window, target number of lanes.
 OFFSET, SIZE, START, STOP, TARGET = range(5)
@@ -81,8 +101,8 @@ def _choose_bound(
     seed: Any = size
     for attempt in range(_ATTEMPTS):
         reached: Any = 0
-        for k in range(0, size, CHUNK):
-            reached += count_bits(find_reaching(load_lanes(late, k, CHUNK), bound))
+        for k in range(0, size, WIDTH):
+            reached += count_bits(find_reaching(load_lanes(late, k), bound))
         if reached > target:
             low, above = bound, reached
         else:
@@ -131,19 +151,18 @@ def _draw_line(
 
 
 @inline
-def _open(
-    weight: Float64Array, count: Float64Array, late: Float64Array, parent: Int64Array,
-    group: Int64Array, levels: Int64Array, lines: Float64Array, depth: int, position: int,
-) -> bool:  # fmt: skip
+def _open(blend: _Arrays, depth: int, position: int) -> bool:
     """Open a level at a position, unless the previous level has no certain draw there."""
+    weight, count, group, late = blend.weight, blend.counts, blend.group, blend.late
+    parent, levels, lines = blend.parent, blend.levels, blend.lines
     here, there, size = levels[depth - 1, OFFSET], levels[depth, OFFSET], levels[depth - 1, SIZE]
     target = levels[depth, TARGET]
     stop = min(levels[depth - 1, STOP], position + target - (target >> 2))
     first, last = float(max(position, 1)), float(max(stop - 1, 1))
-    none = load_lanes(NO_LANES, 0, CHUNK)
+    none = load_lanes(NO_LANES, 0)
     floors, ceilings, heavy = none, none, none
-    for k in range(0, size, CHUNK):
-        some, given = load_lanes(weight, here + k, CHUNK), load_lanes(count, here + k, CHUNK)
+    for k in range(0, size, WIDTH):
+        some, given = load_lanes(weight, here + k), load_lanes(count, here + k)
         end = find_errors(some, given, last)
         floors = raise_lanes(floors, find_errors(some, given, first), 0)
         ceilings = raise_lanes(ceilings, end, 0)
@@ -157,9 +176,9 @@ def _open(
     lines[depth, GUESS] = bound
     floors, ceilings = none, none
     kept: Any = 0
-    for k in range(0, size, CHUNK):
-        some, given = load_lanes(weight, here + k, CHUNK), load_lanes(count, here + k, CHUNK)
-        end = load_lanes(late, k, CHUNK)
+    for k in range(0, size, WIDTH):
+        some, given = load_lanes(weight, here + k), load_lanes(count, here + k)
+        end = load_lanes(late, k)
         bits = find_reaching(end, bound)
         floors = raise_lanes(floors, find_errors(some, given, first), bits)
         ceilings = raise_lanes(ceilings, end, bits)
@@ -171,7 +190,7 @@ def _open(
     for k in range(there, there + kept):
         lane, source = np.uint64(k), np.uint64(parent[np.uint64(k)])
         weight[lane], count[lane], group[lane] = weight[source], count[source], group[source]
-    for k in range(there + kept, there + max((kept + CHUNK - 1) & -CHUNK, WIDTH)):
+    for k in range(there + kept, there + max((kept + WIDTH - 1) & -WIDTH, WIDTH)):
         weight[k] = 0.0
         count[k] = np.inf
     levels[depth, SIZE], levels[depth, START], levels[depth, STOP] = kept, position, stop
@@ -182,69 +201,63 @@ def _open(
 
 
 @inline
-def _close(count: Float64Array, parent: Int64Array, levels: Int64Array, depth: int) -> int:
+def _close(blend: _Arrays, depth: int) -> int:
     """Copy the counts of a level back to the previous level, and return its depth."""
-    here = levels[depth, OFFSET]
-    for k in range(here, here + levels[depth, SIZE]):
+    here = blend.levels[depth, OFFSET]
+    for k in range(here, here + blend.levels[depth, SIZE]):
         lane = np.uint64(k)
-        count[np.uint64(parent[lane])] = count[lane]
+        blend.counts[np.uint64(blend.parent[lane])] = blend.counts[lane]
     return depth - 1
 
 
 @inline
-def _turn(
-    classes: Int64Array, members: Int32Array, name: Int32Array, taken: Int64Array, which: int
-) -> float:
+def _turn(blend: _Arrays, which: int) -> float:
     """Advance the turn of a class; return its new count, infinite if it is exhausted."""
+    classes, taken = blend.classes, blend.taken
     turn = classes[which, TURN] + 1
     if turn == classes[which, MEMBERS]:
         turn = 0
         taken[which] += 1
     classes[which, TURN] = turn
-    name[which] = members[classes[which, BASE] + turn]
+    blend.name[which] = blend.members[classes[which, BASE] + turn]
     return float(taken[which]) if taken[which] < classes[which, LIMIT] else np.inf
 
 
 @inline
 def _draw_one(
-    weight: Float64Array, count: Float64Array, group: Int64Array, levels: Int64Array,
-    lines: Float64Array, classes: Int64Array, members: Int32Array, name: Int32Array,
-    taken: Int64Array, depth: int, position: int, dataset: Int32Array, sample: Int64Array,
-    done: int,
-) -> bool:  # fmt: skip
+    blend: _Arrays, depth: int, position: int, dataset: Int32Array, sample: Int64Array, done: int
+) -> bool:
     """Draw for one position from all lanes of a level, unless an excluded lane may be better."""
     now = float(max(position, 1))
-    here = levels[depth, OFFSET]
+    here = blend.levels[depth, OFFSET]
     best = -np.inf
     found: Any = -1
     lowest: Any = 0
-    for k in range(here, here + levels[depth, SIZE]):
-        error = weight[k] * now - count[k]
+    for k in range(here, here + blend.levels[depth, SIZE]):
+        error = blend.weight[k] * now - blend.counts[k]
         if error >= best and error > -np.inf:
-            member = name[group[k]]
+            member = blend.name[blend.group[k]]
             if error > best or member < lowest:
                 best, found, lowest = error, k, member
-    if best <= _find_line(lines, depth, now):
+    if best <= _find_line(blend.lines, depth, now):
         return False
-    which = group[found]
+    which = blend.group[found]
     dataset[done] = lowest
-    sample[done] = taken[which]
-    count[found] = _turn(classes, members, name, taken, which)
+    sample[done] = blend.taken[which]
+    blend.counts[found] = _turn(blend, which)
     return True
 
 
 @inline
 def _draw_window(
-    weight: Float64Array, count: Float64Array, group: Int64Array, levels: Int64Array,
-    lines: Float64Array, classes: Int64Array, members: Int32Array, name: Int32Array,
-    taken: Int64Array, plain: Int64Array, depth: int, position: int, dataset: Int32Array,
-    sample: Int64Array, done: int,
-) -> int:  # fmt: skip
+    blend: _Arrays, depth: int, position: int, dataset: Int32Array, sample: Int64Array, done: int
+) -> int:
     """Draw from the lanes of the last level while draws are certain; return the number done."""
-    here, stop = levels[depth, OFFSET], levels[depth, STOP]
-    floor, rise = lines[depth, FLOOR], lines[depth, RISE]
-    origin, ceiling = lines[depth, ORIGIN], lines[depth, CEILING]
-    some, given = load_lanes(weight, here, WIDTH), load_lanes(count, here, WIDTH)
+    group, name, taken, plain = blend.group, blend.name, blend.taken, blend.plain
+    here, stop = blend.levels[depth, OFFSET], blend.levels[depth, STOP]
+    floor, rise = blend.lines[depth, FLOOR], blend.lines[depth, RISE]
+    origin, ceiling = blend.lines[depth, ORIGIN], blend.lines[depth, CEILING]
+    some, given = load_lanes(blend.weight, here), load_lanes(blend.counts, here)
     error = find_errors(some, given, float(max(position, 1)))
     while position < stop:
         after = float(position + 1)
@@ -267,26 +280,19 @@ def _draw_window(
             taken[which] = number + 1
             error, given = next_error, next_given
         else:
-            given = set_lane(given, lane, _turn(classes, members, name, taken, which))
+            given = set_lane(given, lane, _turn(blend, which))
             error = find_errors(some, given, after)
         position += 1
         done += 1
-    store_lanes(count, here, given)
+    store_lanes(blend.counts, here, given)
     return done
 
 
 @jit
-def run_blend(
-    weight: Float64Array, count: Float64Array, late: Float64Array, parent: Int64Array,
-    group: Int64Array, levels: Int64Array, lines: Float64Array, classes: Int64Array,
-    members: Int32Array, name: Int32Array, taken: Int64Array, plain: Int64Array,
-    start: int, dataset: Int32Array, sample: Int64Array,
-) -> None:  # fmt: skip
+def run_blend(blend: _Arrays, start: int, dataset: Int32Array, sample: Int64Array) -> None:
     """Draw for all outputs, from position ``start`` on."""
-    weight, count, late, parent = lend(weight), lend(count), lend(late), lend(parent)
-    group, levels, lines, classes = lend(group), lend(levels), lend(lines), lend(classes)
-    members, name, taken, plain = lend(members), lend(name), lend(taken), lend(plain)
-    dataset, sample = lend(dataset), lend(sample)
+    blend, dataset, sample = lend(blend), lend(dataset), lend(sample)
+    levels = blend.levels
     deepest = levels.shape[0] - 1
     depth: Any = 0
     done: Any = 0
@@ -294,30 +300,22 @@ def run_blend(
     while done < dataset.size:
         position = start + done
         while depth > 0 and position >= levels[depth, STOP]:
-            depth = _close(count, parent, levels, depth)
-        if depth < deepest and _open(
-            weight, count, late, parent, group, levels, lines, depth + 1, position
-        ):
+            depth = _close(blend, depth)
+        if depth < deepest and _open(blend, depth + 1, position):
             depth += 1
             continue
         if depth == deepest:
-            done = _draw_window(
-                weight, count, group, levels, lines, classes, members, name, taken, plain, depth,
-                position, dataset, sample, done,
-            )  # fmt: skip
+            done = _draw_window(blend, depth, position, dataset, sample, done)
         # This level has no certain draw left. If it never had one, opening it again is no use.
         stuck = levels[depth, START] == start + done
         if depth > 0:
-            depth = _close(count, parent, levels, depth)
+            depth = _close(blend, depth)
         if stuck:
-            while not _draw_one(
-                weight, count, group, levels, lines, classes, members, name, taken, depth,
-                position, dataset, sample, done,
-            ):  # fmt: skip
-                depth = _close(count, parent, levels, depth)
+            while not _draw_one(blend, depth, position, dataset, sample, done):
+                depth = _close(blend, depth)
             done += 1
     while depth > 0:
-        depth = _close(count, parent, levels, depth)
+        depth = _close(blend, depth)
 
 
 class BlendState:
@@ -350,15 +348,12 @@ class BlendState:
         name = self.members[first + self.classes[:, TURN]]
         plain = np.where(self.classes[:, MEMBERS] == 1, limit - 1, -1)
         count = np.where(self.taken < limit, self.taken, np.inf)
-        self.arrays = (
-            *_make_levels(weights[members[first]], count), self.classes, self.members, name,
-            self.taken, plain,
-        )  # fmt: skip
+        lanes = (weights[members[first]], count)
+        self.arrays = _make_arrays(*lanes, self.classes, self.members, name, self.taken, plain)
 
     def run(self, start: int, dataset: Int32Array, sample: Int64Array) -> None:
         """Draw for all outputs, from position ``start`` on."""
-        arrays: tuple[Any, ...] = (*self.arrays, start, dataset, sample)
-        run_blend(*arrays)
+        run_blend(self.arrays, start, dataset, sample)
 
     def finish(self) -> None:
         """Write the counts back to the caller's array."""
@@ -367,8 +362,8 @@ class BlendState:
         )
 
 
-def _make_levels(weights: Float64Array, counts: Float64Array) -> tuple[Any, ...]:
-    """Return the lanes of the first level, space for the others, levels and their lines."""
+def _make_arrays(weights: Float64Array, counts: Float64Array, *classes: Any) -> _Arrays:
+    """Return classes with the lanes of the first level, and room for the other levels."""
     size = weights.size
     depth = int(np.ceil(max(np.log(size / WIDTH), 0.0) / np.log(_RATIO)))
     ratio = (size / WIDTH) ** (1 / max(depth, 1))
@@ -385,4 +380,4 @@ def _make_levels(weights: Float64Array, counts: Float64Array) -> tuple[Any, ...]
     weight, count = np.zeros(room), np.full(room, np.inf)
     weight[:size], count[:size] = weights, counts
     late, parent, group = np.empty(rooms[0]), np.zeros(room, np.int64), np.arange(room)
-    return weight, count, late, parent, group, levels, lines
+    return _Arrays(weight, count, late, parent, group, levels, lines, *classes)

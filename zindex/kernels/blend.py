@@ -5,9 +5,12 @@ several are equal, where c counts its earlier draws. The product and the differe
 separately, never fused, so that every machine gives Megatron's order. The counts are the whole
 state, so a range can start at any position with known counts, or with guessed counts that are then
 verified.
+
+The shares of datasets are weights, or sizes in samples. A blend by sizes draws each sample once, by
+weights that are the sizes over their sum.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,9 @@ import numpy.typing as npt
 from zindex.arrays import Float64Array, Int64Array, IntegerArray
 from zindex.errors import PlanError
 from zindex.kernels._greedy import BlendState
+
+#: Shape (datasets,): weights of float64 or sizes of int64.
+Shares: TypeAlias = npt.NDArray[Any]
 
 #: Most datasets of one blend.
 MAX_DATASETS = 2**20
@@ -27,103 +33,23 @@ _BUFFER = 2**16
 
 
 def blend_range(
-    weights: Float64Array,
+    shares: Shares,
     counts: Int64Array,
     start: int,
     dataset_index: IntegerArray,
     dataset_sample_index: IntegerArray,
 ) -> None:
-    """Write the draws of consecutive positions of a weighted blend, and advance its counts.
+    """Write the draws of consecutive positions of a blend, and advance its counts.
 
     Parameters
     ----------
-    weights
-        Shape (datasets,), float64, each in ``(0, 1]``; used as they are, so normalise them first.
+    shares
+        Shape (datasets,), float64 weights in ``(0, 1]``, used as they are, so normalise them first;
+        or int64 sizes in samples, >= 1, to draw every sample once.
     counts
         Shape (datasets,), int64, samples drawn of each dataset before ``start``; any state is
-        allowed. Advanced in place to the state after the range.
-    start
-        First position, >= 0.
-    dataset_index
-        Shape (positions,), int16 or int32: the dataset of each position; filled.
-    dataset_sample_index
-        Shape (positions,), int32 or int64: the sample of that dataset; filled.
-
-    Raises
-    ------
-    PlanError
-        If shapes, dtypes or values are not as above, or the draws do not fit their dtypes.
-
-    Notes
-    -----
-    Law: the draws do not depend on the division into ranges; counts grow by the
-    ``bincount`` of ``dataset_index``. Cost: tens of nanoseconds per position up to 10**4 datasets;
-    if the errors of many datasets coincide, a position scans them. Memory: about
-    150 bytes per dataset.
-    Source: Megatron Core ``datasets/helpers.cpp``, ``build_blending_indices``.
-
-    Examples
-    --------
-    >>> counts = np.zeros(2, np.int64)
-    >>> dataset, sample = np.empty(6, np.int16), np.empty(6, np.int64)
-    >>> blend_range(np.array([0.2, 0.8]), counts, 0, dataset, sample)
-    >>> dataset.tolist(), sample.tolist(), counts.tolist()
-    ([1, 0, 1, 1, 1, 0], [0, 0, 1, 2, 3, 1], [2, 4])
-    """
-    outputs = _check_outputs(dataset_index, dataset_sample_index, counts.size)
-    stop = start + dataset_index.size
-    _check_weights(weights, counts, start, stop)
-    _blend(weights, None, counts, start, stop, outputs)
-
-
-def advance_blend(weights: Float64Array, counts: Int64Array, start: int, stop: int) -> None:
-    """Advance the counts of a weighted blend over positions ``[start, stop)``, writing no draws.
-
-    Parameters
-    ----------
-    weights
-        Shape (datasets,), float64, each in ``(0, 1]``.
-    counts
-        Shape (datasets,), int64, samples drawn before ``start``; advanced in place.
-    start, stop
-        Positions, ``0 <= start <= stop``.
-
-    Raises
-    ------
-    PlanError
-        If shapes, dtypes or values are not as above.
-
-    Notes
-    -----
-    Law: the counts that `blend_range` leaves for the same positions. Cost: as `blend_range`.
-
-    Examples
-    --------
-    >>> counts = np.zeros(2, np.int64)
-    >>> advance_blend(np.array([0.2, 0.8]), counts, 0, 6)
-    >>> counts
-    array([2, 4])
-    """
-    _check_weights(weights, counts, start, stop)
-    _blend(weights, None, counts, start, stop, None)
-
-
-def blend_range_exhaustive(
-    sizes: Int64Array,
-    counts: Int64Array,
-    start: int,
-    dataset_index: IntegerArray,
-    dataset_sample_index: IntegerArray,
-) -> None:
-    """Write the draws of consecutive positions of a blend that draws every sample once.
-
-    Parameters
-    ----------
-    sizes
-        Shape (datasets,), int64, samples of each dataset, >= 1; weights are their shares.
-    counts
-        Shape (datasets,), int64, samples drawn before ``start``, each at most its size: exhausted
-        datasets are not drawn. Advanced in place to the state after the range.
+        allowed, with sizes up to them: exhausted datasets are not drawn. Advanced in place to the
+        state after the range.
     start
         First position, >= 0.
     dataset_index
@@ -139,33 +65,37 @@ def blend_range_exhaustive(
 
     Notes
     -----
-    Law: a whole blend draws each sample of each dataset once, in order; otherwise as
-    `blend_range`. Cost: as `blend_range`.
-    Source: Megatron Core ``datasets/helpers.cpp``, ``build_exhaustive_blending_indices``.
+    Law: the draws do not depend on the division into ranges; counts grow by the
+    ``bincount`` of ``dataset_index``. A whole blend by sizes draws each sample of each dataset
+    once, in order. Cost: tens of nanoseconds per position up to 10**4 datasets; if the errors of
+    many datasets coincide, a position scans them. Memory: about 150 bytes per dataset.
+    Source: Megatron Core ``datasets/helpers.cpp``, ``build_blending_indices`` and
+    ``build_exhaustive_blending_indices``.
 
     Examples
     --------
+    >>> counts = np.zeros(2, np.int64)
+    >>> dataset, sample = np.empty(6, np.int16), np.empty(6, np.int64)
+    >>> blend_range(np.array([0.2, 0.8]), counts, 0, dataset, sample)
+    >>> dataset.tolist(), sample.tolist(), counts.tolist()
+    ([1, 0, 1, 1, 1, 0], [0, 0, 1, 2, 3, 1], [2, 4])
     >>> counts = np.zeros(3, np.int64)
     >>> dataset, sample = np.empty(8, np.int16), np.empty(8, np.int64)
-    >>> blend_range_exhaustive(np.array([3, 1, 4]), counts, 0, dataset, sample)
+    >>> blend_range(np.array([3, 1, 4]), counts, 0, dataset, sample)
     >>> dataset.tolist(), sample.tolist()
     ([2, 0, 1, 2, 0, 2, 0, 2], [0, 0, 0, 1, 1, 2, 2, 3])
     """
     outputs = _check_outputs(dataset_index, dataset_sample_index, counts.size)
-    stop = start + dataset_index.size
-    weights = _check_sizes(sizes, counts, start, stop)
-    _blend(weights, sizes, counts, start, stop, outputs)
+    _blend(shares, counts, start, start + dataset_index.size, outputs)
 
 
-def advance_blend_exhaustive(sizes: Int64Array, counts: Int64Array, start: int, stop: int) -> None:
-    """Advance the counts of an exhaustive blend over ``[start, stop)``, writing no draws.
+def advance_blend(shares: Shares, counts: Int64Array, start: int, stop: int) -> None:
+    """Advance the counts of a blend over positions ``[start, stop)``, writing no draws.
 
     Parameters
     ----------
-    sizes
-        Shape (datasets,), int64, samples of each dataset, >= 1.
-    counts
-        Shape (datasets,), int64, samples drawn before ``start``; advanced in place.
+    shares, counts
+        As of `blend_range`.
     start, stop
         Positions, ``0 <= start <= stop``.
 
@@ -176,50 +106,53 @@ def advance_blend_exhaustive(sizes: Int64Array, counts: Int64Array, start: int, 
 
     Notes
     -----
-    Law: the counts that `blend_range_exhaustive` leaves. Cost: as `blend_range`.
+    Law: the counts that `blend_range` leaves for the same positions. Cost: as `blend_range`.
 
     Examples
     --------
-    >>> counts = np.zeros(3, np.int64)
-    >>> advance_blend_exhaustive(np.array([3, 1, 4]), counts, 0, 7)
+    >>> counts = np.zeros(2, np.int64)
+    >>> advance_blend(np.array([0.2, 0.8]), counts, 0, 6)
     >>> counts
-    array([3, 1, 3])
+    array([2, 4])
     """
-    _blend(_check_sizes(sizes, counts, start, stop), sizes, counts, start, stop, None)
+    _blend(shares, counts, start, stop, None)
 
 
-def guess_counts(weights: Float64Array, position: int) -> Int64Array:
+def guess_counts(shares: Shares, position: int) -> Int64Array:
     """Guess the counts of the greedy rule before a position.
 
     Parameters
     ----------
-    weights
-        Shape (datasets,), float64, each in ``(0, 1]``.
+    shares
+        As of `blend_range`.
     position
-        Position, 0 to 2**53.
+        Position, 0 to 2**53, and at most the sum of sizes.
 
     Returns
     -------
     counts
-        Shape (datasets,), int64, each >= 0; their sum is ``position``.
+        Shape (datasets,), int64, each >= 0 and at most its size; their sum is ``position``.
 
     Raises
     ------
     PlanError
-        If weights or position are not as above.
+        If shares or position are not as above.
 
     Notes
     -----
     Errors of a greedy state are within one sample of each other, as with largest remainders.
     Advancing from the guess usually reaches the true state soon, without a guarantee, so compare
-    the counts at the boundary of two ranges. Cost: O(datasets log datasets).
+    the counts at the boundary of two ranges. Cost: O(datasets log datasets); a microsecond per
+    dataset if the products of sizes exceed 63 bits.
 
     Examples
     --------
-    >>> guess_counts(np.array([0.5, 0.3, 0.2]), 7)
-    array([4, 2, 1])
+    >>> guess_counts(np.array([0.5, 0.3, 0.2]), 7), guess_counts(np.array([3, 1, 4]), 4)
+    (array([4, 2, 1]), array([2, 0, 2]))
     """
-    _check_weights(weights, np.zeros(weights.size, np.int64), position, position)
+    weights = _check(shares, np.zeros(shares.size, np.int64), 0, position)
+    if weights is not shares:
+        return _divide(shares, position)
     targets = weights * float(position)
     counts = np.floor(targets).astype(np.int64)
     missing = position - int(counts.sum())
@@ -246,37 +179,8 @@ def guess_counts(weights: Float64Array, position: int) -> Int64Array:
     return counts
 
 
-def guess_counts_exhaustive(sizes: Int64Array, position: int) -> Int64Array:
-    """Guess the counts of the exhaustive greedy rule before a position.
-
-    Parameters
-    ----------
-    sizes
-        Shape (datasets,), int64, samples of each dataset, >= 1.
-    position
-        Position, 0 to the sum of the sizes.
-
-    Returns
-    -------
-    counts
-        Shape (datasets,), int64, each from 0 to its size; their sum is ``position``.
-
-    Raises
-    ------
-    PlanError
-        If sizes or position are not as above.
-
-    Notes
-    -----
-    Largest remainders in exact integers. See `guess_counts`. Cost: O(datasets log datasets), a
-    microsecond per dataset if products exceed 63 bits.
-
-    Examples
-    --------
-    >>> guess_counts_exhaustive(np.array([3, 1, 4]), 4)
-    array([2, 0, 2])
-    """
-    _check_sizes(sizes, np.zeros(sizes.size, np.int64), 0, position)
+def _divide(sizes: Int64Array, position: int) -> Int64Array:
+    """Return the counts before a position by largest remainders, in exact integers."""
     total = int(sizes.sum())
     wide = int(sizes.max()) * position >= 2**63
     products = (sizes.astype(object) if wide else sizes) * position
@@ -311,80 +215,66 @@ def _check_outputs(
     return dataset_index, dataset_sample_index
 
 
-def _check_common(name: str, values: npt.NDArray[Any], counts: Int64Array) -> None:
-    """Check the shapes and dtypes of weights or sizes, and of counts."""
-    if values.ndim != 1 or values.shape != counts.shape or not 1 <= values.size <= MAX_DATASETS:
+def _check(shares: Shares, counts: Int64Array, start: int, stop: int) -> Float64Array:
+    """Return the weights of a blend, after checking all arguments but outputs."""
+    if shares.ndim != 1 or shares.shape != counts.shape or not 1 <= shares.size <= MAX_DATASETS:
         raise PlanError(
-            f"{name} and counts must have one entry for each of 1 to {MAX_DATASETS} datasets, got "
-            f"shapes {values.shape} and {counts.shape}; give two of one length"
+            f"shares and counts must have one entry for each of 1 to {MAX_DATASETS} datasets, got "
+            f"shapes {shares.shape} and {counts.shape}; give two of one length"
         )
     if counts.dtype != np.int64:
         raise PlanError(f"counts must be int64, got {counts.dtype}; cast them")
     if int(counts.min()) < 0:
         raise PlanError(f"counts must be >= 0, got {int(counts.min())}; count from 0")
-
-
-def _check_positions(start: int, stop: int) -> None:
-    """Check that positions are exact in float64."""
-    if not 0 <= start <= stop <= MAX_POSITION:
+    if not 0 <= start <= stop <= MAX_POSITION:  # exact in float64
         raise PlanError(
             f"positions must lie in [0, 2**53] in order, got [{start}, {stop}); "
             "ask for a range of the blend"
         )
-
-
-def _check_weights(weights: Float64Array, counts: Int64Array, start: int, stop: int) -> None:
-    """Check the arguments of a weighted blend, except outputs."""
-    _check_common("weights", weights, counts)
-    _check_positions(start, stop)
-    if weights.dtype != np.float64:
-        raise PlanError(f"weights must be float64, got {weights.dtype}; cast them")
-    wrong = np.flatnonzero(~((weights > 0.0) & (weights <= 1.0)))
-    if wrong.size:
+    if shares.dtype == np.float64:
+        wrong = np.flatnonzero(~((shares > 0.0) & (shares <= 1.0)))
+        if wrong.size:
+            raise PlanError(
+                f"weights must lie in (0, 1], got {float(shares[wrong[0]])} for dataset "
+                f"{wrong[0]}; leave out datasets without weight and normalise the others"
+            )
+        return shares
+    if shares.dtype != np.int64:
         raise PlanError(
-            f"weights must lie in (0, 1], got {float(weights[wrong[0]])} for dataset {wrong[0]}; "
-            "leave out datasets without weight and normalise the others"
+            f"shares must be weights of float64 or sizes of int64, got {shares.dtype}; cast them"
         )
-
-
-def _check_sizes(sizes: Int64Array, counts: Int64Array, start: int, stop: int) -> Float64Array:
-    """Return the weights of an exhaustive blend, after checking all arguments but outputs."""
-    _check_common("sizes", sizes, counts)
-    _check_positions(start, stop)
-    if sizes.dtype != np.int64:
-        raise PlanError(f"sizes must be int64, got {sizes.dtype}; cast them")
-    if int(sizes.min()) < 1:
+    if int(shares.min()) < 1:
         raise PlanError(
-            f"sizes must be >= 1, got {int(sizes.min())} for dataset {int(sizes.argmin())}; "
+            f"sizes must be >= 1, got {int(shares.min())} for dataset {int(shares.argmin())}; "
             "leave out empty datasets"
         )
-    spent = np.flatnonzero(counts > sizes)
+    spent = np.flatnonzero(counts > shares)
     if spent.size:
         raise PlanError(
             f"counts must not exceed sizes, got {int(counts[spent[0]])} of "
-            f"{int(sizes[spent[0]])} for dataset {spent[0]}; pass the counts of this blend"
+            f"{int(shares[spent[0]])} for dataset {spent[0]}; pass the counts of this blend"
         )
-    left = int((sizes - counts).sum())
+    left = int((shares - counts).sum())
     if stop - start > left:
         raise PlanError(
             f"an exhaustive blend must have a sample left for each position, got {left} for "
             f"positions [{start}, {stop}); ask for fewer positions"
         )
-    return sizes / float(sizes.sum())
+    return shares / float(shares.sum())
 
 
 def _blend(
-    weights: Float64Array,
-    sizes: Int64Array | None,
+    shares: Shares,
     counts: Int64Array,
     start: int,
     stop: int,
     outputs: tuple[IntegerArray, IntegerArray] | None,
 ) -> None:
     """Draw for a range of positions, copy the draws to outputs, and advance the counts."""
+    weights = _check(shares, counts, start, stop)
     if start == stop:
         return
-    blend = BlendState(weights, counts, sizes)
+    blend = BlendState(weights, counts, None if weights is shares else shares)
     room = min(_BUFFER, stop - start)
     dataset, sample = np.empty(room, np.int32), np.empty(room, np.int64)
     for position in range(start, stop, _BUFFER):

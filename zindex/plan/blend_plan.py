@@ -165,6 +165,11 @@ class BlendPlan(BuildPlan):
         """Datasets that are drawn from."""
         return len(self.weights)
 
+    @property
+    def shares(self) -> npt.NDArray[Any]:
+        """The sizes, or else the weights."""
+        return self.weights if self.sizes is None else self.sizes
+
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """Shape (datasets,), int64: samples that the scalable order draws of each dataset.
@@ -227,7 +232,7 @@ class BlendPlan(BuildPlan):
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Everything that decides the values, as JSON; of the datasets only their weights."""
-        shares = self.weights.astype("<f8") if self.sizes is None else self.sizes.astype("<i8")
+        shares = self.shares.astype(self.shares.dtype.newbyteorder("<"))
         spec = {
             "algorithm": self.order,
             "algorithm_version": BLEND_VERSIONS[self.order],
