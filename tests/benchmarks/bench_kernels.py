@@ -20,9 +20,9 @@ from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
-from zindex.kernels.legacy_shuffle import draw_only, legacy_shuffle
-from zindex.kernels.mersenne import seed_state
-from zindex.kernels.samples import fill_boundaries, gather_lengths, sum_lengths
+from zindex.kernels.legacy_shuffle import BLOCK, draw_targets, legacy_shuffle
+from zindex.kernels.mersenne import KEY_LENGTH, seed_state
+from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.store.layout import SHARD_LENGTH
 
 SEQUENCE_LENGTH = 2048
@@ -53,8 +53,14 @@ def shuffle_legacy(size: int) -> Result:
 
 def draw_legacy(size: int) -> Result:
     """Time the draws of a shuffle alone."""
-    state = seed_state(SEED)
-    return clock(lambda: draw_only(size, state)), None
+    state, targets = seed_state(SEED), np.empty(BLOCK, np.uint64)
+    words = np.empty(KEY_LENGTH, np.uint32)
+
+    def draw() -> None:
+        for position in range(size - 1, 0, -BLOCK):
+            draw_targets(state, words, position, targets[:position])
+
+    return clock(draw), None
 
 
 def permute_keyed(size: int) -> Result:
@@ -144,12 +150,6 @@ def samples_zindex(size: int) -> Result:
     return time.perf_counter() - start, index
 
 
-def sum_zindex(size: int) -> Result:
-    """Time the token sum of shuffled documents alone."""
-    lengths, documents = make_documents(size)
-    return clock(lambda: sum_lengths(lengths, documents, 0)), None
-
-
 @dataclass(frozen=True)
 class Work:
     """One table: contenders, the first of them the rival."""
@@ -189,7 +189,6 @@ WORKS = {
         {
             "megatron-core, build_sample_idx": samples_megatron,
             "zindex, gather, sum and fill": samples_zindex,
-            "zindex, sum alone": sum_zindex,
         },
         {},
         ["samples of 2,048 tokens; documents of 500 tokens on average in shuffled order"],

@@ -27,7 +27,7 @@ from tests.benchmarks.turns import MADE, clock, make_parser, take_turns
 from zindex.indexing.ensure import build_store
 from zindex.inspection.bench.machine import peak_nbytes
 from zindex.kernels import packing as kernels
-from zindex.kernels.packing import SPLIT, pack_documents
+from zindex.kernels.packing import SPLIT, FitRules, pack_documents
 
 SEQUENCE_LENGTH, MAX_DOCUMENTS = 4096, 256
 # Documents that Python packs by the kernel's source, which it is slow at.
@@ -97,19 +97,21 @@ def pack_in_python(lengths: list[int], room: int, max_documents: int) -> list[li
 def pack_by_kernel(lengths: Lengths) -> Any:
     """Pack lengths as a build does."""
     documents = np.arange(len(lengths), dtype=np.int32)
-    return pack_documents(lengths, documents, SEQUENCE_LENGTH, 1, MAX_DOCUMENTS, SPLIT)
+    return pack_documents(lengths, documents, FitRules(SEQUENCE_LENGTH, 1, MAX_DOCUMENTS, SPLIT))
 
 
 @contextmanager
 def kernels_in_python() -> Iterator[None]:
     """Let Python run the source of the kernels."""
     jitted = {name: item for name, item in vars(kernels).items() if hasattr(item, "py_func")}
+    intrinsic = {"find_bit": kernels.find_bit}
     try:
         for name, item in jitted.items():
             setattr(kernels, name, item.py_func)
+        kernels.find_bit = lambda bits: (int(bits) & -int(bits)).bit_length() - 1
         yield
     finally:
-        for name, item in jitted.items():
+        for name, item in (jitted | intrinsic).items():
             setattr(kernels, name, item)
 
 

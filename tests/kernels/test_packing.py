@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zindex.errors import PlanError
 from zindex.kernels import packing as module
-from zindex.kernels.packing import DROP, SPLIT, TRUNCATE, count_samples, pack_documents
+from zindex.kernels.packing import DROP, SPLIT, TRUNCATE, FitRules, count_samples, pack_documents
 from zindex.plan.packing import PARTITION_LENGTH
 
 POLICIES = st.sampled_from([SPLIT, TRUNCATE, DROP])
@@ -73,11 +73,9 @@ def test_every_part_is_in_one_sample_as_plain_python_has_it(
     lengths, sequence_length, extra_token, max_documents, policy, dtype, shift
 ):
     documents = np.arange(len(lengths), dtype=dtype)[::-1] + shift
-    packing = pack_documents(
-        np.array(lengths, np.int32), documents, sequence_length, extra_token, max_documents, policy
-    )
+    rules = FitRules(sequence_length, extra_token, max_documents, policy)
+    packing = pack_documents(np.array(lengths, np.int32), documents, rules)
     samples = as_lists(packing)
-    rules = (sequence_length, extra_token, max_documents, policy)
     assert samples == naive_packing(lengths, documents.tolist(), *rules)
     assert packing.part_index.dtype == dtype
     cut = {
@@ -100,9 +98,8 @@ def test_every_part_is_in_one_sample_as_plain_python_has_it(
 )
 def test_split_documents_lose_nothing(length, sequence_length, extra_token):
     """Every token is there, and with an extra token every one but the first is a label once."""
-    packing = pack_documents(
-        np.array([length]), np.array([0]), sequence_length, extra_token, 1, SPLIT
-    )
+    rules = FitRules(sequence_length, extra_token, 1, SPLIT)
+    packing = pack_documents(np.array([length]), np.array([0]), rules)
     room = sequence_length + extra_token
     offsets = sorted(packing.part_index[:, 1].tolist())
     parts = [range(start, min(start + room, length)) for start in offsets]
@@ -120,7 +117,7 @@ def test_rooms_at_the_edges_of_words(room):
     lengths = rng.integers(1, room + 1, 500)
     lengths[::7] = rng.integers(1, 4, len(lengths[::7]))
     documents = np.arange(500)
-    packing = pack_documents(lengths, documents, room, 0, 9, SPLIT)
+    packing = pack_documents(lengths, documents, FitRules(room, 0, 9, SPLIT))
     assert as_lists(packing) == naive_packing(lengths.tolist(), range(500), room, 0, 9, SPLIT)
 
 
@@ -129,18 +126,21 @@ def test_python_gives_the_same(monkeypatch):
     lengths = np.concatenate([rng.integers(0, 90, 120), [600]])
     documents = np.arange(len(lengths))
     for policy in (SPLIT, TRUNCATE, DROP):
-        jitted = pack_documents(lengths, documents, 80, 1, 4, policy)
+        jitted = pack_documents(lengths, documents, FitRules(80, 1, 4, policy))
         with monkeypatch.context() as patch:
             for name, value in vars(module).items():
                 if hasattr(value, "py_func"):
                     patch.setattr(module, name, value.py_func)
-            plain = pack_documents(lengths, documents, 80, 1, 4, policy)
+            patch.setattr(
+                module, "find_bit", lambda bits: (int(bits) & -int(bits)).bit_length() - 1
+            )
+            plain = pack_documents(lengths, documents, FitRules(80, 1, 4, policy))
         for got, want in zip(plain, jitted, strict=True):
             np.testing.assert_array_equal(got, want)
 
 
 def test_nothing_to_pack():
-    packing = pack_documents(np.array([0, 0]), np.array([3, 4]), 8, 1, 2, SPLIT)
+    packing = pack_documents(np.array([0, 0]), np.array([3, 4]), FitRules(8, 1, 2, SPLIT))
     assert packing.sample_offset.tolist() == [0]
     assert packing.part_index.shape == (0, 2)
     assert packing.num_tokens == 0
@@ -160,7 +160,7 @@ def test_partitions_cost_a_thousandth_of_the_room_at_most(kind):
 
     def pack(lengths):
         documents = np.arange(len(lengths), dtype=np.int32)
-        return pack_documents(lengths, documents, length, 1, 256, SPLIT)
+        return pack_documents(lengths, documents, FitRules(length, 1, 256, SPLIT))
 
     whole = pack(lengths)
     num_samples = sum(len(pack(part).sample_offset) - 1 for part in lengths.reshape(4, -1))
@@ -174,12 +174,12 @@ def test_more_parts_than_numbers_are_refused():
     """Two documents of almost 2**31 tokens, cut into single tokens."""
     lengths = np.full(2, 2**31 - 1, np.int32)
     with pytest.raises(PlanError, match="at most 2,147,483,647 parts, got 4,294,967,294 with"):
-        pack_documents(lengths, np.arange(2), 1, 0, 1, SPLIT)
+        pack_documents(lengths, np.arange(2), FitRules(1, 0, 1, SPLIT))
 
 
 def test_counts_are_those_of_the_packing():
     lengths = np.random.default_rng(3).integers(0, 300, 500)
-    packing = pack_documents(lengths, np.arange(500), 64, 1, 5, SPLIT)
-    counted = count_samples(lengths[::-1], 64, 1, 5, SPLIT)
+    packing = pack_documents(lengths, np.arange(500), FitRules(64, 1, 5, SPLIT))
+    counted = count_samples(lengths[::-1], FitRules(64, 1, 5, SPLIT))
     sizes = len(packing.sample_offset) - 1, len(packing.part_index), packing.num_tokens
     assert counted == sizes

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zindex.kernels import samples as module
-from zindex.kernels.samples import fill_boundaries, gather_lengths, sum_lengths
+from zindex.kernels.samples import fill_boundaries, gather_lengths
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=40)
 
@@ -106,7 +106,7 @@ def test_positions_beyond_32_bits_are_exact():
     base=st.sampled_from([0, 7, 2**30]),
     dtype=st.sampled_from([np.int32, np.int64]),
 )
-def test_sums_and_gathers_equal_indexing(lengths, picks, base, dtype):
+def test_gathers_equal_indexing(lengths, picks, base, dtype):
     lengths = np.array(lengths, np.int32)
     documents = (np.array(picks, np.int64) % len(lengths) + base).astype(dtype)
     expected = lengths[documents - base]
@@ -115,16 +115,8 @@ def test_sums_and_gathers_equal_indexing(lengths, picks, base, dtype):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "prefetch", lambda array, index: None)
         gather_lengths.py_func(lengths, documents, base, python_out)
-        python_sum = sum_lengths.py_func(lengths, documents, base)
     assert np.array_equal(out, expected)
     assert np.array_equal(python_out, expected)
-    assert sum_lengths(lengths, documents, base) == expected.sum(dtype=np.int64)
-    assert python_sum == expected.sum(dtype=np.int64)
-
-
-def test_sums_are_64_bit():
-    lengths = np.array([2**31 - 1], np.int32)
-    assert sum_lengths(lengths, np.zeros(10, np.int32), 0) == 10 * (2**31 - 1)
 
 
 @pytest.mark.parametrize("extra_token", [0, 1])

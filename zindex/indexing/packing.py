@@ -30,7 +30,7 @@ from zindex.indexing.packing_tasks import (
 from zindex.indexing.store_build import FIRST, CountedBuild
 from zindex.ingest.length_source import LengthSource
 from zindex.kernels.packing import count_samples
-from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan
+from zindex.plan.packing import PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
@@ -255,14 +255,7 @@ def measure_packing(
         if is_exact
         else _read_sample(plan, source, sample_length)
     )
-    rules = plan.rules
-    num_samples, num_parts, num_tokens = count_samples(
-        lengths,
-        plan.sequence_length,
-        plan.extra_token,
-        rules.max_documents,
-        LONG_DOCUMENTS[rules.long_documents],
-    )
+    num_samples, num_parts, num_tokens = count_samples(lengths, plan.fit_rules)
     share = padding_share(plan, num_samples, num_tokens)
     if is_exact:
         if not num_samples:

@@ -12,7 +12,7 @@ from zindex.io.objects import Place
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.packing import pack_documents
 from zindex.plan.keys import Stage
-from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan
+from zindex.plan.packing import PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.shard_files import ShardResult, store_shard
 
@@ -48,14 +48,8 @@ def pack_partitions(plan: PackingPlan, source: LengthSource, start: int, stop: i
         documents: AnyArray = np.empty(last - first, plan.document_dtype)
         keys = plan.round_keys(Stage.DOCUMENT, epoch)
         permute_range(first, plan.num_documents, keys, plan.start, documents)
-        packing = pack_documents(
-            order_lengths(plan, source, documents),
-            documents,
-            plan.sequence_length,
-            plan.extra_token,
-            plan.rules.max_documents,
-            LONG_DOCUMENTS[plan.rules.long_documents],
-        )
+        lengths = order_lengths(plan, source, documents)
+        packing = pack_documents(lengths, documents, plan.fit_rules)
         runs.append(packing)
         num_samples = len(packing.sample_offset) - 1
         counts[partition - start] = num_samples, len(packing.part_index), packing.num_tokens

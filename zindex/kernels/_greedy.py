@@ -18,13 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.arrays import Float64Array, Int32Array, Int64Array
-from zindex.kernels._instructions import lend
+from zindex.kernels._instructions import count_bits, find_bit, lend
 from zindex.kernels._jit import inline, jit
 from zindex.kernels._lanes import (
     WIDTH,
-    count_bits,
     draw_largest,
-    find_bit,
     find_errors,
     find_largest,
     find_reaching,

@@ -141,6 +141,18 @@ def claim(builder: Any, address: Any) -> Any:
     return builder.atomic_rmw("add", _point(builder, address, one.type), one, "seq_cst")
 
 
+@instruction(lambda bits: types.intp(types.intp))
+def count_bits(builder: Any, bits: Any) -> Any:
+    """Count the set bits."""
+    return builder.ctpop(bits)
+
+
+@instruction(lambda bits: types.intp(types.intp))
+def find_bit(builder: Any, bits: Any) -> Any:
+    """Return the index of the lowest set bit."""
+    return builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
+
+
 #: pread(2). An external symbol and no ctypes function, so that the kernel can be cached.
 pread: Any = types.ExternalFunction(
     "pread", types.intp(types.int32, types.voidptr, types.uintp, types.int64)

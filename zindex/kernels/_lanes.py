@@ -140,15 +140,3 @@ def raise_lanes(builder: Any, lanes: Any, others: Any, bits: Any) -> Any:
 def find_largest(builder: Any, lanes: Any) -> Any:
     """Return the maximum of the lanes."""
     return builder.extract_element(_spread_largest(builder, lanes), cgutils.int32_t(0))
-
-
-@instruction(lambda bits: types.intp(types.intp))
-def count_bits(builder: Any, bits: Any) -> Any:
-    """Count the set bits."""
-    return builder.ctpop(bits)
-
-
-@instruction(lambda bits: types.intp(types.intp))
-def find_bit(builder: Any, bits: Any) -> Any:
-    """Return the index of the lowest set bit."""
-    return builder.cttz(bits, ir.Constant(_BIT, 0))

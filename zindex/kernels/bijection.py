@@ -1,11 +1,11 @@
-"""A keyed bijection of ``[0, size)``: any element of a shuffled order in O(1), and its inverse.
+"""A keyed bijection of ``[0, size)``: any element of a shuffled order in O(1).
 
 The map is a frozen format, ``BIJECTION_VERSION``: its values are part of index fingerprints, and
 tests compare them with golden digests. The caller derives keys from seeds.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,19 @@ _LARGE_ROUNDS = 12
 _BLOCK = 1024
 
 
-def _choose_network(size: int, keys: UInt64Array) -> tuple[np.uint32, np.uint32, UInt64Array]:
-    """Return radices (a, b) with ``a * b >= size`` and the round keys, after checking both."""
+class _Network(NamedTuple):
+    """A generalised Feistel network of two halves."""
+
+    size: np.uint64
+    #: Radices of the halves; their product is at least the size.
+    high_radix: np.uint32
+    low_radix: np.uint32
+    #: Shape (rounds,).
+    keys: UInt64Array
+
+
+def _choose_network(size: int, keys: UInt64Array) -> tuple[Any, ...]:
+    """Return the fields of a permutation's network, after checking its size and keys."""
     if not 0 <= size <= MAX_SIZE:
         raise PlanError(
             f"a permutation must have a size in [0, 2**62], got {size}; split the dataset"
@@ -49,17 +60,19 @@ def _choose_network(size: int, keys: UInt64Array) -> tuple[np.uint32, np.uint32,
     # Two odd radices would generate even permutations only.
     high += high % 2
     low = max(1, -(-size // high))
-    return np.uint32(high), np.uint32(low), keys if size < _SMALL_SIZE else keys[:_LARGE_ROUNDS]
+    rounds = keys if size < _SMALL_SIZE else keys[:_LARGE_ROUNDS]
+    return np.uint64(size), np.uint32(high), np.uint32(low), rounds
 
 
 @jit
-def _scatter(
-    source: UInt32Array, key: np.uint64, radix: np.uint32, words: UInt32Array, pairs: UInt64Array
+def _add_round(
+    target: UInt32Array, source: UInt32Array, key: np.uint64, radix: np.uint32, words: UInt32Array
 ) -> None:
-    """Write the round function, a keyed murmur3 finaliser scaled to ``[0, radix)``, to ``words``.
+    """Add the round function of ``source`` to ``target`` modulo ``radix``.
 
-    ``pairs`` is a view of the same memory. Scaling two words at a time keeps the vectors as wide as
-    in the other steps: a loop over single, widened words takes 1.4 times as long.
+    It is a keyed murmur3 finaliser scaled to ``[0, radix)``. ``words`` is scratch memory, rounded
+    up to an even size: scaling two words at a time keeps the vectors as wide as in the other steps,
+    and a loop over single, widened words takes 1.4 times as long.
     """
     low_key, high_key = np.uint32(key), np.uint32(key >> np.uint64(32))
     for k in range(source.size):
@@ -68,103 +81,46 @@ def _scatter(
         word = np.uint32(word + high_key)
         word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(13))) * np.uint32(0xC2B2AE35))
         words[k] = np.uint32(word ^ np.uint32(word >> np.uint32(16)))
+    pairs = words.view(np.uint64)
     scale, low, high = np.uint64(radix), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
-    for k in range((source.size + 1) // 2):
+    for k in range(pairs.size):
         pair = pairs[k]
         first = np.uint64((pair & low) * scale) >> np.uint64(32)
         pairs[k] = first | (np.uint64((pair >> np.uint64(32)) * scale) & high)
-
-
-@jit
-def _add_round(
-    target: UInt32Array,
-    source: UInt32Array,
-    key: np.uint64,
-    radix: np.uint32,
-    words: UInt32Array,
-    pairs: UInt64Array,
-) -> None:
-    """Add the round function of ``source`` to ``target`` modulo ``radix``."""
-    _scatter(source, key, radix, words, pairs)
     for k in range(target.size):
         total = np.uint32(target[k] + words[k])
         target[k] = min(total, np.uint32(total - radix))
 
 
 @jit
-def _subtract_round(
-    target: UInt32Array,
-    source: UInt32Array,
-    key: np.uint64,
-    radix: np.uint32,
-    words: UInt32Array,
-    pairs: UInt64Array,
-) -> None:
-    """Subtract the round function of ``source`` from ``target`` modulo ``radix``."""
-    _scatter(source, key, radix, words, pairs)
-    for k in range(target.size):
-        rest = np.uint32(target[k] - words[k])
-        target[k] = min(rest, np.uint32(rest + radix))
+def _evaluate(high: UInt32Array, low: UInt32Array, network: _Network) -> None:
+    """Replace pairs of halves by their images."""
+    words = np.empty(high.size + high.size % 2, np.uint32)
+    for k in range(0, network.keys.size, 2):
+        _add_round(high, low, network.keys[k], network.high_radix, words)
+        _add_round(low, high, network.keys[k + 1], network.low_radix, words)
 
 
 @jit
-def _evaluate(
-    high: UInt32Array,
-    low: UInt32Array,
-    high_radix: np.uint32,
-    low_radix: np.uint32,
-    keys: UInt64Array,
-    backwards: bool,
-) -> None:
-    """Replace pairs of halves by their images, or, backwards, by their preimages."""
-    # Rounded up for an odd number of words.
-    pairs = np.empty((high.size + 1) // 2, np.uint64)
-    words = pairs.view(np.uint32)
-    if backwards:
-        for k in range(keys.size - 1, 0, -2):
-            _subtract_round(low, high, keys[k], low_radix, words, pairs)
-            _subtract_round(high, low, keys[k - 1], high_radix, words, pairs)
-    else:
-        for k in range(0, keys.size, 2):
-            _add_round(high, low, keys[k], high_radix, words, pairs)
-            _add_round(low, high, keys[k + 1], low_radix, words, pairs)
-
-
-@jit
-def _walk(
-    value: np.uint64,
-    size: np.uint64,
-    high_radix: np.uint32,
-    low_radix: np.uint32,
-    keys: UInt64Array,
-    backwards: bool,
-) -> np.uint64:
-    """Follow the cycle of one value until it is below ``size``."""
+def _walk(value: np.uint64, network: _Network) -> np.uint64:
+    """Follow the cycle of one value until it is below the size."""
     high, low = np.empty(1, np.uint32), np.empty(1, np.uint32)
-    radix = np.uint64(low_radix)
-    while value >= size:
+    radix = np.uint64(network.low_radix)
+    while value >= network.size:
         high[0] = np.uint32(value // radix)
         low[0] = np.uint32(value % radix)
-        _evaluate(high, low, high_radix, low_radix, keys, backwards)
+        _evaluate(high, low, network)
         value = np.uint64(high[0]) * radix + np.uint64(low[0])
     return value
 
 
 @jit
 def _finish(
-    high: UInt32Array,
-    low: UInt32Array,
-    size: np.uint64,
-    high_radix: np.uint32,
-    low_radix: np.uint32,
-    keys: UInt64Array,
-    backwards: bool,
-    offset: int,
-    out: IntegerArray,
+    high: UInt32Array, low: UInt32Array, network: _Network, offset: int, out: IntegerArray
 ) -> None:
     """Evaluate one block of halves and write the combined values."""
-    _evaluate(high, low, high_radix, low_radix, keys, backwards)
-    radix = np.uint64(low_radix)
+    _evaluate(high, low, network)
+    radix, size = np.uint64(network.low_radix), network.size
     shift = np.uint64(offset)
     outside: Any = 0
     for k in range(out.size):
@@ -175,22 +131,15 @@ def _finish(
         for k in range(out.size):
             value = np.uint64(high[k]) * radix + np.uint64(low[k])
             if value >= size:
-                value = _walk(value, size, high_radix, low_radix, keys, backwards)
-                out[k] = np.int64(value + shift)
+                out[k] = np.int64(_walk(value, network) + shift)
 
 
 @jit
-def _map_range(
-    start: int,
-    size: np.uint64,
-    high_radix: np.uint32,
-    low_radix: np.uint32,
-    keys: UInt64Array,
-    offset: int,
-    out: IntegerArray,
-) -> None:
+def _map_range(start: int, offset: int, out: IntegerArray, *fields: Any) -> None:
     """Write the images of consecutive positions, without divisions."""
+    network = _Network(*fields)
     high, low = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    low_radix = network.low_radix
     upper = np.uint32(np.uint64(start) // np.uint64(low_radix))
     lower = np.uint32(np.uint64(start) % np.uint64(low_radix))
     for first in range(0, out.size, _BLOCK):
@@ -206,25 +155,15 @@ def _map_range(
             if lower == low_radix:
                 lower = np.uint32(0)
                 upper = np.uint32(upper + np.uint32(1))
-        _finish(
-            high[:count], low[:count], size, high_radix, low_radix, keys, False, offset,
-            out[first : first + count],
-        )  # fmt: skip
+        _finish(high[:count], low[:count], network, offset, out[first : first + count])
 
 
 @jit
-def _map_each(
-    values: IntegerArray,
-    size: np.uint64,
-    high_radix: np.uint32,
-    low_radix: np.uint32,
-    keys: UInt64Array,
-    backwards: bool,
-    out: Int64Array,
-) -> None:
-    """Write the images, or, backwards, the preimages, of arbitrary values."""
+def _map_each(values: IntegerArray, out: Int64Array, *fields: Any) -> None:
+    """Write the images of arbitrary values."""
+    network = _Network(*fields)
     high, low = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
-    radix = np.uint64(low_radix)
+    radix = np.uint64(network.low_radix)
     for first in range(0, out.size, _BLOCK):
         count = min(_BLOCK, out.size - first)
         for k in range(count):
@@ -232,10 +171,7 @@ def _map_each(
             quotient = value // radix
             high[k] = np.uint32(quotient)
             low[k] = np.uint32(value - quotient * radix)
-        _finish(
-            high[:count], low[:count], size, high_radix, low_radix, keys, backwards, 0,
-            out[first : first + count],
-        )  # fmt: skip
+        _finish(high[:count], low[:count], network, 0, out[first : first + count])
 
 
 def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: IntegerArray) -> None:
@@ -275,13 +211,13 @@ def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: In
     >>> sorted(out.tolist())
     [100, 101, 102, 103, 104]
     """
-    high_radix, low_radix, round_keys = _choose_network(size, keys)
+    network = _choose_network(size, keys)
     if not 0 <= start <= start + out.size <= size:
         raise PlanError(
             f"positions must lie in [0, {size}), got [{start}, {start + out.size}); "
             "ask for a range inside the permutation"
         )
-    _map_range(start, np.uint64(size), high_radix, low_radix, round_keys, offset, out)
+    _map_range(start, offset, out, *network)
 
 
 def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
@@ -308,65 +244,21 @@ def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array
 
     Notes
     -----
-    Law: a bijection of ``[0, size)``; `invert` undoes it. Cost: O(positions).
+    Law: a bijection of ``[0, size)``. Cost: O(positions).
     Source: see `permute_range`.
 
     Examples
     --------
     >>> keys = np.arange(NUM_ROUNDS, dtype=np.uint64)
-    >>> values = permute(np.arange(7), 7, keys)
-    >>> invert(values, 7, keys)
-    array([0, 1, 2, 3, 4, 5, 6])
+    >>> sorted(permute(np.arange(7), 7, keys).tolist())
+    [0, 1, 2, 3, 4, 5, 6]
     """
-    return _map_checked(positions, size, keys, backwards=False)
-
-
-def invert(values: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
-    """Return the positions of values: the inverse of `permute`.
-
-    Parameters
-    ----------
-    values
-        Shape (values,), any integer dtype; each in ``[0, size)``.
-    size
-        Number of elements permuted, 0 to 2**62.
-    keys
-        Shape (NUM_ROUNDS,), uint64.
-
-    Returns
-    -------
-    positions
-        Shape (values,), int64; each in ``[0, size)``.
-
-    Raises
-    ------
-    PlanError
-        If a value leaves ``[0, size)``, or the size or the keys are not as above.
-
-    Notes
-    -----
-    Law: ``invert(permute(p)) == p`` and ``permute(invert(v)) == v``. Cost: O(values).
-    Source: see `permute_range`.
-
-    Examples
-    --------
-    >>> keys = np.arange(NUM_ROUNDS, dtype=np.uint64)
-    >>> int(permute(invert(np.array([3]), 7, keys), 7, keys)[0])
-    3
-    """
-    return _map_checked(values, size, keys, backwards=True)
-
-
-def _map_checked(
-    values: IntegerArray, size: int, keys: UInt64Array, *, backwards: bool
-) -> Int64Array:
-    """Return images or preimages, after checking that all values are in range."""
-    high_radix, low_radix, round_keys = _choose_network(size, keys)
-    if values.size and not 0 <= int(values.min()) <= int(values.max()) < size:
+    network = _choose_network(size, keys)
+    if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < size:
         raise PlanError(
-            f"elements must lie in [0, {size}), got {int(values.min())} to {int(values.max())}; "
-            "ask for elements of the permutation"
+            f"elements must lie in [0, {size}), got {int(positions.min())} to "
+            f"{int(positions.max())}; ask for elements of the permutation"
         )
-    out = np.empty(values.size, np.int64)
-    _map_each(values, np.uint64(size), high_radix, low_radix, round_keys, backwards, out)
+    out = np.empty(positions.size, np.int64)
+    _map_each(positions, out, *network)
     return out

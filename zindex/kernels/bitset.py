@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray, UInt64Array
+from zindex.kernels._instructions import count_bits
 from zindex.kernels._jit import inline, jit
 
 WORD_BITS = 64
@@ -32,11 +33,7 @@ def _set(words: UInt64Array, bit: Any) -> None:
 @inline
 def _count_ones(word: Any) -> Any:
     """Count the set bits of a word."""
-    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    pairs = word & np.uint64(0x3333333333333333)
-    word = pairs + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return count_bits(np.int64(word))
 
 
 @inline

@@ -15,10 +15,10 @@ from zindex.kernels._jit import jit
 from zindex.kernels.mersenne import KEY_LENGTH, temper_words, twist
 
 #: Targets drawn at a time: 32 KiB, which fit the first-level cache.
-_BLOCK = 4096
+BLOCK = 4096
 
 #: Swaps between the prefetch of a target and its use; 96 to 256 measure the same.
-_AHEAD = 128
+AHEAD = 128
 
 
 @jit
@@ -90,6 +90,30 @@ def draw_targets(state: UInt32Array, words: UInt32Array, first: int, targets: UI
 
 
 @jit
+def swap_targets(values: IntegerArray, position: int, targets: UInt64Array) -> None:
+    """Swap the values at a position and below with their targets, in this order.
+
+    Parameters
+    ----------
+    values
+        Shape (elements,), any integer dtype.
+    position
+        Position of the first target; the next ones are ``position - 1``, ...
+    targets
+        Shape (swaps,), uint64.
+    """
+    for target in targets[:AHEAD]:
+        prefetch(values, target)
+    for k in range(targets.size):
+        prefetch(values, targets[min(k + AHEAD, targets.size - 1)])
+        target = targets[k]
+        value = values[np.uint64(position)]
+        values[np.uint64(position)] = values[target]
+        values[target] = value
+        position -= 1
+
+
+@jit
 def _shuffle(
     values: IntegerArray, state: UInt32Array, words: UInt32Array, targets: UInt64Array
 ) -> None:
@@ -98,15 +122,8 @@ def _shuffle(
     while position > 0:
         block = targets[: min(position, targets.size)]
         draw_targets(state, words, position, block)
-        for target in block[:_AHEAD]:
-            prefetch(values, target)
-        for k in range(block.size):
-            prefetch(values, block[min(k + _AHEAD, block.size - 1)])
-            target = block[k]
-            value = values[np.uint64(position)]
-            values[np.uint64(position)] = values[target]
-            values[target] = value
-            position -= 1
+        swap_targets(values, position, block)
+        position -= block.size
 
 
 def legacy_shuffle(values: IntegerArray, state: UInt32Array) -> None:
@@ -135,43 +152,4 @@ def legacy_shuffle(values: IntegerArray, state: UInt32Array) -> None:
     """
     words = np.empty(KEY_LENGTH, np.uint32)
     temper_words(state, 0, words)
-    _shuffle(values, state, words, np.empty(_BLOCK, np.uint64))
-
-
-def draw_only(count: int, state: UInt32Array) -> None:
-    """Advance a state exactly as a shuffle of ``count`` elements, without the elements.
-
-    Parameters
-    ----------
-    count
-        Number of elements, >= 0.
-    state
-        Shape (625,), uint32; advanced in place.
-
-    Notes
-    -----
-    Law: the state afterwards equals that of `legacy_shuffle` of ``count`` elements. Cost: 1 to 2
-    words per element, constant memory.
-
-    Examples
-    --------
-    >>> from zindex.kernels.mersenne import seed_state
-    >>> skipped, shuffled = seed_state(7), seed_state(7)
-    >>> draw_only(100, skipped)
-    >>> legacy_shuffle(np.arange(100), shuffled)
-    >>> bool((skipped == shuffled).all())
-    True
-    """
-    words = np.empty(KEY_LENGTH, np.uint32)
-    temper_words(state, 0, words)
-    _draw_all(count, state, words, np.empty(_BLOCK, np.uint64))
-
-
-@jit
-def _draw_all(count: int, state: UInt32Array, words: UInt32Array, targets: UInt64Array) -> None:
-    """Draw and discard the targets of a shuffle of ``count`` elements."""
-    position = count - 1
-    while position > 0:
-        block = targets[: min(position, targets.size)]
-        draw_targets(state, words, position, block)
-        position -= block.size
+    _shuffle(values, state, words, np.empty(BLOCK, np.uint64))

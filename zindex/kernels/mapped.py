@@ -4,6 +4,8 @@ Arrays are given by the addresses of their extents. Values are copied, widened t
 with 0 at run time, so that there is one compiled version. Mapped files are read by page faults.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import carray
 
@@ -36,37 +38,31 @@ def _find_extent(ends: int, count: int, value: int) -> int:
 
 
 @inline
+def _cast(source: int, kind: Any, target: int, target_kind: Any, count: int) -> None:
+    """Write values of one dtype as another."""
+    out = carray(pointer(target), (count,), dtype=target_kind)
+    values = carray(pointer(source), (count,), dtype=kind)
+    for i in range(count):
+        out[i] = values[i]
+
+
+@inline
 def _widen(source: int, target: int, count: int, width: int) -> None:
     """Write integers as int64."""
-    out = carray(pointer(target), (count,), dtype=np.int64)
     if width == -4:
-        int32 = carray(pointer(source), (count,), dtype=np.int32)
-        for i in range(count):
-            out[i] = int32[i]
+        _cast(source, np.int32, target, np.int64, count)
     elif width == 2:
-        uint16 = carray(pointer(source), (count,), dtype=np.uint16)
-        for i in range(count):
-            out[i] = uint16[i]
+        _cast(source, np.uint16, target, np.int64, count)
     elif abs(width) == 8:
-        int64 = carray(pointer(source), (count,), dtype=np.int64)
-        for i in range(count):
-            out[i] = int64[i]
+        _cast(source, np.int64, target, np.int64, count)
     elif width == 4:
-        uint32 = carray(pointer(source), (count,), dtype=np.uint32)
-        for i in range(count):
-            out[i] = uint32[i]
+        _cast(source, np.uint32, target, np.int64, count)
     elif width == -2:
-        int16 = carray(pointer(source), (count,), dtype=np.int16)
-        for i in range(count):
-            out[i] = int16[i]
+        _cast(source, np.int16, target, np.int64, count)
     elif width == 1:
-        uint8 = carray(pointer(source), (count,), dtype=np.uint8)
-        for i in range(count):
-            out[i] = uint8[i]
+        _cast(source, np.uint8, target, np.int64, count)
     else:
-        int8 = carray(pointer(source), (count,), dtype=np.int8)
-        for i in range(count):
-            out[i] = int8[i]
+        _cast(source, np.int8, target, np.int64, count)
 
 
 @inline
@@ -83,15 +79,6 @@ def _write_truth(source: int, target: int, count: int, nbytes: int) -> None:
         for k in range(nbytes):
             byte |= raw[i * nbytes + k]
         out[i] = byte != 0
-
-
-@inline
-def _copy(source: int, target: int, nbytes: int) -> None:
-    """Copy bytes."""
-    out = carray(pointer(target), (nbytes,), dtype=np.uint8)
-    raw = carray(pointer(source), (nbytes,), dtype=np.uint8)
-    for i in range(nbytes):
-        out[i] = raw[i]
 
 
 @jit
@@ -165,7 +152,7 @@ def _copy_span(record: Int64Array, start: int, stop: int, place: int) -> bool:
             elif form == TRUTH:
                 _write_truth(source, target, length, nbytes)
             else:
-                _copy(source, target, length * nbytes)
+                _cast(source, np.uint8, target, np.uint8, length * nbytes)
             start += length
             target += length * target_nbytes
         first = end

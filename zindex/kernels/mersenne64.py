@@ -11,6 +11,7 @@ import numpy as np
 from zindex.arrays import IntegerArray, UInt64Array
 from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import inline, jit
+from zindex.kernels.legacy_shuffle import AHEAD, BLOCK
 
 #: Words of one generation.
 KEY64_LENGTH = 312
@@ -20,12 +21,6 @@ _UPPER = np.uint64(0xFFFFFFFF80000000)
 _LOWER = np.uint64(0x7FFFFFFF)
 _MATRIX = np.uint64(0xB5026F5AA96619E9)
 _ONE = np.uint64(1)
-
-#: Targets drawn at a time: 32 KiB, which fit the first-level cache.
-_BLOCK = 4096
-
-#: Swaps between the fetch of a target's cache line and its use.
-_AHEAD = 128
 
 
 def seed_state64(seed: int) -> UInt64Array:
@@ -130,10 +125,10 @@ def _shuffle(values: IntegerArray, columns: int, state: UInt64Array, block: UInt
         next_words64(state, targets)
         for k in range(targets.size):
             targets[k] = width * (targets[k] % np.uint64(position + 1 - k))
-        for target in targets[:_AHEAD]:
+        for target in targets[:AHEAD]:
             prefetch(values, target)
         for k in range(targets.size):
-            prefetch(values, targets[min(k + _AHEAD, targets.size - 1)])
+            prefetch(values, targets[min(k + AHEAD, targets.size - 1)])
             target = targets[k]
             source = width * np.uint64(position)
             for column in range(columns):
@@ -166,4 +161,4 @@ def shuffle_rows64(values: IntegerArray, state: UInt64Array) -> None:
     [2, 5, 1, 0, 3, 4]
     """
     columns = values.shape[1] if values.ndim > 1 else 1
-    _shuffle(values.reshape(-1), columns, state, np.empty(_BLOCK, np.uint64))
+    _shuffle(values.reshape(-1), columns, state, np.empty(BLOCK, np.uint64))

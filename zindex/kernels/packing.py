@@ -10,6 +10,7 @@ import numpy as np
 
 from zindex.arrays import Int32Array, Int64Array, IntegerArray, UInt64Array
 from zindex.errors import PlanError
+from zindex.kernels._instructions import find_bit
 from zindex.kernels._jit import jit
 
 #: Version of the fit and of the order of parts, increased if any packing changes.
@@ -20,6 +21,18 @@ SPLIT, TRUNCATE, DROP = 0, 1, 2
 
 #: Most parts of one packing: numbers of parts and samples are int32.
 MAX_PARTS = 2**31 - 1
+
+
+class FitRules(NamedTuple):
+    """How documents become samples."""
+
+    #: S > 0, and x, 1 or 0: a sample has at most S + x tokens.
+    sequence_length: int
+    extra_token: int
+    #: Most parts of a sample, > 0.
+    max_documents: int
+    #: `SPLIT`, `TRUNCATE` or `DROP`.
+    long_documents: int
 
 
 class Packing(NamedTuple):
@@ -34,12 +47,7 @@ class Packing(NamedTuple):
 
 
 def pack_documents(
-    document_lengths: IntegerArray,
-    documents: IntegerArray,
-    sequence_length: int,
-    extra_token: int,
-    max_documents: int,
-    long_documents: int,
+    document_lengths: IntegerArray, documents: IntegerArray, rules: FitRules
 ) -> Packing:
     """Pack documents into samples by best-fit decreasing.
 
@@ -49,12 +57,8 @@ def pack_documents(
         Shape (documents,), int32 or int64, tokens, each >= 0.
     documents
         Shape (documents,), int32 or int64: their ids.
-    sequence_length, extra_token
-        S > 0, and x, 1 or 0: a sample has at most S + x tokens.
-    max_documents
-        Most parts of a sample, > 0.
-    long_documents
-        `SPLIT`, `TRUNCATE` or `DROP`.
+    rules
+        The size of samples, and the treatment of longer documents.
 
     Returns
     -------
@@ -81,41 +85,21 @@ def pack_documents(
 
     Examples
     --------
-    >>> packing = pack_documents(np.array([3, 9, 5, 2, 3]), np.arange(5), 8, 0, 4, SPLIT)
+    >>> rules = FitRules(8, 0, 4, SPLIT)
+    >>> packing = pack_documents(np.array([3, 9, 5, 2, 3]), np.arange(5), rules)
     >>> packing.sample_offset.tolist(), packing.part_index.tolist()
     ([0, 1, 3, 6], [[1, 0], [0, 0], [2, 0], [1, 8], [3, 0], [4, 0]])
     """
-    room = sequence_length + extra_token
-    counts = np.zeros(room + 1, np.int64)
-    num_parts = count_parts(document_lengths, sequence_length, extra_token, long_documents, counts)
-    _check_parts(num_parts, sequence_length)
-    sample_of_part = np.empty(num_parts, np.int32)
-    parts_of_sample = np.zeros(num_parts, np.int32)
-    num_samples = fit_parts(counts, max_documents, sample_of_part, parts_of_sample)
-    sample_offset = np.zeros(num_samples + 1, np.int64)
-    np.cumsum(parts_of_sample[:num_samples], out=sample_offset[1:])
-    part_index = np.empty((num_parts, 2), documents.dtype)
-    place_parts(
-        document_lengths,
-        documents,
-        sequence_length,
-        extra_token,
-        long_documents,
-        counts,
-        sample_of_part,
-        sample_offset[:-1].copy(),
-        part_index,
-    )
-    return Packing(sample_offset, part_index, int(np.arange(room + 1) @ counts))
+    counts, sample_of_part, parts_of_sample = _fit(document_lengths, rules)
+    sample_offset = np.zeros(parts_of_sample.size + 1, np.int64)
+    np.cumsum(parts_of_sample, out=sample_offset[1:])
+    part_index = np.empty((sample_of_part.size, 2), documents.dtype)
+    next_part = sample_offset[:-1].copy()
+    place_parts(document_lengths, documents, rules, counts, sample_of_part, next_part, part_index)
+    return Packing(sample_offset, part_index, int(np.arange(counts.size) @ counts))
 
 
-def count_samples(
-    document_lengths: IntegerArray,
-    sequence_length: int,
-    extra_token: int,
-    max_documents: int,
-    long_documents: int,
-) -> tuple[int, int, int]:
+def count_samples(document_lengths: IntegerArray, rules: FitRules) -> tuple[int, int, int]:
     """Count the samples, parts and tokens that `pack_documents` makes of documents.
 
     Notes
@@ -124,40 +108,36 @@ def count_samples(
 
     Examples
     --------
-    >>> count_samples(np.array([3, 9, 5, 2, 3]), 8, 0, 4, SPLIT)
+    >>> count_samples(np.array([3, 9, 5, 2, 3]), FitRules(8, 0, 4, SPLIT))
     (3, 6, 22)
     """
-    room = sequence_length + extra_token
-    counts = np.zeros(room + 1, np.int64)
-    num_parts = count_parts(document_lengths, sequence_length, extra_token, long_documents, counts)
-    _check_parts(num_parts, sequence_length)
-    parts = np.empty(num_parts, np.int32), np.zeros(num_parts, np.int32)
-    num_samples = fit_parts(counts, max_documents, *parts)
-    return num_samples, num_parts, int(np.arange(room + 1) @ counts)
+    counts, sample_of_part, parts_of_sample = _fit(document_lengths, rules)
+    return parts_of_sample.size, sample_of_part.size, int(np.arange(counts.size) @ counts)
 
 
-def _check_parts(num_parts: int, sequence_length: int) -> None:
-    """Check that the parts can be numbered."""
+def _fit(
+    document_lengths: IntegerArray, rules: FitRules
+) -> tuple[Int64Array, Int32Array, Int32Array]:
+    """Return the parts of each length, the sample of each part, and the parts of each sample."""
+    counts = np.zeros(rules.sequence_length + rules.extra_token + 1, np.int64)
+    num_parts = count_parts(document_lengths, rules, counts)
     if num_parts > MAX_PARTS:
         raise PlanError(
             f"documents that are packed together must have at most {MAX_PARTS:,} parts, got "
-            f"{num_parts:,} with sequence_length {sequence_length}; raise it"
+            f"{num_parts:,} with sequence_length {rules.sequence_length}; raise it"
         )
+    sample_of_part, parts_of_sample = np.empty(num_parts, np.int32), np.zeros(num_parts, np.int32)
+    num_samples = fit_parts(counts, rules.max_documents, sample_of_part, parts_of_sample)
+    return counts, sample_of_part, parts_of_sample[:num_samples]
 
 
 @jit
-def count_parts(
-    document_lengths: IntegerArray,
-    sequence_length: int,
-    extra_token: int,
-    long_documents: int,
-    counts: Int64Array,
-) -> int:
+def count_parts(document_lengths: IntegerArray, rules: FitRules, counts: Int64Array) -> int:
     """Add the parts of documents to the counts of each length; return their number.
 
     Parameters
     ----------
-    document_lengths, sequence_length, extra_token, long_documents
+    document_lengths, rules
         As of `pack_documents`.
     counts
         Shape (S + x + 1,), int64: parts of each length.
@@ -165,21 +145,22 @@ def count_parts(
     Examples
     --------
     >>> counts = np.zeros(6, np.int64)
-    >>> int(count_parts(np.array([3, 11, 0]), 4, 1, SPLIT, counts)), counts.tolist()
+    >>> rules = FitRules(4, 1, 9, SPLIT)
+    >>> int(count_parts(np.array([3, 11, 0]), rules, counts)), counts.tolist()
     (4, [0, 0, 0, 2, 0, 2])
     """
-    room = np.int64(sequence_length + extra_token)
+    room = np.int64(rules.sequence_length + rules.extra_token)
     num_parts = np.int64(0)
     for k in range(document_lengths.size):
         length = np.int64(document_lengths[k])
         if length > room:
-            if long_documents == DROP:
+            if rules.long_documents == DROP:
                 continue
-            if long_documents == SPLIT:
-                num_full = (length - extra_token - 1) // sequence_length
+            if rules.long_documents == SPLIT:
+                num_full = (length - rules.extra_token - 1) // rules.sequence_length
                 counts[room] += num_full
                 num_parts += num_full
-                length -= num_full * sequence_length
+                length -= num_full * rules.sequence_length
             else:
                 length = room
         if length > 0:
@@ -259,9 +240,7 @@ def fit_parts(
 def place_parts(
     document_lengths: IntegerArray,
     documents: IntegerArray,
-    sequence_length: int,
-    extra_token: int,
-    long_documents: int,
+    rules: FitRules,
     counts: Int64Array,
     sample_of_part: Int32Array,
     next_part: Int64Array,
@@ -271,7 +250,7 @@ def place_parts(
 
     Parameters
     ----------
-    document_lengths, documents, sequence_length, extra_token, long_documents
+    document_lengths, documents, rules
         As of `pack_documents`.
     counts, sample_of_part
         Results of `count_parts` and `fit_parts`.
@@ -280,7 +259,7 @@ def place_parts(
     part_index
         Shape (parts, 2): document id, token offset; filled.
     """
-    room = np.int64(sequence_length + extra_token)
+    room = np.int64(rules.sequence_length + rules.extra_token)
     # Parts are ordered by decreasing length.
     next_of_length = np.empty(room + 1, np.int64)
     start = np.int64(0)
@@ -291,9 +270,9 @@ def place_parts(
         rest: Any = np.int64(document_lengths[k])
         offset: Any = np.int64(0)
         if rest > room:
-            if long_documents == DROP:
+            if rules.long_documents == DROP:
                 continue
-            if long_documents == TRUNCATE:
+            if rules.long_documents == TRUNCATE:
                 rest = room
         while rest > 0:
             length = min(rest, room)
@@ -306,8 +285,8 @@ def place_parts(
             part_index[row, 1] = offset
             if rest <= room:
                 break
-            offset += sequence_length
-            rest -= sequence_length
+            offset += rules.sequence_length
+            rest -= rules.sequence_length
 
 
 @jit
@@ -333,7 +312,7 @@ def _find_room(words: UInt64Array, words_of_words: UInt64Array, least: int) -> i
     word = least >> 6
     rest = words[word] >> np.uint64(least & 63)
     if rest != 0:
-        return int(least + _lowest_bit(rest))
+        return int(least + find_bit(rest))
     word += 1
     outer = word >> 6
     if outer >= words_of_words.size:
@@ -346,16 +325,5 @@ def _find_room(words: UInt64Array, words_of_words: UInt64Array, least: int) -> i
         if outer >= words_of_words.size:
             return -1
         found = words_of_words[outer]
-    word = 64 * outer + skip + _lowest_bit(found)
-    return int(64 * word + _lowest_bit(words[word]))
-
-
-@jit
-def _lowest_bit(word: np.uint64) -> int:
-    """Return the index of the lowest set bit of a word that is not 0."""
-    place = 0
-    for width in (32, 16, 8, 4, 2, 1):
-        if word & ((np.uint64(1) << np.uint64(width)) - np.uint64(1)) == 0:
-            word >>= np.uint64(width)
-            place += width
-    return place
+    word = 64 * outer + skip + find_bit(found)
+    return int(64 * word + find_bit(words[word]))

@@ -1,4 +1,4 @@
-"""The sample index by chunks: token sums of documents, and the sample boundaries in them.
+"""The sample index by chunks: lengths of documents, and the sample boundaries in them.
 
 Documents are in `document_index` order. The plan decides the number of rows and the last row of a
 partial sample.
@@ -14,43 +14,6 @@ from zindex.kernels._jit import jit
 
 #: Documents between the prefetch of a length and its use.
 _AHEAD = 128
-
-
-@jit
-def sum_lengths(lengths: IntegerArray, documents: IntegerArray, base: int) -> int:
-    """Return the total tokens of documents.
-
-    Parameters
-    ----------
-    lengths
-        Shape (range,), int32, tokens: lengths of documents ``base``, ``base + 1``, ...
-    documents
-        Shape (documents,), int32 or int64: document ids in the range, in any order.
-    base
-        Id of the first document of ``lengths``.
-
-    Returns
-    -------
-    num_tokens
-        Sum in int64.
-
-    Notes
-    -----
-    Law: ``lengths[documents - base].sum()``. Cost: O(documents), a few nanoseconds each in
-    any order, because cache lines are prefetched; no memory.
-
-    Examples
-    --------
-    >>> int(sum_lengths(np.array([3, 5, 2], np.int32), np.array([12, 10, 12], np.int32), 10))
-    7
-    """
-    total: Any = np.int64(0)
-    origin = np.int64(base)
-    last = documents.size - 1
-    for k in range(documents.size):
-        prefetch(lengths, np.uint64(np.int64(documents[min(k + _AHEAD, last)]) - origin))
-        total += np.int64(lengths[np.uint64(np.int64(documents[k]) - origin)])
-    return int(total)
 
 
 @jit
@@ -72,7 +35,8 @@ def gather_lengths(
 
     Notes
     -----
-    Law: ``lengths[documents - base]``. Cost: as `sum_lengths`.
+    Law: ``lengths[documents - base]``. Cost: O(documents), a few nanoseconds each in any order,
+    because cache lines are prefetched.
 
     Examples
     --------

@@ -12,6 +12,7 @@ from zindex.arrays import Int64Array, IntegerArray, UInt16Array, UInt32Array, UI
 from zindex.errors import PlanError
 from zindex.kernels._instructions import prefetch
 from zindex.kernels._jit import inline, jit
+from zindex.kernels.legacy_shuffle import AHEAD, swap_targets
 
 #: Version of both steps, increased if any value of any order changes.
 SCATTER_VERSION = 1
@@ -31,9 +32,6 @@ MAX_SHUFFLED = 2**32
 #: Words drawn at a time, each for two elements; with the targets 48 KiB of cache. The low half of a
 #: word is first, as in memory.
 _NUM_WORDS = 2048
-
-#: Swaps between the prefetch of a target and its use, as in `legacy_shuffle`.
-_AHEAD = 128
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -142,15 +140,8 @@ def _shuffle(
     while position > 0:
         fill_words(state, words)
         block = targets[: draw_targets(draws, position + 1, targets)]
-        for target in block[:_AHEAD]:
-            prefetch(values, target)
-        for k in range(block.size):
-            prefetch(values, block[min(k + _AHEAD, block.size - 1)])
-            target = block[k]
-            value = values[np.uint64(position)]
-            values[np.uint64(position)] = values[target]
-            values[target] = value
-            position -= 1
+        swap_targets(values, position, block)
+        position -= block.size
 
 
 @jit
@@ -183,7 +174,7 @@ def _place(start: int, buckets: UInt16Array, ends: Int64Array, out: IntegerArray
     last = buckets.size - 1
     for k in range(buckets.size):
         # The final cache line of that element, or the one before.
-        prefetch(out, np.uint64(ends[np.uint64(buckets[np.uint64(min(k + _AHEAD, last))])]))
+        prefetch(out, np.uint64(ends[np.uint64(buckets[np.uint64(min(k + AHEAD, last))])]))
         bucket = np.uint64(buckets[np.uint64(k)])
         end = ends[bucket]
         out[np.uint64(end)] = element

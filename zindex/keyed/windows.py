@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.kernels.packing import SPLIT, pack_documents
+from zindex.kernels.packing import SPLIT, FitRules, pack_documents
 from zindex.plan.tail import Tail, count_windows
 
 
@@ -117,7 +117,8 @@ class PackedWindows:
 
     def __init__(self, starts: Int64Array, stops: Int64Array, window_size: int) -> None:
         numbers = np.arange(len(starts), dtype=np.int64)
-        packing = pack_documents(stops - starts, numbers, window_size, 1, window_size + 1, SPLIT)
+        rules = FitRules(window_size, 1, window_size + 1, SPLIT)
+        packing = pack_documents(stops - starts, numbers, rules)
         documents, offsets = packing.part_index[:, 0], packing.part_index[:, 1]
         self._starts = starts[documents] + offsets
         self._lengths = np.minimum(window_size + 1, stops[documents] - self._starts)
