@@ -11,7 +11,13 @@ import pytest
 from tests.inspection.tables.test_plan_table import make_row
 from zindex.config import DatasetConfig, RunConfig
 from zindex.indexing.run_plan import plan_run
-from zindex.inspection.tables.blend_table import MAX_SHOWN, BlendReport, BlendRow, largest_rows
+from zindex.inspection.tables.blend_table import (
+    MAX_SHOWN,
+    BlendReport,
+    BlendRow,
+    largest_rows,
+    size_fields,
+)
 from zindex.inspection.tables.plan_table import PlanReport, make_report, report_run
 from zindex.store.commit import StoreStatus
 
@@ -155,7 +161,8 @@ def make_blend(num_datasets: int) -> BlendReport:
         BlendRow(f"set{i}", 1.0, i + 1, (i + 1) / total, 1.0, i % 10 == 0, i + 1, i + 1)
         for i in range(num_datasets)
     )
-    return BlendReport("train", "weight", "megatron", None, False, total, 10, 10, 4, 0, False, rows)
+    size = size_fields(10, 4, StoreStatus(0, 4, False))
+    return BlendReport("train", "weight", "megatron", None, False, total, rows, **size)
 
 
 def test_many_datasets_take_few_lines() -> None:

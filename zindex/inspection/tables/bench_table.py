@@ -1,9 +1,12 @@
 """Table of the measurements and forecasts of ``zindex bench``."""
 
 from zindex.inspection.bench.bench import BenchResult, name_bound
-from zindex.inspection.tables.formatting import align_columns, format_count, format_nbytes
-
-_KINDS_TITLE = "what is built"
+from zindex.inspection.tables.formatting import (
+    align_columns,
+    format_count,
+    format_nbytes,
+    table_lines,
+)
 
 
 def bench_lines(result: BenchResult) -> list[str]:
@@ -43,26 +46,22 @@ def _rate(nbytes_per_second: float) -> str:
 def _build_lines(result: BenchResult) -> list[str]:
     """Return the table of builds on this machine."""
     job = result.job
-    headers = (
-        *(_KINDS_TITLE, "s per trillion tokens", "bytes per sample", "samples/s"),
-        *("bound by", "error"),
-    )
     rows = [
-        (
-            each.kind,
-            _seconds(each.seconds_per_trillion),
-            f"{each.bytes_per_sample:.1f}",
-            format_count(int(each.samples_per_second)),
-            each.bound,
-            f"{100 * each.error:.0f}%",
-        )
+        {
+            "what is built": each.kind,
+            "s per trillion tokens": _seconds(each.seconds_per_trillion),
+            "bytes per sample": f"{each.bytes_per_sample:.1f}",
+            "samples/s": format_count(int(each.samples_per_second)),
+            "bound by": each.bound,
+            "error": f"{100 * each.error:.0f}%",
+        }
         for each in result.builds
     ]
     largest = max(build.job.num_tokens for build in result.builds[0].builds)
     return [
         f"this machine, {job.num_datasets:,} datasets, documents of {job.document_length:,.0f} "
         f"tokens, samples of {job.sequence_length:,}:",
-        *align_columns([headers, *rows], text_columns=(_KINDS_TITLE, "bound by")),
+        *table_lines(rows, text_columns=("what is built", "bound by")),
         f"from builds of up to {format_count(int(largest))} tokens; error: of the cost model, for "
         "these builds",
     ]

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zindex.config import DatasetConfig
 from zindex.inspection.tables.formatting import (
-    align_columns,
     format_count,
     format_epochs,
     format_nbytes,
     format_share,
+    table_lines,
 )
 from zindex.plan.blend_sizes import BlendKind
 from zindex.store.commit import StoreStatus
@@ -20,6 +20,31 @@ if TYPE_CHECKING:  # planning imports kernels and their compiler
 
 #: Rows of a table; of more datasets, the largest are shown. JSON has all.
 MAX_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSize:
+    """A store of a run: its size, and what is written of it."""
+
+    #: Bytes of values of the whole store.
+    nbytes: int
+    #: Bytes still to write, with all shards counted as equally large.
+    missing_nbytes: int
+    num_shards: int
+    num_done: int
+    committed: bool
+
+
+def size_fields(nbytes: int, num_shards: int, status: StoreStatus) -> dict[str, Any]:
+    """Return the fields of a `StoreSize`."""
+    num_missing = 0 if status.committed else max(0, num_shards - status.num_done)
+    return {
+        "nbytes": nbytes,
+        "missing_nbytes": nbytes * num_missing // max(1, num_shards),
+        "num_shards": num_shards,
+        "num_done": status.num_done,
+        "committed": status.committed,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +69,7 @@ class BlendRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BlendReport:
+class BlendReport(StoreSize):
     """The blend of one split."""
 
     split: str
@@ -56,13 +81,6 @@ class BlendReport:
     #: Whether every counted sample is drawn.
     exhaustive: bool
     num_samples: int
-    #: Bytes of values of the whole blend.
-    nbytes: int
-    #: Bytes still to write, with all shards counted as equally large.
-    missing_nbytes: int
-    num_shards: int
-    num_done: int
-    committed: bool
     rows: tuple[BlendRow, ...]
 
     def to_lines(self) -> list[str]:
@@ -90,26 +108,24 @@ class BlendReport:
 
     def _table_lines(self, rows: Sequence[BlendRow]) -> list[str]:
         """Return the columns; paths are last because of their length."""
-        given = () if self.kind == "sizes" else (_GIVEN_HEADERS[self.kind],)
-        marked = ("limit",) if any(row.capped for row in rows) else ()
-        headers = (*given, "samples", "share", "epochs", "to build", *marked, "dataset")
+        # ``epochs`` is the header of the result.
+        given = {"sizes": None, "epochs": "given"}.get(self.kind, self.kind)
+        is_marked = any(row.capped for row in rows)
         cells = [
-            (
-                *((_format_given(row.given, self.kind),) if given else ()),
-                format_count(row.num_samples),
-                format_share(row.share),
-                "" if row.num_epochs is None else format_epochs(row.num_epochs),
-                "" if row.num_index_samples is None else format_count(row.num_index_samples),
-                *(("capped" if row.capped else "",) if marked else ()),
-                row.dataset,
-            )
+            {
+                **({given: _format_given(row.given, self.kind)} if given else {}),
+                "samples": format_count(row.num_samples),
+                "share": format_share(row.share),
+                "epochs": "" if row.num_epochs is None else format_epochs(row.num_epochs),
+                "to build": ""
+                if row.num_index_samples is None
+                else format_count(row.num_index_samples),
+                **({"limit": "capped" if row.capped else ""} if is_marked else {}),
+                "dataset": row.dataset,
+            }
             for row in rows
         ]
-        return align_columns([headers, *cells], text_columns=("limit", "dataset"))
-
-
-#: Header of the configured share; ``epochs`` is the header of the result.
-_GIVEN_HEADERS: Mapping[str, str] = {"weight": "weight", "tokens": "tokens", "epochs": "given"}
+        return table_lines(cells, text_columns=("limit", "dataset"))
 
 
 def make_blend_report(
@@ -154,19 +170,9 @@ def make_blend_report(
         shuffle=plan.shuffle if plan.order == "scalable" else None,
         exhaustive=plan.sizes is not None,
         num_samples=plan.num_samples,
-        nbytes=plan.nbytes,
-        missing_nbytes=missing_nbytes(plan.nbytes, status.num_shards, status),
-        num_shards=status.num_shards,
-        num_done=status.num_done,
-        committed=status.committed,
         rows=rows,
+        **size_fields(plan.nbytes, status.num_shards, status),
     )
-
-
-def missing_nbytes(nbytes: int, num_shards: int, status: StoreStatus) -> int:
-    """Return the bytes still to write, with all shards counted as equally large."""
-    num_missing = 0 if status.committed else max(0, num_shards - status.num_done)
-    return nbytes * num_missing // max(1, num_shards)
 
 
 def largest_rows(sizes: Sequence[int]) -> list[int]:

@@ -1,17 +1,17 @@
 """Table of the indices of a run: a line per dataset, followed by a row per split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Any, TypeVar
+from typing import Any
 
-from zindex.inspection.tables.blend_table import largest_rows, missing_nbytes
-from zindex.inspection.tables.formatting import align_columns, format_count
+from zindex.inspection.tables.blend_table import StoreSize, largest_rows, size_fields
+from zindex.inspection.tables.formatting import format_count, format_nbytes, table_lines
 from zindex.store.commit import StoreStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexRow:
+class IndexRow(StoreSize):
     """One index of a run."""
 
     dataset: str
@@ -27,27 +27,42 @@ class IndexRow:
     num_epochs: int
     #: Samples of all epochs: at least the requested number.
     num_samples: int
-    #: Bytes of values of the whole index.
-    nbytes: int
-    #: Bytes still to write, with all shards counted as equally large.
-    missing_nbytes: int
-    num_shards: int
-    num_done: int
-    committed: bool
+
+    def to_cells(
+        self,
+        *,
+        mark: str = "",
+        after_epochs: Mapping[str, str],
+        after_samples: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Return the cells by header, with a mark of sizes and columns between the others."""
+        return {
+            "split": self.split,
+            "documents": format_count(self.documents_per_epoch),
+            "tokens": format_count(self.tokens_per_epoch),
+            "wanted": "all" if self.num_requested is None else format_count(self.num_requested),
+            "epochs": mark + format_count(self.num_epochs),
+            **after_epochs,
+            "samples": mark + format_count(self.num_samples),
+            **after_samples,
+            "to write": mark + format_nbytes(self.missing_nbytes),
+            "shards": "built" if self.committed else f"{self.num_done}/{mark}{self.num_shards}",
+        }
 
 
-RowT = TypeVar("RowT", bound=IndexRow)
-
-
-def index_fields(item: Any, status: StoreStatus, **sizes: int) -> dict[str, Any]:
+def index_fields(
+    item: Any, status: StoreStatus, nbytes: int, num_shards: int, **sizes: int
+) -> dict[str, Any]:
     """Return the fields of an `IndexRow`.
 
     Parameters
     ----------
     item, status
         A planned index, and the status of its store.
+    nbytes, num_shards
+        Size of the whole store.
     sizes
-        ``tokens_per_epoch``, ``num_epochs``, ``num_samples``, ``nbytes`` and ``num_shards``.
+        ``tokens_per_epoch``, ``num_epochs`` and ``num_samples``.
     """
     plan = item.plan
     return sizes | {
@@ -57,44 +72,34 @@ def index_fields(item: Any, status: StoreStatus, **sizes: int) -> dict[str, Any]
         "split": plan.split,
         "documents_per_epoch": plan.num_documents,
         "num_requested": item.num_requested,
-        "missing_nbytes": missing_nbytes(sizes["nbytes"], sizes["num_shards"], status),
-        "num_done": status.num_done,
-        "committed": status.committed,
+        **size_fields(nbytes, num_shards, status),
     }
 
 
-def dataset_lines(
-    rows: Sequence[RowT],
-    headers: Sequence[str],
-    cells_of: Callable[[RowT], Sequence[str]],
-    *,
-    text_columns: Sequence[str],
-) -> list[str]:
+def dataset_lines(rows: Sequence[IndexRow], cells: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the header, and a line per dataset followed by its rows in aligned columns.
 
     Parameters
     ----------
     rows
         Grouped by dataset. Of many datasets, the largest are shown.
-    headers
-        Names of the columns.
-    cells_of
-        Returns the cells of a row in the order of the headers.
-    text_columns
-        Headers of text columns.
+    cells
+        The result of `IndexRow.to_cells` of each.
     """
-    by_dataset = [list(group) for _, group in groupby(rows, key=lambda row: row.dataset)]
-    shown = [by_dataset[i] for i in largest_rows([group[0].num_tokens for group in by_dataset])]
-    cells = [cells_of(row) for group in shown for row in group]
-    header, *texts = align_columns([headers, *cells], text_columns=text_columns)
-    lines, remaining = [header], iter(texts)
+    pairs = zip(rows, cells, strict=True)
+    by_dataset = [list(group) for _, group in groupby(pairs, key=lambda pair: pair[0].dataset)]
+    shown = [by_dataset[i] for i in largest_rows([group[0][0].num_tokens for group in by_dataset])]
+    texts = table_lines(
+        [each for group in shown for _, each in group], text_columns=("split", "last epoch")
+    )
+    lines, remaining = texts[:1], iter(texts[1:])
     for group in shown:
-        documents = format_count(group[0].num_documents)
-        tokens = format_count(group[0].num_tokens)
-        lines.append(f"{group[0].dataset}: {documents} documents, {tokens} tokens")
+        first = group[0][0]
+        documents, tokens = format_count(first.num_documents), format_count(first.num_tokens)
+        lines.append(f"{first.dataset}: {documents} documents, {tokens} tokens")
         lines += islice(remaining, len(group))
     if len(shown) < len(by_dataset):
-        num_rows = len(rows) - len(texts)
+        num_rows = len(rows) - len(texts) + 1
         lines.append(
             f"and {len(by_dataset) - len(shown):,} smaller datasets with {num_rows:,} indices; "
             "--json lists all"

@@ -1,6 +1,6 @@
 """Format numbers and tables for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _GAP = "  "
 
@@ -62,7 +62,16 @@ def format_epochs(num_epochs: float) -> str:
     return f"{num_epochs:,.2f}" if num_epochs >= 0.095 or not num_epochs else f"{num_epochs:.2g}"
 
 
-def align_columns(rows: Sequence[Sequence[str]], *, text_columns: Sequence[str] = ()) -> list[str]:
+def table_lines(
+    rows: Sequence[Mapping[str, str]], *, text_columns: Sequence[str] = ()
+) -> list[str]:
+    """Return rows of cells by header as lines, with the headers; nothing without rows."""
+    if not rows:
+        return []
+    return align_columns([list(rows[0]), *(list(row.values()) for row in rows)], text_columns)
+
+
+def align_columns(rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> list[str]:
     """Return rows as lines: text columns left-aligned, numbers right-aligned.
 
     Parameters

@@ -5,7 +5,7 @@ from typing import Any
 
 from zindex.config import RunConfig
 from zindex.indexing.run_plan import plan_run
-from zindex.inspection.tables.formatting import align_columns, format_count
+from zindex.inspection.tables.formatting import format_count, table_lines
 from zindex.io import files
 from zindex.io.objects import place_of
 from zindex.maintenance.edits.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
@@ -72,10 +72,10 @@ def entry_lines(entry: JournalEntry) -> list[str]:
     rows = entry.certificate["datasets"]
     columns = [name for name in _COLUMNS if name in rows[0]]
     cells = [
-        [row["dataset"], *(format_count(row.get(name, 0)) for name in columns)]
+        {"dataset": row["dataset"]} | {name: format_count(row.get(name, 0)) for name in columns}
         for row in rows[:_MAX_ROWS]
     ]
-    lines += align_columns([["dataset", *columns], *cells], text_columns=("dataset",))
+    lines += table_lines(cells, text_columns=("dataset",))
     if len(rows) > _MAX_ROWS:
         lines.append(f"and {len(rows) - _MAX_ROWS:,} more datasets; --json lists all")
     return lines

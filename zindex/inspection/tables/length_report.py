@@ -6,11 +6,11 @@ from typing import Any
 
 from zindex.inspection.tables.blend_table import largest_rows
 from zindex.inspection.tables.formatting import (
-    align_columns,
     format_count,
     format_epochs,
     format_nbytes,
     format_share,
+    table_lines,
 )
 from zindex.streaming.lengths.advice import RunAdvice, advise
 from zindex.streaming.lengths.sample_length import LengthOf
@@ -50,12 +50,11 @@ class LengthReport:
         draw_lengths(self.lengths, self.advice, path)
 
     def _source_lines(self) -> list[str]:
-        headers = ("samples", "length", "unit", "mean", *_QUANTILES, "longest", "bytes", "read")
         sources = [*self.lengths]
         # Sources without lengths rank by their samples.
         shown = largest_rows([source.num_tokens or source.num_samples for source in sources])
-        cells = [(*_source_cells(sources[i]), sources[i].name) for i in shown]
-        lines = align_columns([(*headers, "source"), *cells], text_columns=("unit", "source"))
+        cells = [_source_cells(sources[i]) for i in shown]
+        lines = table_lines(cells, text_columns=("unit", "source"))
         if len(shown) < len(sources):
             left = len(sources) - len(shown)
             lines.append(f"  and {left:,} smaller one{'s' if left > 1 else ''}; --json lists all")
@@ -69,58 +68,56 @@ class LengthReport:
             return []
         shown = largest_rows([drawn.num_samples for drawn in draws])
         limited = self.advice.limited
-        headers = ["share", "drawn", "length", "epochs", "equal epochs"]
-        headers += [] if limited is None else ["few repeats"]
         lengthless = {source.name for source in self.lengths if source.unit == "samples"}
         cells = [
-            (
-                format_share(drawn.share),
-                format_count(drawn.num_samples),
-                "-" if drawn.name in lengthless else format_count(drawn.num_tokens),
-                format_epochs(drawn.num_epochs),
-                format_share(self.advice.proportional[drawn.name]),
-                *(() if limited is None else (format_share(limited[drawn.name]),)),
-                drawn.name,
-            )
+            {
+                "share": format_share(drawn.share),
+                "drawn": format_count(drawn.num_samples),
+                "length": "-" if drawn.name in lengthless else format_count(drawn.num_tokens),
+                "epochs": format_epochs(drawn.num_epochs),
+                "equal epochs": format_share(self.advice.proportional[drawn.name]),
+                **({"few repeats": format_share(limited[drawn.name])} if limited else {}),
+                "source": drawn.name,
+            }
             for drawn in (draws[i] for i in shown)
         ]
         total = sum(drawn.num_samples for drawn in draws)
         first = f"a run of {format_count(total)} sample{'' if total == 1 else 's'}:"
-        return [first, *align_columns([(*headers, "source"), *cells], text_columns=("source",))]
+        return [first, *table_lines(cells, text_columns=("source",))]
 
     def _sequence_lines(self) -> list[str]:
-        if not self.advice.sequence_lengths:
-            return []
-        headers = ("sequence length", "padding", "cut off", "padding if packed", "split if packed")
         cells = [
-            (
-                f"{row.sequence_length:,}",
-                format_share(row.padding),
-                format_share(row.truncated),
-                format_share(row.packed_padding),
-                format_share(row.split),
-            )
+            {
+                "sequence length": f"{row.sequence_length:,}",
+                "padding": format_share(row.padding),
+                "cut off": format_share(row.truncated),
+                "padding if packed": format_share(row.packed_padding),
+                "split if packed": format_share(row.split),
+            }
             for row in self.advice.sequence_lengths
         ]
-        return align_columns([headers, *cells])
+        return table_lines(cells)
 
 
-def _source_cells(source: SourceLengths) -> tuple[str, ...]:
-    """Return the cells of a source in the order of the headers."""
-    sample_state = "~" if source.is_estimate else ""
-    lengths = (
-        sample_state + format_count(source.num_tokens),
-        source.unit,
-        sample_state + f"{source.mean_length:,.1f}",
-        *(sample_state + format_count(source.quantile(share)) for share in _QUANTILES.values()),
-        sample_state + format_count(source.histogram.longest),
-    )
-    return (
-        sample_state + format_count(source.num_samples),
-        *(("-",) * len(lengths) if source.unit == "samples" else lengths),
-        "" if source.nbytes is None else format_nbytes(source.nbytes),
-        format_share(source.fraction_read),
-    )
+def _source_cells(source: SourceLengths) -> dict[str, str]:
+    """Return the cells of a source by header."""
+    mark = "~" if source.is_estimate else ""
+    lengths = {
+        "length": mark + format_count(source.num_tokens),
+        "unit": source.unit,
+        "mean": mark + f"{source.mean_length:,.1f}",
+    }
+    lengths |= {
+        name: mark + format_count(source.quantile(share)) for name, share in _QUANTILES.items()
+    }
+    lengths["longest"] = mark + format_count(source.histogram.longest)
+    return {
+        "samples": mark + format_count(source.num_samples),
+        **(dict.fromkeys(lengths, "-") if source.unit == "samples" else lengths),
+        "bytes": "" if source.nbytes is None else format_nbytes(source.nbytes),
+        "read": format_share(source.fraction_read),
+        "source": source.name,
+    }
 
 
 def report_lengths(

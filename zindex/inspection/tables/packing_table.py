@@ -12,21 +12,10 @@ from zindex.indexing.packing import (
 from zindex.indexing.run_plan import PlannedIndex
 from zindex.indexing.store_build import find_index
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
-from zindex.inspection.tables.formatting import format_count, format_nbytes, format_share
+from zindex.inspection.tables.formatting import format_share
 from zindex.plan.packing import PackingPlan
 from zindex.store.commit import StoreStatus
 
-_HEADERS = (
-    "split",
-    "documents",
-    "tokens",
-    "wanted",
-    "epochs",
-    "samples",
-    "padding",
-    "to write",
-    "shards",
-)
 #: Documents to pack for an estimate: of all datasets together, and at least of each.
 NUM_PACKED, _LEAST_PACKED = 1 << 22, 1 << 14
 
@@ -108,7 +97,7 @@ def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
         f"packed: at most {first.max_documents:,} documents in a sample, long documents "
         f"{_LONG[first.long_documents]}",
         "",
-        *dataset_lines(rows, _HEADERS, _row_cells, text_columns=("split",)),
+        *dataset_lines(rows, list(map(_row_cells, rows))),
     ]
     if any(row.basis == "estimated" for row in rows):
         lines += ["", "~: estimated from some of the documents, until the index is built"]
@@ -118,17 +107,8 @@ def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
 _LONG = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 
 
-def _row_cells(row: PackingRow) -> tuple[str, ...]:
-    """Return the cells of a row in the order of the headers."""
+def _row_cells(row: PackingRow) -> dict[str, str]:
+    """Return the cells of a row by header."""
     mark = "~" if row.basis == "estimated" else ""
-    return (
-        row.split,
-        format_count(row.documents_per_epoch),
-        format_count(row.tokens_per_epoch),
-        "all" if row.num_requested is None else format_count(row.num_requested),
-        mark + format_count(row.num_epochs),
-        mark + format_count(row.num_samples),
-        mark + format_share(row.padding_share),
-        mark + format_nbytes(row.missing_nbytes),
-        "built" if row.committed else f"{row.num_done}/{mark}{row.num_shards}",
-    )
+    padding = {"padding": mark + format_share(row.padding_share)}
+    return row.to_cells(mark=mark, after_epochs={}, after_samples=padding)

@@ -11,7 +11,7 @@ from zindex.config import RunConfig
 from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, build_status, plan_run
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
-from zindex.inspection.tables.formatting import format_count, format_nbytes
+from zindex.inspection.tables.formatting import format_nbytes
 from zindex.inspection.tables.packing_table import (
     NUM_PACKED,
     PackingRow,
@@ -31,18 +31,6 @@ _LAST_EPOCH_LEGEND: dict[LastEpoch, str] = {
     "apart": "apart: few samples of the last epoch are wanted, so it is shuffled by itself",
     "each apart": "each apart: the samples of every epoch are shuffled by themselves",
 }
-_HEADERS = (
-    "split",
-    "documents",
-    "tokens",
-    "wanted",
-    "epochs",
-    "last epoch",
-    "samples",
-    "to write",
-    "shards",
-)
-_TEXT_COLUMNS = ("split", "last epoch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +98,11 @@ class PlanReport:
 
     def _table_lines(self) -> list[str]:
         """Return the table of indices."""
-        return dataset_lines(self.rows, _HEADERS, _row_cells, text_columns=_TEXT_COLUMNS)
+        cells = [
+            row.to_cells(after_epochs={"last epoch": row.last_epoch}, after_samples={})
+            for row in self.rows
+        ]
+        return dataset_lines(self.rows, cells)
 
     def _total_lines(self) -> list[str]:
         """Return the legend, the totals, and a warning if the disk is too small."""
@@ -234,18 +226,3 @@ def _describe_last_epoch(plan: IndexPlan) -> LastEpoch:
     if plan.order == "scalable":
         return "each apart"
     return "apart" if plan.epochs.separate_final_epoch else "mixed"
-
-
-def _row_cells(row: PlanRow) -> tuple[str, ...]:
-    """Return the cells of a row in the order of the headers."""
-    return (
-        row.split,
-        format_count(row.documents_per_epoch),
-        format_count(row.tokens_per_epoch),
-        "all" if row.num_requested is None else format_count(row.num_requested),
-        format_count(row.num_epochs),
-        row.last_epoch,
-        format_count(row.num_samples),
-        format_nbytes(row.missing_nbytes),
-        "built" if row.committed else f"{row.num_done}/{row.num_shards}",
-    )
