@@ -74,15 +74,9 @@ ShareKind = Literal["weight", "tokens", "epochs"]
 _SHARE_KINDS: tuple[ShareKind, ...] = ("weight", "tokens", "epochs")
 _DATASET_NUMBERS: tuple[NumberName, ...] = (*_SHARE_KINDS, "max_epochs")
 
-_KINDS = {
-    "sequence_length": int,
-    "index": str,
-    "seed": int,
-    "split": str,
-    "order": str,
-    "store": str,
-    "blend": str,
-    "shuffle": str,
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("sequence_length", "seed"), int),
+    **dict.fromkeys(("index", "split", "order", "store", "blend", "shuffle"), str),
     "add_extra_token_to_sequence": bool,
     "drop_last_partial_validation_sequence": bool,
 }

@@ -52,10 +52,6 @@ class StoreError(ZindexError):
 class StoreNotFoundError(StoreError, FileNotFoundError):
     """No store exists at the given path."""
 
-    # OSError gives exceptions a two-argument form; one sentence is all a caller needs here.
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-
 
 class NotReadyError(StoreNotFoundError):
     """A store is started but not committed.
@@ -82,9 +78,6 @@ class NotReadyError(StoreNotFoundError):
 
 class StoreUnavailableError(StoreError, OSError):
     """An object store does not answer or refuses: check network, address and credentials."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
 
 
 class StoreUnreadableError(StoreError, OSError):

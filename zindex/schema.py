@@ -23,21 +23,21 @@ class ArraySpec:
         return replace(self, name=self.name.replace("{}", name), dims=dims)
 
 
+def _bounds(name: str, dim: str, unit: str, start: str) -> ArraySpec:
+    """Return an array of the starts of items, followed by the end of the last one."""
+    description = f"{start}; the last entry is the number of {unit}."
+    return ArraySpec(name, (f"{dim}_bound",), unit, description)
+
+
 TOKENS = ArraySpec("tokens", ("token",), "token id", "All tokens, sequence after sequence.")
 SEQUENCE_LENGTH = ArraySpec(
     "sequence_length", ("sequence",), "tokens", "Number of tokens of each sequence."
 )
-SEQUENCE_OFFSET = ArraySpec(
-    "sequence_offset",
-    ("sequence_bound",),
-    "tokens",
-    "Position in tokens at which each sequence starts; the last entry is the number of tokens.",
+SEQUENCE_OFFSET = _bounds(
+    "sequence_offset", "sequence", "tokens", "Position in tokens at which each sequence starts"
 )
-DOCUMENT_OFFSET = ArraySpec(
-    "document_offset",
-    ("document_bound",),
-    "sequences",
-    "Sequence at which each document starts; the last entry is the number of sequences.",
+DOCUMENT_OFFSET = _bounds(
+    "document_offset", "document", "sequences", "Sequence at which each document starts"
 )
 SEQUENCE_MODE = ArraySpec(
     "sequence_mode", ("sequence",), "mode", "Modality of each sequence of a multimodal corpus."
@@ -67,11 +67,8 @@ PART_INDEX = ArraySpec(
     "Parts of packed samples, sample after sample: document, and token offset in that document.",
     num_columns=2,
 )
-SAMPLE_OFFSET = ArraySpec(
-    "sample_offset",
-    ("sample_bound",),
-    "parts",
-    "Part at which each packed sample starts; the last entry is the number of parts.",
+SAMPLE_OFFSET = _bounds(
+    "sample_offset", "sample", "parts", "Part at which each packed sample starts"
 )
 PARTITION_OFFSET = ArraySpec(
     "partition_offset",
@@ -130,11 +127,8 @@ UNUSED_COUNT = ArraySpec(
 FIELD_VALUE = ArraySpec(
     "{}_value", ("{}_item",), "value", "Values of one field, record after record."
 )
-FIELD_OFFSET = ArraySpec(
-    "{}_offset",
-    ("record_bound",),
-    "values",
-    "Place at which the values of each record start; the last entry is the number of values.",
+FIELD_OFFSET = _bounds(
+    "{}_offset", "record", "values", "Place at which the values of each record start"
 )
 FIELD_FORM = ArraySpec(
     "{}_form",
@@ -145,24 +139,13 @@ FIELD_FORM = ArraySpec(
 KEY_TEXT = ArraySpec(
     "key_text", ("key_byte",), "byte", "Keys of all records in UTF-8, record after record."
 )
-KEY_TEXT_BOUND = ArraySpec(
-    "key_text_bound",
-    ("record_bound",),
-    "bytes",
-    "Place at which the key of each record starts; the last entry is the number of bytes.",
+KEY_TEXT_BOUND = _bounds(
+    "key_text_bound", "record", "bytes", "Place at which the key of each record starts"
 )
 URL_TEXT = ArraySpec(
     "url_text", ("url_byte",), "byte", "Names of the files that the records are from, in UTF-8."
 )
-URL_TEXT_BOUND = ArraySpec(
-    "url_text_bound",
-    ("url_bound",),
-    "bytes",
-    "Place at which the name of each file starts; the last entry is the number of bytes.",
+URL_TEXT_BOUND = _bounds(
+    "url_text_bound", "url", "bytes", "Place at which the name of each file starts"
 )
-URL_RECORD_BOUND = ArraySpec(
-    "url_record_bound",
-    ("url_bound",),
-    "records",
-    "Record at which each file starts; the last entry is the number of records.",
-)
+URL_RECORD_BOUND = _bounds("url_record_bound", "url", "records", "Record at which each file starts")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -113,7 +114,7 @@ def status(folder: str) -> tuple[dict[str, Any], str]:
         f"{worker.silence:.0f} s ago, {worker.address}"
         for worker in workers
     ]
-    facts = {"address": address, "workers": [worker.to_json() for worker in workers]}
+    facts = {"address": address, "workers": list(map(asdict, workers))}
     return facts, "\n".join(lines)
 
 

@@ -99,8 +99,8 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 
     config = load_config(run_file)
     report = report_run(config)
-    edits = report_edits(config)
-    return report.to_json() | edits.to_json(), "\n".join([report.to_text(), *edits.lines])
+    edits, lines = report_edits(config)
+    return report.to_json() | edits, "\n".join([report.to_text(), *lines])
 
 
 @main.command()

@@ -23,7 +23,7 @@ from zindex.cluster.starting import (
     start_node,
 )
 from zindex.cluster.watchdog import Watchdog
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.execution.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -254,12 +254,8 @@ def alongside(
     >>> with alongside(threads=1) as cluster:  # doctest: +SKIP
     ...     zindex.build("run.yaml")
     """
-    for name, value, choices in (
-        ("encryption", encryption, ("tls", "none")),
-        ("rendezvous", rendezvous, (None, "file", "torch")),
-    ):
-        if value not in choices:
-            raise ConfigError(f"{name} must be one of {choices}, got {value!r}")
+    check_choice("encryption", encryption, ("tls", "none"))
+    check_choice("rendezvous", rendezvous, (None, "file", "torch"))
     if rendezvous == "file" and folder is None:
         raise ConfigError(
             "rendezvous='file' needs folder=, a directory that all nodes share, got None"

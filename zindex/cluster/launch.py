@@ -87,40 +87,39 @@ def open_cluster(
             yield cluster.client
             if cluster.client is None:
                 cluster.wait_until_ended()
-    elif name == "ssh":
-        with _by_ssh(
-            hosts, shlex.split(ssh or _SSH), remote_python, worker, host, start_timeout
-        ) as client:
-            yield client
-    elif "://" in name:
-        if name.startswith("tls://") and folder is None:
-            raise ConfigError(
-                f"a scheduler at {name} needs its certificate, got no folder; give the folder that "
-                "its cluster was started with"
-            )
-        with ExitStack() as stack:
+        return
+    with ExitStack() as stack:
+        if name == "ssh":
+            command = shlex.split(ssh or _SSH)
+            yield _open_by_ssh(stack, hosts, command, remote_python, worker, host, start_timeout)
+        elif "://" in name:
+            if name.startswith("tls://") and folder is None:
+                raise ConfigError(
+                    f"a scheduler at {name} needs its certificate, got no folder; give the folder "
+                    "that its cluster was started with"
+                )
             rendezvous = Rendezvous(folder or os.devnull)
             yield open_client(rendezvous, stack, address=name, default=False, seconds=start_timeout)
-    else:
-        raise ConfigError(
-            f"a cluster must be torchrun, slurm, mpi, k8s, ssh or the address of a scheduler such "
-            f"as tls://10.0.0.1:8786, got {name!r}"
-        )
+        else:
+            raise ConfigError(
+                "a cluster must be torchrun, slurm, mpi, k8s, ssh or the address of a scheduler "
+                f"such as tls://10.0.0.1:8786, got {name!r}"
+            )
 
 
-@contextmanager
-def _by_ssh(
+def _open_by_ssh(
+    stack: ExitStack,
     hosts: Sequence[str] | None,
     ssh: list[str],
     remote_python: str,
     worker: NodeSettings,
     host: str | None,
     start_timeout: float,
-) -> Iterator[Any]:
-    """Start a scheduler here and a worker on each host, all of which end with this process.
+) -> Any:
+    """Start a scheduler here and a worker on each host; return a client of them.
 
-    Each host's node receives the address and the certificate through its ssh connection, and ends
-    with that connection.
+    All of them end with this process. Each host's node receives the address and the certificate
+    through its ssh connection, and ends with that connection.
     """
     if not hosts:
         raise ConfigError("a cluster by ssh needs hosts, got none; name them, such as node1,node2")
@@ -138,28 +137,27 @@ def _by_ssh(
             )
         outside = [address for address in addresses if not is_loopback(address)]
         host = address_towards(outside[0]) if outside else LOOPBACK
-    with ExitStack() as stack:
-        folder = stack.enter_context(open_scratch(Path(choose_scratch(None))))
-        rendezvous = Rendezvous(folder)
-        leader = NodeSettings(
-            name="leader", threads=0, start_timeout=start_timeout, num_nodes=len(hosts)
+    folder = stack.enter_context(open_scratch(Path(choose_scratch(None))))
+    rendezvous = Rendezvous(folder)
+    leader = NodeSettings(
+        name="leader", threads=0, start_timeout=start_timeout, num_nodes=len(hosts)
+    )
+    prepare_scheduler(rendezvous, leader, host)
+    start_and_wait(rendezvous, leader, stack)
+    packed = rendezvous.pack()
+    for number, (target, port) in enumerate(targets):
+        settings = replace(
+            worker,
+            rendezvous=None,
+            name=f"{target.rpartition('@')[2]}-{number}",
+            packed=packed,
+            start_timeout=start_timeout,
+            num_nodes=len(hosts),
         )
-        prepare_scheduler(rendezvous, leader, host)
-        start_and_wait(rendezvous, leader, stack)
-        packed = rendezvous.pack()
-        for number, (target, port) in enumerate(targets):
-            settings = replace(
-                worker,
-                rendezvous=None,
-                name=f"{target.rpartition('@')[2]}-{number}",
-                packed=packed,
-                start_timeout=start_timeout,
-                num_nodes=len(hosts),
-            )
-            command = [*ssh, *(["-p", port] if port else []), target]
-            start_node(settings, stack, [*command, f"{remote_python} -m zindex.cluster.node"])
-        logger.info("a scheduler is at %s, for workers by ssh on %s", host, ", ".join(hosts))
-        yield connect(rendezvous, start_timeout, stack, default=False)
+        command = [*ssh, *(["-p", port] if port else []), target]
+        start_node(settings, stack, [*command, f"{remote_python} -m zindex.cluster.node"])
+    logger.info("a scheduler is at %s, for workers by ssh on %s", host, ", ".join(hosts))
+    return connect(rendezvous, start_timeout, stack, default=False)
 
 
 def split_host(text: str) -> tuple[str, str]:

@@ -4,7 +4,6 @@ The supervisor of its node starts it, sends it its settings as one line of JSON,
 """
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -19,16 +18,9 @@ from zindex.cluster.network import LOOPBACK, address_towards, is_loopback
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import dask_settings
 from zindex.execution.executor import without_pages
+from zindex.execution.worker_tasks import die_with
 
-_PR_SET_PDEATHSIG = 1
 _CONNECT_SECONDS = 15
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 async def run_scheduler(settings: dict[str, Any]) -> None:

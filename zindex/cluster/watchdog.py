@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 logger = logging.getLogger("zindex.cluster")
@@ -35,10 +35,6 @@ class WorkerView:
     #: Bytes that it uses, and its limit.
     memory: int = 0
     memory_limit: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Required, TypedDict, TypeVar, Unpack
 from weakref import ReferenceType, ref
 
 from zindex.errors import ClusterLostError, ConfigError
@@ -45,6 +45,17 @@ _LOST_REASONS = {"scheduler-connection-lost", "scheduler-restart", "lost depende
 _GO_ON = "finished shards stay on disk, and the same build goes on from there"
 
 
+class TaskOptions(TypedDict, total=False):
+    """Options of a task whose result stays on its worker."""
+
+    #: Name of the task.
+    key: Required[str]
+    #: Higher priorities start first.
+    priority: int
+    #: Place in [0, 1) among the workers.
+    place: float | None
+
+
 class _LostTaskError(Exception):
     """A task's outcome is lost with the scheduler; the task itself may have succeeded."""
 
@@ -58,7 +69,7 @@ class _Task:
     #: Held results are replaced by their tasks: a reference to them would never free them.
     args: tuple[Any, ...]
     key: str
-    priority: int
+    priority: int = 0
     place: float | None = None
     held: "ReferenceType[_HeldResult] | None" = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -140,16 +151,11 @@ class DaskExecutor:
         return outcome
 
     async def hold(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        key: str,
-        priority: int = 0,
-        place: float | None = None,
+        self, function: Callable[..., Any], *args: Any, **task: Unpack[TaskOptions]
     ) -> Any:
         """Run one task whose result stays on its worker, and return a reference to it."""
-        with named(key):
-            return await self._make(_Task(keep, function, _tasks_of(args), key, priority, place))
+        with named(task["key"]):
+            return await self._make(_Task(keep, function, _tasks_of(args), **task))
 
     async def _make(self, task: _Task) -> _HeldResult:
         """Return the held result of a task, computed unless it exists."""

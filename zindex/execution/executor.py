@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, Unpack
 
 from zindex.errors import ConfigError
-from zindex.execution.dask_executor import DaskExecutor
+from zindex.execution.dask_executor import DaskExecutor, TaskOptions
 from zindex.execution.reconnecting_client import connect_client
 from zindex.execution.timeline import Timeline
 from zindex.execution.worker_tasks import named
@@ -48,12 +48,7 @@ class Executor(Protocol):
         ...
 
     async def hold(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        key: str,
-        priority: int = 0,
-        place: float | None = None,
+        self, function: Callable[..., Any], *args: Any, **task: Unpack[TaskOptions]
     ) -> Held:
         """Run one task and keep its result on the worker, as an argument of later tasks.
 
@@ -77,15 +72,10 @@ class SerialExecutor:
             return function(*args)
 
     async def hold(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        key: str,
-        priority: int = 0,
-        place: float | None = None,
+        self, function: Callable[..., Any], *args: Any, **task: Unpack[TaskOptions]
     ) -> Held:
         """Run one task and return its result."""
-        return await self.run(function, *args, key=key, priority=priority)
+        return await self.run(function, *args, key=task["key"], priority=task.get("priority", 0))
 
 
 class ThreadExecutor(SerialExecutor):
@@ -235,27 +225,25 @@ def run_builds(main: Coroutine[Any, Any, R]) -> R:
 
 def _run(main: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine in a new event loop of this thread."""
-    try:
+    with _raise_first():
         return asyncio.run(main)
-    except ExceptionGroup as group:
-        error = _first_error(group)
-        raise error from error.__cause__
 
 
 async def run_together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
     """Run coroutines concurrently; the first error cancels the others and is raised."""
-    try:
+    with _raise_first():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except ExceptionGroup as errors:
-        error = _first_error(errors)
-        raise error from error.__cause__
     return [task.result() for task in tasks]
 
 
-def _first_error(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the first error of a group, or of the groups in it."""
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+@contextmanager
+def _raise_first() -> Iterator[None]:
+    """Raise the first error of a group, or of the groups in it, in place of the group."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__

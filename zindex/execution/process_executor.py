@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from zindex.errors import ClusterLostError, ConfigError
 from zindex.execution.executor import SerialExecutor
-from zindex.execution.worker_tasks import Shared, call, named, start_process, wake
+from zindex.execution.worker_tasks import Shared, call, die_with, named, wake
 
 R = TypeVar("R")
 
@@ -41,7 +41,7 @@ class ProcessExecutor(SerialExecutor):
         self._pool = ProcessPoolExecutor(
             num_processes,
             multiprocessing.get_context("spawn"),
-            initializer=start_process,
+            initializer=die_with,
             initargs=(os.getpid(), tasks),
         )
         self._is_started = False

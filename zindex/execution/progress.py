@@ -5,8 +5,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 logger = logging.getLogger("zindex")
 
@@ -16,24 +16,16 @@ _NUM_LINES = 10
 _MIN_SECONDS = 2.0
 
 
-class Progress(Protocol):
-    """Displays the progress of a build, step by step."""
-
-    def step(self, name: str, num_shards: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Show one step during the block, which calls the given function with finished shards."""
-        ...
-
-
-class SilentProgress:
-    """Shows nothing."""
+class Progress:
+    """Displays the progress of a build, step by step; this base class shows nothing."""
 
     @contextmanager
     def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
-        """Run one step."""
+        """Show one step during the block, which calls the given function with finished shards."""
         yield lambda count: None
 
 
-class LogProgress:
+class LogProgress(Progress):
     """Logs the end of a step, and every tenth of a long one with its rate and the time left."""
 
     @contextmanager
@@ -65,7 +57,7 @@ class LogProgress:
         logger.info("%s: %d shards in %.2f s", name, num_shards, elapsed)
 
 
-class RichProgress:
+class RichProgress(Progress):
     """Draws one bar per step on a terminal."""
 
     def __init__(self, display: Any) -> None:
@@ -83,7 +75,7 @@ class RichProgress:
 def open_progress(wanted: bool) -> Iterator[Progress]:
     """Give a display: none, bars on a terminal if rich is installed, or a log."""
     if not wanted:
-        yield SilentProgress()
+        yield Progress()
         return
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield LogProgress()

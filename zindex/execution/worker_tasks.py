@@ -117,7 +117,7 @@ def named(key: str) -> Iterator[None]:
         raise
 
 
-def start_process(parent: int, tasks: tuple[Callable[..., Any], ...]) -> None:
+def die_with(parent: int, tasks: tuple[Callable[..., Any], ...] = ()) -> None:
     """Have the system kill this process as soon as its parent ends.
 
     Parameters

@@ -25,8 +25,7 @@ def config(tmp_path: Path, write_corpus: WriteCorpus) -> RunConfig:
 
 
 def test_without_edits_there_is_little_to_say(config: RunConfig) -> None:
-    assert report_edits(config).lines == []
-    assert report_edits(config).to_json() == {}
+    assert report_edits(config) == ({}, [])
     assert journal_lines(open_journal(config)) == ["train was not edited: 100 samples"]
 
 
@@ -38,8 +37,8 @@ def test_edits_are_told_in_words(config: RunConfig) -> None:
     )
     assert header.split() == ["dataset", "consumed", "skipped", "left", "drawn"]
     assert [row.split()[1:3] for row in rows] == [["15", "3"], ["15", "2"]]
-    assert report_edits(config).lines[0].startswith("train was edited once: 60 samples of 8 tokens")
-    facts = report_edits(config).to_json()["edits"]["train"]
+    assert report_edits(config)[1][0].startswith("train was edited once: 60 samples of 8 tokens")
+    facts = report_edits(config)[0]["edits"]["train"]
     assert json.loads(json.dumps(facts)) == json.loads(json.dumps([entry_json(entry)]))
 
 

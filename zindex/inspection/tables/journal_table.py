@@ -1,6 +1,5 @@
 """Tables and JSON of the edits of a run."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from zindex.config import RunConfig
@@ -15,40 +14,21 @@ _COLUMNS = ("consumed", "skipped", "left", "drawn")
 _MAX_ROWS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class EditsReport:
-    """The edits of all splits of a run."""
-
-    journals: dict[str, RunJournal]
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines of text; none without edits."""
-        return [line for journal in self.journals.values() for line in journal_lines(journal)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the edits as JSON values; empty without edits."""
-        if not self.journals:
-            return {}
-        edits = {
-            split: list(map(entry_json, journal.entries))
-            for split, journal in self.journals.items()
-        }
-        return {"edits": edits}
-
-
-def report_edits(config: RunConfig) -> EditsReport:
-    """Return the edits of a run; without a journal, no dataset is opened.
+def report_edits(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the edits of all splits of a run as JSON values and as lines; both may be empty.
 
     Parameters
     ----------
     config
-        The run.
+        The run; without a journal, no dataset is opened.
     """
     names = files.list_names(place_of(config.index))
     if not any(name.startswith(JOURNAL_PREFIX) for name in names):
-        return EditsReport({})
-    return EditsReport(find_journals(config, plan_run(config, require_bin=False)))
+        return {}, []
+    journals = find_journals(config, plan_run(config, require_bin=False))
+    edits = {split: list(map(entry_json, each.entries)) for split, each in journals.items()}
+    lines = [line for journal in journals.values() for line in journal_lines(journal)]
+    return ({"edits": edits} if edits else {}), lines
 
 
 def journal_lines(journal: RunJournal) -> list[str]:
