@@ -106,8 +106,8 @@ class WindowDataset(BaseDataset):
         self.tail = tail
         self._windows: Windows | None = None
         self._bounds = np.zeros(1, np.int64)
-        self._outputs: list[Output] = []
-        self._columns: list[Column] = []
+        # The tensors of a sample, each with the column of its values.
+        self._parts: list[tuple[Output, Column]] = []
 
     def get_index(self, index: int) -> tuple[int, int]:
         """Return the bounds ``[begin, end)`` of the inputs of a window; AstrAI's name.
@@ -152,7 +152,7 @@ class WindowDataset(BaseDataset):
         )
         if len(lengths) < 2:
             return stack_samples(batch)
-        pads = {output.name: self._pad_of(output) for output in self._outputs}
+        pads = {output.name: self._pad_of(output) for output, _ in self._parts}
         pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
         values = {name: [item[name] for item in batch] for name in batch[0]}
         return BatchTensors(
@@ -169,17 +169,15 @@ class WindowDataset(BaseDataset):
         }
 
     def _count_samples(self, store: KeyedStore) -> int:
-        outputs = self.outputs_of(store)
         # Samples with document bounds have computed positions in place of the stored ones.
-        self._outputs = [
-            item for item in outputs if not (self._has_bounds and item.name == _POSITIONS)
-        ]
-        self._columns = [store.column(output.key) for output in self._outputs]
-        keys = [output.key for output in self._outputs]
+        computed = _POSITIONS if self._has_bounds else None
+        outputs = [output for output in self.outputs_of(store) if output.name != computed]
+        self._parts = [(output, store.column(output.key)) for output in outputs]
+        keys = [output.key for output in outputs]
         store.check_lengths(keys)
         if not self.train_type.by_record:  # the answers of a pair differ
             store.check_records(keys)
-        length = min(column.length for column in self._columns)
+        length = min(column.length for _, column in self._parts)
         stream = np.array([0, length], np.int64)
         self._bounds = stream
         if self.documents != "ignore":
@@ -217,35 +215,30 @@ class WindowDataset(BaseDataset):
         if self.documents == "mark":
             documents = divide_spans(whole, self._bounds)
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
-        shifts = {output.shift for output in self._outputs}
+        shifts = {output.shift for output, _ in self._parts}
         spans = {shift: self._find_copies(whole, shift) for shift in shifts}
-        for output in self._outputs:
+        for output, _ in self._parts:
             arrays[output.name].fill(self._pad_of(output))
-        read_columns(
-            [
-                column.read(spans[output.shift], arrays[output.name])
-                for output, column in zip(self._outputs, self._columns, strict=True)
-            ]
-        )
+        targets = [(column, arrays[output.name], output.shift) for output, column in self._parts]
+        read_columns([column.read(spans[shift], target) for column, target, shift in targets])
         if self._has_bounds:
-            rows, offsets, _, lengths = documents
-            has_target = np.empty((len(numbers), self.window_size), np.bool_)
-            ids, positions = arrays[_DOCUMENTS], arrays[_POSITIONS]
-            mark_documents(rows, offsets, lengths, ids, positions, has_target)
-            for output in self._outputs:
+            marks = arrays[_DOCUMENTS], arrays[_POSITIONS]
+            has_target = np.empty(marks[0].shape, np.bool_)
+            mark_documents(documents.rows, documents.offsets, documents.lengths, *marks, has_target)
+            for output, _ in self._parts:
                 if output.shift:  # a target in another document than its input
                     np.putmask(arrays[output.name], ~has_target, self._pad_of(output))
         batch = SampleBatch(tensors)
         if self.tail is not Tail.EXACT:
             return batch
         # There is a span for each document of a window.
-        targets = [int(count) - 1 for count in np.bincount(documents.rows, documents.lengths)]
-        if min(targets) == self.window_size:
+        lengths = [int(count) - 1 for count in np.bincount(documents.rows, documents.lengths)]
+        if min(lengths) == self.window_size:
             return batch
         return SampleBatch.of_items(
             [
                 {name: value[:length] for name, value in item.items()}
-                for item, length in zip(batch, targets, strict=True)
+                for item, length in zip(batch, lengths, strict=True)
             ]
         )
 
@@ -255,12 +248,8 @@ class WindowDataset(BaseDataset):
         width = self.window_size
         spans = CopySpans(starts, starts + width, _row_offsets(len(numbers), width))
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
-        read_columns(
-            [
-                column.read(spans, arrays[output.name], output.shift)
-                for output, column in zip(self._outputs, self._columns, strict=True)
-            ]
-        )
+        targets = [(column, arrays[output.name], output.shift) for output, column in self._parts]
+        read_columns([column.read(spans, target, shift) for column, target, shift in targets])
         return SampleBatch(tensors)
 
     def _shapes(self, size: int) -> Shapes:
@@ -268,7 +257,7 @@ class WindowDataset(BaseDataset):
         plane = size, self.window_size
         shapes: Shapes = {
             output.name: (plane, output.dtype or torch.from_numpy(np.empty(0, column.dtype)).dtype)
-            for output, column in zip(self._outputs, self._columns, strict=True)
+            for output, column in self._parts
         }
         if self._has_bounds:
             shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}

@@ -29,6 +29,8 @@ TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
 _MAX_ID = 1 << 32
 # Attributes of tokenizers with the id of the end of a document.
 _END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
+# Methods of tokenizers that return the id of a token's text.
+_FIND_NAMES = ("token_to_id", "convert_tokens_to_ids")
 # A character of private use, which no tokenizer has learned to merge with the text after it.
 _LEAD = "\ue000"
 
@@ -225,14 +227,12 @@ class TextEncoder:
             return None
         if not isinstance(token, bool | str):
             return self._check_id(token, what)
-        found = None
         if token is True:
             ids = (find_token(self.tokenizer, name) for name in _END_NAMES)
-            found = next((number for number in ids if number is not None), None)
         else:
-            for name in ("token_to_id", "convert_tokens_to_ids"):
-                if found is None and hasattr(self.tokenizer, name):
-                    found = getattr(self.tokenizer, name)(token)
+            methods = (getattr(self.tokenizer, name, None) for name in _FIND_NAMES)
+            ids = (find(token) for find in methods if find is not None)
+        found = next((number for number in ids if number is not None), None)
         if found is None:
             sought = "an end of documents" if token is True else f"the token {token!r}"
             kind = type(self.tokenizer).__name__
