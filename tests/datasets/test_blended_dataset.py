@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from zindex.datasets import blended_dataset
+from zindex.datasets import sample_dataset
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.utils import Split
@@ -293,6 +293,6 @@ def test_a_short_dataset_is_found_at_the_first_item_if_deferred(tmp_path: Path) 
 
 
 def test_rank_1_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blended_dataset, "current_rank", lambda: 1)
+    monkeypatch.setattr(sample_dataset, "current_rank", lambda: 1)
     with pytest.raises(NotReadyError, match=r"blend-train-.* must be committed within 0 s"):
         make_blend([1, 3], 50, path_to_cache=str(tmp_path), index_timeout=0.1)

@@ -16,7 +16,7 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
-from zindex.datasets import text_dataset
+from zindex.datasets import sample_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError
@@ -229,22 +229,22 @@ def test_validated_and_digested_once_for_all_splits(
 
 
 def test_only_rank_0_builds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_dataset, "current_rank", lambda: 1)
+    monkeypatch.setattr(sample_dataset, "current_rank", lambda: 1)
     with pytest.raises(NotReadyError, match="0 of 3 shards are finished"):
         open_dataset(prefix, 5, index_timeout=0.2)
     others: list[GPTDataset] = []
     rank_1 = threading.Thread(target=lambda: others.append(open_dataset(prefix, 5)))
     rank_1.start()
-    monkeypatch.setattr(text_dataset, "current_rank", lambda: 0)
+    monkeypatch.setattr(sample_dataset, "current_rank", lambda: 0)
     built = open_dataset(prefix, 5)
     rank_1.join(60)
     assert torch.equal(built[0]["tokens"], others[0][0]["tokens"])
 
 
 def test_rank_1_takes_over(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_dataset, "current_rank", lambda: 1)
+    monkeypatch.setattr(sample_dataset, "current_rank", lambda: 1)
     taken = open_dataset(prefix, 5, index_takeover=0.1)
-    monkeypatch.setattr(text_dataset, "current_rank", lambda: 0)
+    monkeypatch.setattr(sample_dataset, "current_rank", lambda: 0)
     assert torch.equal(taken[0]["tokens"], open_dataset(prefix, 5)[0]["tokens"])
 
 

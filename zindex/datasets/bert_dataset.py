@@ -50,6 +50,14 @@ class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
 
     80 % of the masked tokens become the mask, 10 % a random token, and 10 % stay. Parameters,
     errors and keys of draws are those of ``MaskedWordPieceDataset``.
+
+    An item has ``text``: the classification token, a segment, a separator, and with two segments
+    the second and its separator, with masked tokens; 0 in padding. ``types``: 0 in the first
+    segment, 1 in the second, the pad id in padding. ``labels``: tokens before masking, -1 elsewhere
+    (0 if that is the pad id). ``padding_mask``: 1, the pad id in padding. ``loss_mask``: 1 where
+    there is a label, else 0. All int64, shape (sequence_length,). ``is_random``: 1 if the segments
+    are swapped, else 0. ``truncated``: 1 if sentences were too long for the sample, else 0. Both
+    int.
     """
 
     config: BERTMaskedWordPieceDatasetConfig
@@ -65,35 +73,6 @@ class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
         """Return the size of samples: at least two sentences if there are two segments."""
         head = bool(self.config.classification_head)
         return SentenceRules(self.config.sequence_length - _NUM_SPECIAL, 2 if head else 1)
-
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
-        """Return a sample.
-
-        Parameters
-        ----------
-        idx
-            Position of the sample, from the end if negative; None is padding: the first sample with
-            a loss mask of zeros.
-
-        Returns
-        -------
-        item
-            ``text``: the classification token, a segment, a separator, and with two segments the
-            second and its separator, with masked tokens; 0 in padding. ``types``: 0 in the first
-            segment, 1 in the second, the pad id in padding. ``labels``: tokens before masking, -1
-            elsewhere (0 if that is the pad id). ``padding_mask``: 1, the pad id in padding.
-            ``loss_mask``: 1 where there is a label, else 0. All int64, shape (sequence_length,).
-            ``is_random``: 1 if the segments are swapped, else 0. ``truncated``: 1 if sentences
-            were too long for the sample, else 0. Both int.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        ConfigError
-            If the tokenizer does not know one of its tokens.
-        """
-        return self._make_batch([idx])[0]
 
     def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
         """Return the replacement of a masked token: mostly the mask, else a random one or None."""

@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.utils import Split, current_rank, log_single_rank
+from zindex.datasets.megatron_dataset import Identified, MegatronDataset
+from zindex.datasets.sample_dataset import IndexedSampleDataset
+from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
-from zindex.formats.megatron_cache import describe
 from zindex.indexing.blend_arrays import (
     BlendArrays,
     compute_blend_arrays,
@@ -31,7 +29,7 @@ from zindex.indexing.blend_arrays import (
 )
 from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.plan.blend_plan import BlendPlan
-from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
+from zindex.samples.batch import SampleBatch, find_spans, resolve_positions
 from zindex.store.commit import fingerprint
 from zindex.store.open import FollowedStore, Store
 from zindex.store.reader import LocalReader
@@ -40,7 +38,7 @@ from zindex.store.rows import RowReader, Spans, read_many
 logger = logging.getLogger(__name__)
 
 
-class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
     """Samples of several datasets in one order.
 
     With ``order="megatron"`` the order equals Megatron Core's: each position draws from the dataset
@@ -97,7 +95,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         kept = self._leave_out(weights)
         self.plan = plan_blend(kept, self.size, self.split, config)
         self.weights = kept if self.size is None else self.plan.weights.tolist()
-        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict()
+        self.unique_identifiers = OrderedDict()
         self.unique_identifiers["class"] = type(self).__name__
         self.unique_identifiers["datasets"] = [item.unique_identifiers for item in self.datasets]
         self.unique_identifiers["split"] = self.split.name
@@ -105,19 +103,11 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.unique_identifiers["size"] = self.size
         if config.order != "megatron":
             self.unique_identifiers["order"] = config.order
-        self._rank = current_rank()
-        self._store: Store | None = None
-        self._arrays: BlendArrays | None = None
         if len(self.datasets) == 1:
             log_single_rank(
                 logger, logging.WARNING, "a blend of %s alone is made", self._path_of(0)
             )
-        if config.defer_npy_index_mmap:
-            return
-        if self._is_stored:
-            obtain(self._needed, self._receive, self._rank, config)
-        else:
-            self._open_arrays()
+        self._request_index()
 
     def _check_datasets(self, num_weights: int) -> None:
         """Check that the datasets can be blended."""
@@ -163,20 +153,6 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """Return the path of a dataset, for messages."""
         path = self.datasets[dataset].dataset_path
         return f"dataset {dataset}" if path is None else str(path)
-
-    @cached_property
-    def _description(self) -> tuple[str, str]:
-        return describe(self.unique_identifiers)
-
-    @property
-    def unique_description(self) -> str:
-        """``unique_identifiers`` as JSON."""
-        return self._description[0]
-
-    @property
-    def unique_description_hash(self) -> str:
-        """The MD5 of the description: Megatron's cache key, not that of zindex."""
-        return self._description[1]
 
     @property
     def dataset_index(self) -> RowReader | AnyArray:
@@ -229,43 +205,26 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         # First, and in place of the member's own.
         return {"dataset_id": dataset_id} | item | {"dataset_id": dataset_id}
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together: torch's DataLoader calls this.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples.
-
-        Returns
-        -------
-        batch
-            For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way makes them one by one.
-        """
-        if not len(positions):
-            return batch_of_items(self, positions)
-        numbers, is_padding = resolve_positions(positions, len(self), self._where)
+    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
+        """Return the samples at positions, made together unless a dataset makes its own items."""
         arrays = self._open_arrays()
         dataset_ids, samples = _read_rows(
-            [arrays.dataset_index, arrays.dataset_sample_index], numbers
+            [arrays.dataset_index, arrays.dataset_sample_index], positions
         )
         make = self._find_maker(dataset_ids)
         if make is None:
-            return batch_of_items(self, positions)
+            pairs = zip(positions.tolist(), is_padding.tolist(), strict=True)
+            return SampleBatch.of_items([self[None if is_pad else i] for i, is_pad in pairs])
         samples = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
         return make(self.datasets, which, samples, is_padding, dataset_ids)
 
     def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
         """Return what makes items of these datasets together; None if one makes its own items."""
-        if type(self).__getitem__ is not BlendedDataset.__getitem__:
-            return None
         datasets: list[Any] = [self.datasets[i] for i in set(dataset_ids.tolist())]
         first = datasets[0]
         for item in datasets:
-            text = getattr(item, "_text", None)
-            if not (text.is_plain if text else getattr(item, "_is_plain", False)):
+            if not getattr(item, "_is_plain", False):
                 return None
             if item.config is not first.config and item.config != first.config:
                 return None
@@ -288,44 +247,29 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         assert self.config.path_to_cache is not None
         return request_build(self.plan, self.config.path_to_cache)
 
-    def _open_arrays(self) -> BlendArrays:
-        """Return the arrays of the blend, found, built or computed at first use."""
-        if self._arrays is None:
-            if not self._is_stored:
-                if len(self):
-                    log_single_rank(
-                        logger,
-                        logging.INFO,
-                        "the %s blend of %d samples is computed in each process, because "
-                        "path_to_cache is not set",
-                        self.split.name,
-                        len(self),
-                    )
-                self._take(compute_blend_arrays(self.plan))
-            elif self._store is None:
-                obtain_now(self._needed, self._receive, self._rank, self.config)
-            else:
-                self._arrays = self._arrays_of(self._store)
-        assert self._arrays is not None
-        return self._arrays
+    def _compute_arrays(self) -> BlendArrays:
+        """Return the arrays of a blend without a store."""
+        if len(self):
+            log_single_rank(
+                logger,
+                logging.INFO,
+                "the %s blend of %d samples is computed in each process, because path_to_cache is "
+                "not set",
+                self.split.name,
+                len(self),
+            )
+        return self._checked(compute_blend_arrays(self.plan))
 
-    def _receive(self, store: Store) -> None:
-        """Take the index, committed or followed while it is built."""
-        arrays = self._arrays_of(store)
-        if isinstance(store, FollowedStore):
-            self._arrays = arrays  # the counts are checked when the build ends
-        else:
-            self._take(arrays)
-        self._store = store
-
-    def _arrays_of(self, store: Store) -> BlendArrays:
-        """Return the arrays of a store."""
+    def _read_index(self, store: Store) -> BlendArrays:
+        """Return the arrays of a store, committed or followed while it is built."""
         if isinstance(store, FollowedStore):
             return follow_blend_arrays(store, self.plan)
-        return open_blend_arrays(store)
+        arrays = open_blend_arrays(store)
+        # A worker opens a store again that its parent process has checked.
+        return arrays if store is self._store else self._checked(arrays)
 
-    def _take(self, arrays: BlendArrays) -> None:
-        """Set the arrays, if every dataset has as many samples as the blend draws of it."""
+    def _checked(self, arrays: BlendArrays) -> BlendArrays:
+        """Return the arrays, if every dataset has as many samples as the blend draws of it."""
         lengths = np.array([len(dataset) for dataset in self.datasets], np.int64)
         short = np.flatnonzero(lengths < arrays.dataset_count)
         if short.size:
@@ -338,7 +282,7 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 f"{self.config.mid_level_dataset_surplus}{self._better_surplus(short, arrays)}, "
                 "lower its weight, or give it more epochs"
             )
-        self._arrays = arrays
+        return arrays
 
     def _better_surplus(self, short: npt.NDArray[np.intp], arrays: BlendArrays) -> str:
         """Return the surplus that would make the datasets long enough, for the message."""
@@ -350,12 +294,6 @@ class BlendedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             target = asked / (1 + self.config.mid_level_dataset_surplus)
             needed = max(needed, int(arrays.dataset_count[i]) / target - 1)
         return f" to {(math.ceil(1000 * needed - 1e-6) + 1) / 1000:g}"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Computed arrays are computed again in the process that needs them.
-        state = self.__dict__ | {"_arrays": None}
-        state.pop("_description", None)
-        return state
 
 
 def _read_rows(arrays: Sequence[RowReader | AnyArray], positions: Int64Array) -> list[AnyArray]:

@@ -2,11 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
 from zindex.datasets.ranks import collect, open_builds, open_step
-from zindex.datasets.utils import log_single_rank
+from zindex.datasets.utils import is_distributed, log_single_rank
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.indexing.ensure import Builds, request_build
 from zindex.plan.split import split_range
@@ -142,21 +141,28 @@ class BlendedMegatronDatasetBuilder:
         members: list[list[Any]] = [
             [] if request is None else [None] * len(request.paths) for request in requests
         ]
-        by_path: dict[str | None, list[_Source]] = {}
-        for source in _sources(requests, is_shared=self.config.blend_per_split is None):
-            by_path.setdefault(source.path, []).append(source)
+        # By path and low-level dataset, which all splits of one blend share.
+        by_path: dict[str | None, dict[Any, list[_Place]]] = {}
+        is_shared = self.config.blend_per_split is None
+        for row, request in enumerate(requests):
+            if request is None:
+                continue
+            for member, path in enumerate(request.paths):
+                key = member if is_shared else (row, member)
+                places = by_path.setdefault(path, {}).setdefault(key, [])
+                places.append(_Place(members[row], member, request))
 
-        def open_path(sources: list[_Source]) -> None:
+        def open_path(path: str | None) -> None:
             with collect(builds):
-                self._open_path(sources, members)
+                self._open_path(path, by_path[path].values())
 
         num_threads = min(self.config.num_dataset_builder_threads, len(by_path))
         if num_threads <= 1:
-            for sources in by_path.values():
-                open_path(sources)
+            for path in by_path:
+                open_path(path)
             return members
         with ThreadPoolExecutor(num_threads, thread_name_prefix="zindex-open") as pool:
-            futures = [pool.submit(open_path, sources) for sources in by_path.values()]
+            futures = [pool.submit(open_path, path) for path in by_path]
             try:
                 for future in futures:
                     future.result()
@@ -165,18 +171,18 @@ class BlendedMegatronDatasetBuilder:
                 raise
         return members
 
-    def _open_path(self, sources: Sequence["_Source"], members: list[list[Any]]) -> None:
+    def _open_path(self, path: str | None, groups: Iterable[Sequence["_Place"]]) -> None:
         """Make the members over one path; a stored dataset is opened once for all of them."""
         low_level: Any = None
-        for source in sources:
+        for places in groups:
             if not is_stored(low_level):
-                low_level = self.cls.build_low_level_dataset(source.path, self.config)
+                low_level = self.cls.build_low_level_dataset(path, self.config)
             num_elements = self.cls.numel_low_level_dataset(low_level)
-            for place, (request, member) in source.places.items():
+            for members, member, request in places:
                 start, stop = split_range(num_elements, request.bookends)
-                members[place][member] = self.cls(
+                members[member] = self.cls(
                     low_level,
-                    source.path,
+                    path,
                     self._indices(start, stop),
                     request.num_samples[member],
                     request.split,
@@ -258,32 +264,17 @@ class BlendedMegatronDatasetBuilder:
             return cls(*args)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A low-level dataset, and its request and member number in each split, by split."""
+class _Place(NamedTuple):
+    """A member of a split: the members of the split, its number among them, and the request."""
 
-    path: str | None
-    places: dict[int, tuple[SplitRequest, int]]
-
-
-def _sources(requests: Sequence[SplitRequest | None], *, is_shared: bool) -> Iterator[_Source]:
-    """Yield the low-level datasets, each for all splits if these share one blend."""
-    present = [(place, request) for place, request in enumerate(requests) if request is not None]
-    if not is_shared:
-        for place, request in present:
-            for member, path in enumerate(request.paths):
-                yield _Source(path, {place: (request, member)})
-        return
-    for member, path in enumerate(present[0][1].paths if present else []):
-        yield _Source(path, {place: (request, member) for place, request in present})
+    members: list[Any]
+    number: int
+    request: SplitRequest
 
 
 def _is_built_here(is_built_on_rank: Callable[[], bool]) -> bool:
     """Return whether this process builds: always outside ``torch.distributed``."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return True
-    return bool(is_built_on_rank())
+    return not is_distributed() or bool(is_built_on_rank())
 
 
 def _nothing(request: SplitRequest | None) -> SplitResult:

@@ -4,24 +4,20 @@ The unused samples of the previous source, concatenated, form a token stream: a 
 consist of several spans of the corpus.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from zindex.arrays import BoolArray, Int64Array
+from zindex.arrays import BoolArray, Int64Array, IntegerArray
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.sample_dataset import SampleDataset
 from zindex.maintenance.edits.consumed import ConsumedTable
 from zindex.maintenance.edits.draws import shuffle_cut
 from zindex.plan.journal import Source
-from zindex.samples.batch import SampleBatch, Tensors, batch_of_items, resolve_positions
+from zindex.samples.batch import SampleBatch, Tensors
 from zindex.samples.token_spans import TokenSpans, make_span_tensors
 
 
-class CutDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class CutDataset(SampleDataset):
     """The unused samples of another source, as samples of a new length.
 
     Parameters
@@ -60,19 +56,16 @@ class CutDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.source.num_samples
 
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
-        """Return a sample, as `GPTDataset` does."""
-        return self.__getitems__([idx])[0]
+    @property
+    def _where(self) -> str:
+        """Name of the dataset in messages."""
+        return f"what was left of {self.base._where}"
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together."""
-        if not len(positions):
-            return batch_of_items(self, positions)
-        where = f"what was left of {self.base._where}"
-        numbers, is_padding = resolve_positions(positions, len(self), where)
-        return SampleBatch(self.make_tensors(numbers, is_padding))
+    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
+        """Return the samples at positions, as `GPTDataset` does."""
+        return SampleBatch(self.make_tensors(positions, is_padding))
 
-    def shuffle(self, positions: npt.NDArray[np.integer[Any]]) -> Int64Array:
+    def shuffle(self, positions: IntegerArray) -> Int64Array:
         """Return the samples at positions."""
         return shuffle_cut(self.source, self.number, self.base.index_split.name, positions)
 

@@ -1,39 +1,38 @@
 """A blend that was edited during training: one order of samples across all its plans."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.ranks import obtain
+from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split, current_rank
 from zindex.indexing.blend_arrays import BlendArrays, open_blend_arrays
 from zindex.indexing.ensure import request_build
 from zindex.maintenance.edits.draws import PoolTable
 from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.blend_plan import MAX_INT16_DATASETS
-from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
+from zindex.samples.batch import SampleBatch, find_spans
 from zindex.samples.gpt import make_batch
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.store.rows import Spans, read_many
 
 
-class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class EditedDataset(SampleDataset):
     """The samples of a run with its edits, in one order.
 
     Positions before an edit keep their samples; from the edit on its plan applies. Items are those
     of the datasets, preceded by ``dataset_id``, the number of the dataset in `paths`. An edit of
-    the sequence length changes their length.
+    the sequence length changes their length; a batch with samples of two lengths is a list.
 
     Parameters
     ----------
@@ -74,21 +73,17 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             self._pools.append(journal.pools(number))
             if number:
                 needed = request_build(journal.blend_plan(facts, number), journal.config.index)
-                obtain(needed, self._receiver(number), rank, config)
+                obtain(needed, partial(self._receive, number), rank, config)
         self.sources: list[GPTDataset | CutDataset] = []
         for number in range(len(self._state.sources)):
             self.sources.append(self._open_source(journal, number))
-        wide = len(self._state.datasets) > MAX_INT16_DATASETS
-        self._id_dtype = np.dtype(np.int32 if wide else np.int16)
-        self._dataset_of = np.array([item.dataset for item in self._state.sources], np.int64)
+        id_dtype = np.int32 if len(self._state.datasets) > MAX_INT16_DATASETS else np.int16
+        self._dataset_of = np.array([item.dataset for item in self._state.sources], id_dtype)
+        self._lengths = np.array([item.sequence_length for item in self._state.sources])
 
-    def _receiver(self, blend: int) -> Callable[[Store], None]:
-        """Return a callback for the committed store of a blend."""
-
-        def receive(store: Store) -> None:
-            self._arrays[blend] = open_blend_arrays(store)
-
-        return receive
+    def _receive(self, number: int, store: Store) -> None:
+        """Take the committed index of a blend of the run."""
+        self._arrays[number] = open_blend_arrays(store)
 
     def _open_source(self, journal: RunJournal, number: int) -> "GPTDataset | CutDataset":
         """Return the dataset of one source; earlier ones are open."""
@@ -139,90 +134,47 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self._state.num_samples
 
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
-        """Return a sample.
+    @property
+    def _where(self) -> str:
+        """Name of the dataset in messages."""
+        return f"the edited {self.split.name} blend of {len(self.paths)} datasets"
 
-        Parameters
-        ----------
-        idx
-            Its position, from the end if negative; None gives padding: the first sample with a loss
-            mask of zeros.
-
-        Returns
-        -------
-        item
-            The sample of the dataset, preceded by ``dataset_id``, its number in `paths`.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        """
-        return self.__getitems__([idx])[0]
-
-    def __getitems__(self, positions: Sequence[int | None]) -> "SampleBatch | list[dict[str, Any]]":
-        """Return the samples of a batch, read together: torch's DataLoader calls this.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples; they may be before and after an edit.
-
-        Returns
-        -------
-        batch
-            For each position what ``self[position]`` returns; a list if they differ in length.
-        """
-        if not len(positions):
-            return batch_of_items(self, positions)
-        where = f"the edited {self.split.name} blend of {len(self.paths)} datasets"
-        numbers, is_padding = resolve_positions(positions, len(self), where)
+    def _read_batch(
+        self, positions: Int64Array, is_padding: BoolArray
+    ) -> SampleBatch | list[dict[str, Any]]:
+        """Return the samples at positions, before and after edits; a list if lengths differ."""
         # Padding has the length of the other samples.
         real = np.flatnonzero(~is_padding)
-        numbers[is_padding] = numbers[real[0]] if real.size else 0
-        sources, samples = self.find_samples(numbers)
-        dataset_ids = self._dataset_of[sources].astype(self._id_dtype)
-        drawn = set(sources.tolist())
-        lengths = {self._length_of(number) for number in drawn}
-        if len(lengths) == 1 and all(
-            isinstance(self.sources[number], GPTDataset) for number in drawn
-        ):
-            members: Any = self.sources
-            return make_batch(members, sources, samples, is_padding, dataset_ids)
-        if len(lengths) == 1:
-            return self._join_sources(sources, samples, is_padding, dataset_ids)
+        positions[is_padding] = positions[real[0]] if real.size else 0
+        sources, samples = self.find_samples(positions)
+        columns: tuple[Any, ...] = (sources, samples, is_padding, self._dataset_of[sources])
+        lengths = self._lengths[sources]
+        if (lengths == lengths[0]).all():
+            return self._read_sources(*columns)
         items: list[dict[str, Any]] = [{}] * len(sources)
-        for length in lengths:
-            same = np.array([self._length_of(number) == length for number in sources.tolist()])
-            places = np.flatnonzero(same)
-            batch = self._join_sources(
-                sources[places], samples[places], is_padding[places], dataset_ids[places]
-            )
+        for length in set(lengths.tolist()):
+            places = np.flatnonzero(lengths == length)
+            batch = self._read_sources(*(column[places] for column in columns))
             for place, item in zip(places.tolist(), batch, strict=True):
                 items[place] = item
         return items
 
-    def _length_of(self, source: int) -> int:
-        return self._state.sources[source].sequence_length
-
-    def _join_sources(
+    def _read_sources(
         self,
         sources: Int64Array,
         samples: Int64Array,
-        is_padding: npt.NDArray[np.bool_],
-        dataset_ids: npt.NDArray[Any],
+        is_padding: BoolArray,
+        dataset_ids: AnyArray,
     ) -> SampleBatch:
-        """Return samples of one length, read source by source."""
+        """Return samples of one length."""
+        drawn = np.unique(sources).tolist()
+        if all(isinstance(self.sources[number], GPTDataset) for number in drawn):
+            return make_batch(self.sources, sources, samples, is_padding, dataset_ids)  # type: ignore[arg-type]
         parts = []
-        for number in np.unique(sources).tolist():
+        for number in drawn:
             places = np.flatnonzero(sources == number)
-            source, wanted = self.sources[number], (samples[places], is_padding[places])
-            if isinstance(source, CutDataset):
-                tensors = source.make_tensors(*wanted)
-            else:
-                which = np.zeros(len(places), np.int64)
-                tensors = make_batch([source], which, *wanted, dataset_ids[places]).tensors
-            parts.append((places, tensors))
+            batch = self.sources[number]._read_batch(samples[places], is_padding[places])
+            parts.append((places, batch.tensors))
         config, size = self.config, len(sources)
         shared = set()
         if not (config.inter_document_masking or config.reset_position_ids):
@@ -258,16 +210,10 @@ class EditedDataset(torch.utils.data.Dataset[dict[str, Any]]):
             segment = self._state.segments[number]
             inside = np.flatnonzero(segments == number)
             spans = find_spans(positions[inside] - segment.start + segment.offset)
-            arrays = self._open_arrays(segment.blend)
+            arrays = self._arrays.get(segment.blend) or self.blend._open_arrays()
             datasets, draws = read_many(
                 [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]
             )
             found = self._pools[segment.blend].find(datasets, draws)
             sources[inside], samples[inside] = found
         return sources, samples
-
-    def _open_arrays(self, blend: int) -> BlendArrays:
-        """Return the arrays of one blend of the run."""
-        if not blend:
-            return self.blend._open_arrays()
-        return self._arrays[blend]

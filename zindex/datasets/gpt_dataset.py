@@ -4,9 +4,9 @@ The index is built by ``zindex.indexing``, and read here.
 """
 
 import operator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,12 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
-from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.indexing.index import IndexArrays, compute_index_arrays, open_index_arrays
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import SampleBatch, resolve_positions
 from zindex.samples.gpt import make_batch, read_texts
-from zindex.samples.lengths import count_span, is_stored, memory_facts, stored_source
+from zindex.samples.lengths import count_span, memory_facts
 from zindex.samples.masks import _get_ltor_masks_and_position_ids, causal_mask
 from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
@@ -80,11 +79,12 @@ class GPTDataset(TextDataset[IndexArrays]):
     config: GPTDatasetConfig
 
     _epochs: EpochPlan
-    _make_together = staticmethod(make_batch)
+    _make_together: ClassVar[Callable[..., SampleBatch]] = staticmethod(make_batch)
     _read_index = staticmethod(open_index_arrays)
 
     def _prepare(self) -> None:
         """Count the samples, from the number of tokens."""
+        super()._prepare()
         config, span = self.config, self._span
         num_tokens = count_span(self.dataset, span)
         if not num_tokens:
@@ -155,7 +155,8 @@ class GPTDataset(TextDataset[IndexArrays]):
             member = self._text or self.open_text()
             tokens = self._read_full(member, 0 if idx is None else idx)
             if tokens is None:
-                return self._make_batch([idx], _make_item)[0]
+                found = resolve_positions([idx], len(self), self._where)
+                return self._make_together(*self._maker_arguments(*found), share_mask=True)[0]
             return self._make_plain_item(tokens, member.settings, is_padding=idx is None)
         if self.config.inter_document_masking or self.config.with_provenance:
             raise ConfigError(
@@ -255,43 +256,27 @@ class GPTDataset(TextDataset[IndexArrays]):
 
     def _plan(self) -> IndexPlan:
         """Return the plan of this split's index, the same as ``zindex.build`` makes."""
-        config, span, dataset = self.config, self._span, self.dataset
+        config, span = self.config, self._span
         return IndexPlan(
             source=(
-                stored_source(dataset).facts
-                if is_stored(dataset)
-                else memory_facts(dataset.sequence_lengths)
+                self._source.facts
+                if self._is_stored
+                else memory_facts(self.dataset.sequence_lengths)
             ),
-            split=self.index_split.name,
             start=span.start,
             stop=span.stop,
             epochs=self._epochs,
             sequence_length=config.sequence_length,
             extra_token=int(config.add_extra_token_to_sequence),
-            seed=config.random_seed,
             drop_last=self._drop_last,
             order=config.order,
-            stored=config.store,
-            grid=config.grid,
+            **self._plan_settings,
         )
 
-    @property
-    def _spec(self) -> dict[str, Any]:
-        """Everything that decides the order of the samples."""
-        return self._plan().spec
-
-    def _find_arrays(self) -> None:
-        """Set the arrays of the index; those of documents in memory are computed here."""
-        if is_stored(self.dataset):
-            super()._find_arrays()
-        else:
-            lengths = self.dataset.sequence_lengths[self._span.start : self._span.stop]
-            self._arrays = compute_index_arrays(self._plan(), lengths)
-
-    @property
-    def _needed(self) -> BuildRequest:
-        """The build request of the index."""
-        return request_build(self._plan(), self._index_folder, stored_source(self.dataset))
+    def _compute_arrays(self) -> IndexArrays:
+        """Return the index of documents in memory."""
+        lengths = self.dataset.sequence_lengths[self._span.start : self._span.stop]
+        return compute_index_arrays(self._plan(), lengths)
 
     def _find_epochs(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
@@ -299,7 +284,6 @@ class GPTDataset(TextDataset[IndexArrays]):
 
 
 _QUERY = GPTDataset._query_document_sample_shuffle_indices
-_make_item = partial(make_batch, share_mask=True)
 
 
 class MockGPTDataset(GPTDataset):

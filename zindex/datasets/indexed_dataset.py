@@ -1,6 +1,5 @@
 """Megatron's ``.bin/.idx`` pairs under Megatron Core's names, checked on every open."""
 
-import operator
 import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -56,13 +55,16 @@ __all__ = [
 
 TokenType: TypeAlias = type[np.number[Any]]
 
+# Attributes that are opened, not pickled.
+_OPENED = ("index", "bin_reader", "tokens")
+
 
 class IndexedDataset(SequenceDataset):
     """The sequences of a ``.bin/.idx`` pair by number, under Megatron Core's contract.
 
     Both files are checked to the last element on open. The dataset pickles as its constructor's
-    arguments, and is opened again when unpickled; a forked child uses the files of its parent. With
-    ``mmap`` items are read-only views of the file, without it new arrays.
+    arguments, and is opened again at its first use after unpickling; a forked child uses the files
+    of its parent. With ``mmap`` items are read-only views of the file, without it new arrays.
 
     Parameters
     ----------
@@ -90,6 +92,11 @@ class IndexedDataset(SequenceDataset):
         If the pair is in object storage without a configuration for it, or the reverse.
     """
 
+    index: _IndexReader
+    bin_reader: _BinReader
+    #: The tokens of all sequences, read by position: batches use it.
+    tokens: RowReader
+
     def __init__(
         self,
         path_prefix: str,
@@ -102,118 +109,62 @@ class IndexedDataset(SequenceDataset):
         dtype_code: int | None = None,
     ) -> None:
         super().__init__()
-        storage = object_storage_config or s3_config
-        options = (fast_cache_load, sequences_per_dataset, dtype_code)
-        self.initialize(path_prefix, multimodal, mmap, storage, *options, is_new=True)
-
-    def initialize(
-        self,
-        path_prefix: str,
-        multimodal: bool,
-        mmap: bool,
-        object_storage_config: ObjectStorageConfig | None,
-        fast_cache_load: bool = False,
-        sequences_per_dataset: Sequence[int] | None = None,
-        dtype_code: int | None = None,
-        *,
-        is_new: bool = False,
-    ) -> None:
-        """Open the pair; called by the constructor and after unpickling."""
         self.path_prefix = path_prefix
         self.multimodal = multimodal
         self.mmap = mmap
-        self.object_storage_config = object_storage_config
+        self.object_storage_config = object_storage_config or s3_config
         self.fast_cache_load = fast_cache_load
         self.sequences_per_dataset = sequences_per_dataset
         self.dtype_code = dtype_code
-        counts = (sequences_per_dataset, dtype_code)
-        #: The tokens of all sequences, read by position: batches use it.
-        self.tokens: RowReader
-        self.bin_reader: _BinReader
-        if is_object_storage_path(path_prefix) or object_storage_config is not None:
+        self._open(is_new=True)
+
+    def _open(self, *, is_new: bool) -> None:
+        """Open the pair: after unpickling, with the copy of a remote ``.idx`` that it had."""
+        prefix, counts = self.path_prefix, (self.sequences_per_dataset, self.dtype_code)
+        if is_object_storage_path(prefix) or self.object_storage_config is not None:
             self.index, self.bin_reader, self.tokens = open_remote_pair(
-                path_prefix, multimodal, object_storage_config, *counts, is_new=is_new
+                prefix, self.multimodal, self.object_storage_config, *counts, is_new=is_new
             )
             return
-        path = bin_path(path_prefix)
-        self.index = _IndexReader(idx_path(path_prefix), multimodal, *counts, path)
+        path = bin_path(prefix)
+        self.index = _IndexReader(idx_path(prefix), self.multimodal, *counts, path)
         nbytes = self.index.file.bin_nbytes
         self.bin_reader = (
-            _MMapBinReader(path, nbytes) if mmap else _FileBinReader(path, nbytes=nbytes)
+            _MMapBinReader(path, nbytes) if self.mmap else _FileBinReader(path, nbytes=nbytes)
         )
         self.tokens = FlatFile(path, nbytes, self.index.dtype)
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return (
-            self.path_prefix,
-            self.multimodal,
-            self.mmap,
-            self.object_storage_config,
-            self.fast_cache_load,
-            self.sequences_per_dataset,
-            self.dtype_code,
-        )
+    def __getattr__(self, name: str) -> Any:
+        """Open an unpickled pair at its first use."""
+        if name not in _OPENED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._open(is_new=False)
+        return getattr(self, name)
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.initialize(*state)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _OPENED}
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, idx: Any) -> Any:
-        """Return the tokens of a sequence, or of each sequence of a slice.
+    def _locate(self, idx: int) -> tuple[int, int, int]:
+        """Return the number of a sequence, its first token and its length."""
+        pointer, length, _ = self.index[idx]
+        return idx, int(pointer) // self.index.dtype_size, int(length)
 
-        Parameters
-        ----------
-        idx
-            A whole number, from the end if negative, or a slice of step 1.
-
-        Returns
-        -------
-        tokens
-            One array, or a list of arrays; if multimodal, with the mode or the modes in a tuple.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sequence.
-        ValueError
-            If the slice has another step.
-        TypeError
-            If it is neither a number nor a slice.
-        """
-        if isinstance(idx, (int, np.integer)):
-            pointer, length, mode = self.index[int(idx)]
-            tokens = self.bin_reader.read(self.index.dtype, int(length), int(pointer))
-            return tokens if mode is None else (tokens, mode)
-        return self._get_slice(idx)
-
-    def _read_slice(self, start: int, stop: int) -> list[AnyArray]:
-        """Return the tokens of each sequence in ``[start, stop)``, which is not empty."""
+    def _bounds(self, start: int, stop: int) -> AnyArray:
+        """Return the first token of each sequence in ``[start, stop)``, and the end of the last."""
         stops = np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
-        first = int(self.index.sequence_pointers[start])
-        tokens = self.bin_reader.read(self.index.dtype, int(stops[-1]), first)
-        return np.split(tokens, stops[:-1])
+        return np.append(0, stops) + self._locate(start)[1]
 
-    def _read_modes(self, start: int, stop: int) -> AnyArray:
-        """Return the modes of sequences ``[start, stop)``."""
-        return self.sequence_modes[start:stop]
+    def _read(self, first: int, count: int) -> AnyArray:
+        """Return a span of the tokens of all sequences."""
+        return self.bin_reader.read(self.index.dtype, count, first * self.index.dtype_size)
 
-    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
-        """Return a span of a sequence: ``length`` tokens (None: all) from token ``offset``.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sequence, or the span is not within it.
-        """
-        pointer, whole, mode = self.index[operator.index(idx)]
-        start = operator.index(offset)
-        count = int(whole) - start if length is None else operator.index(length)
-        self._check_span(idx, int(whole), start, count)
-        nbytes_before = start * self.index.dtype_size
-        tokens = self.bin_reader.read(self.index.dtype, count, int(pointer) + nbytes_before)
-        return tokens if mode is None else (tokens, mode)
+    @property
+    def _modes(self) -> AnyArray | None:
+        """The mode of each sequence, None unless the dataset was opened as multimodal."""
+        return self.index.sequence_modes
 
     @property
     def length_file(self) -> IdxFile:
@@ -233,10 +184,6 @@ class IndexedDataset(SequenceDataset):
     @property
     def document_indices(self) -> npt.NDArray[np.int64]:
         """Shape (documents + 1,), int64, first sequence of each document."""
-        return self.index.document_indices
-
-    def get_document_indices(self) -> npt.NDArray[np.int64]:
-        """Return ``document_indices``."""
         return self.index.document_indices
 
     def set_document_indices(self, document_indices: npt.NDArray[np.int64]) -> None:

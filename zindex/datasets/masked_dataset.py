@@ -17,25 +17,25 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.sample_dataset import inherits
 from zindex.datasets.text_dataset import TextDataset
-from zindex.datasets.utils import log_single_rank
+from zindex.datasets.utils import current_rank, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError, PlanError
-from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.errors import ConfigError
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.indexing.sentence_mapping import (
     MappingArrays,
     compute_mapping,
     memory_facts,
+    nothing_to_map,
     open_mapping_arrays,
     plan_mapping,
     stored_facts,
 )
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.samples import lengths
-from zindex.samples.lengths import is_stored, stored_source
+from zindex.samples.lengths import is_stored
 from zindex.samples.masking.mask_rules import Masked, Vocabulary, mask_tokens
-from zindex.store.open import Store
 from zindex.store.rows import RowReader
 from zindex.text.tokenizers.base import find_token
 
@@ -197,7 +197,8 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     differences: permutation draws from the sample's generator too, not from numpy's global one, and
     a negative position counts from the end.
 
-    A subclass defines `_sentence_rules`, or calls `_build_sample_index`.
+    A subclass defines `_sentence_rules`, or calls `_build_sample_index`. Samples with a token that
+    the tokenizer does not know raise ConfigError.
 
     Parameters
     ----------
@@ -224,6 +225,8 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     config: MaskedWordPieceDatasetConfig
 
+    _read_index = staticmethod(open_mapping_arrays)
+
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
         """Return the number of documents: masked datasets are split by documents."""
@@ -243,6 +246,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     def _prepare(self) -> None:
         """Set the size of samples."""
+        super()._prepare()
         if self.config.follow is not None:
             raise ConfigError(
                 f"{self._where} cannot be followed while its sentences are mapped, got follow="
@@ -253,11 +257,9 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         self._own_rows: AnyArray | None = None
 
     def _request_index(self) -> None:
-        """Request the mapping, unless the subclass calls `_build_sample_index` later."""
+        """Request the mapping; a subclass without rules calls `_build_sample_index` later."""
         if self._rules is None:
-            return
-        if self.num_samples == 0:
-            self._open_arrays()
+            self._rank, self._store, self._arrays = current_rank(), None, None
         else:
             super()._request_index()
 
@@ -282,30 +284,24 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         self._store = self._arrays = self._own_rows = self._text = None
         return self.sample_index
 
-    def _find_arrays(self) -> None:
-        """Open the samples of a store, or compute those of sentences in memory."""
-        if self._own_rows is not None:
-            self._arrays = ComputedMapping(self._own_rows)
-        elif self.num_samples == 0:
-            self._arrays = ComputedMapping(np.empty((0, 3), np.uint32))
-        elif is_stored(self.dataset):
-            super()._find_arrays()
-        else:
-            self._arrays = ComputedMapping(self._compute_mapping())
+    @property
+    def _is_stored(self) -> bool:
+        """Whether the samples are a store; those of sentences in memory are computed."""
+        return self._own_rows is None and self.num_samples != 0 and super()._is_stored
 
-    def _compute_mapping(self) -> AnyArray:
-        """Return the samples of a dataset in memory."""
+    def _compute_arrays(self) -> ComputedMapping:
+        """Return the samples of sentences in memory, or those that were set."""
+        if self._own_rows is not None:
+            return ComputedMapping(self._own_rows)
+        if self.num_samples == 0:
+            return ComputedMapping(np.empty((0, 3), np.uint32))
         plan, dataset = self._plan(), self.dataset
         bounds = np.asarray(dataset.document_indices)[plan.start : plan.stop + 1]
         own = dataset.sequence_lengths[plan.first_sentence : plan.stop_sentence]
         rows = compute_mapping(plan, bounds, own)
         if not len(rows):
-            raise PlanError(
-                f"{self._where} must hold documents of at least {plan.min_num_sentences} "
-                f"sentences, none too long, its {plan.num_documents:,} give no sample; split "
-                "documents into sentences, or give it a larger share"
-            )
-        return rows
+            raise nothing_to_map(plan, str(self.dataset_path))
+        return ComputedMapping(rows)
 
     def _plan(self) -> MappingPlan:
         """Return the plan of the samples."""
@@ -315,23 +311,18 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
                 "define _sentence_rules, or call _build_sample_index"
             )
         config, dataset, span = self.config, self.dataset, self._span
-        settings: dict[str, Any] = {
-            "split": self.index_split.name,
+        settings: dict[str, Any] = self._plan_settings | {
             "max_sequence_length": self._rules.max_length,
             "min_num_sentences": self._rules.min_sentences,
             "short_sequence_probability": config.short_sequence_probability,
-            "seed": config.random_seed,
             "num_requested": self.num_samples or None,
             "order": config.order,
-            "stored": config.store,
-            "grid": config.grid,
         }
         if is_stored(dataset):
-            source = SentenceSource(stored_source(dataset))
             facts = _facts.get(dataset)
             if facts is None:
-                facts = _facts[dataset] = stored_facts(source)
-            return plan_mapping(source, span, facts=facts, **settings)
+                facts = _facts[dataset] = stored_facts(self._source)
+            return plan_mapping(self._source, span, facts=facts, **settings)
         bounds = dataset.document_indices
         return MappingPlan(
             source=memory_facts(lengths.memory_facts(dataset.sequence_lengths), bounds),
@@ -343,19 +334,9 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         )
 
     @property
-    def _spec(self) -> dict[str, Any]:
-        """What decides the sample at each position."""
-        return self._plan().spec
-
-    @property
-    def _needed(self) -> BuildRequest:
-        """The store of the samples, and how it is built."""
-        source = SentenceSource(stored_source(self.dataset))
-        return request_build(self._plan(), self._index_folder, source)
-
-    def _read_index(self, store: Store) -> MappingArrays:
-        """Return the samples of a store."""
-        return open_mapping_arrays(store)
+    def _source(self) -> SentenceSource:
+        """What a build of the samples reads."""
+        return SentenceSource(super()._source)
 
     @property
     def sample_index(self) -> RowReader | AnyArray:
@@ -365,8 +346,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     @sample_index.setter
     def sample_index(self, rows: RowReader | AnyArray) -> None:
         if self._arrays is None or rows is not self._arrays.sample_index:
-            self._own_rows, self._text = np.asarray(rows), None
-            self._find_arrays()
+            self._own_rows, self._arrays, self._text = np.asarray(rows), None, None
 
     @cached_property
     def token_lookup(self) -> list[int]:
@@ -378,21 +358,10 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         return len(self._open_arrays().shuffle_index)
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether items are made by `_make_together`, not overridden by a subclass."""
-        home = self._home
-        return home is not None and type(self).__getitem__ is home.__getitem__
-
-    @property
     def _masks_plainly(self) -> bool:
         """Whether tokens are masked as the kernel does, not overridden by a subclass."""
-        return all(getattr(type(self), name) is getattr(self._home, name) for name in _WAYS)
-
-    @property
-    def _home(self) -> "type[MaskedWordPieceDataset] | None":
-        """The class that defines `_make_together`."""
-        classes = (base for base in type(self).__mro__ if "_make_together" in vars(base))
-        return next(classes, None)
+        kind: Any = type(self)
+        return inherits(kind, _WAYS)
 
     def _create_masked_lm_predictions(
         self,

@@ -5,8 +5,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +28,23 @@ _AMBIGUOUS_PAD = (
 )
 
 
-class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
+class Identified:
+    """What has an identity in Megatron."""
+
+    unique_identifiers: OrderedDict[str, Any]
+
+    @property
+    def unique_description(self) -> str:
+        """``unique_identifiers`` as JSON."""
+        return describe(self.unique_identifiers)[0]
+
+    @property
+    def unique_description_hash(self) -> str:
+        """The MD5 of the description: Megatron's cache key, not that of zindex."""
+        return describe(self.unique_identifiers)[1]
+
+
+class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]]):
     """A split of a low-level dataset, as samples.
 
     It pickles as paths, numbers and its config: an unpickled ``IndexedDataset`` is opened again at
@@ -67,7 +81,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         config: BlendedMegatronDatasetConfig,
     ) -> None:
         super().__init__()
-        self._dataset: LowLevelDataset | _ClosedDataset = dataset
+        self._dataset = dataset
         #: What batches read, opened at the first one.
         self._text: Any = None
         self.dataset_path = dataset_path
@@ -75,7 +89,7 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         self.num_samples = None if num_samples is None else int(num_samples)
         self.index_split = index_split
         self.config = config
-        self.unique_identifiers: OrderedDict[str, Any] = OrderedDict()
+        self.unique_identifiers = OrderedDict()
         self.unique_identifiers["class"] = type(self).__name__
         self.unique_identifiers["dataset_path"] = self.dataset_path
         self.unique_identifiers["num_samples"] = self.num_samples
@@ -88,22 +102,14 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         self._pad_token_id = _resolve_pad(
             config.tokenizer, allow_ambiguous=bool(config.allow_ambiguous_pad_tokens)
         )
+        self._prepare()
 
-    @cached_property
-    def unique_description(self) -> str:
-        """``unique_identifiers`` as JSON."""
-        return describe(self.unique_identifiers)[0]
-
-    @cached_property
-    def unique_description_hash(self) -> str:
-        """The MD5 of the description: Megatron's cache key, not that of zindex."""
-        return describe(self.unique_identifiers)[1]
+    def _prepare(self) -> None:
+        """Check the elements, and compute what is known from the constructor's arguments."""
 
     @property
     def dataset(self) -> Any:
         """The low-level dataset."""
-        if isinstance(self._dataset, _ClosedDataset):
-            self._dataset = self._dataset.open()
         return self._dataset
 
     @dataset.setter
@@ -129,12 +135,6 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
         """The SHA-256, in hex, that identifies the samples of this dataset."""
         return hashlib.sha256(self.unique_description.encode()).hexdigest()
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        if isinstance(self._dataset, IndexedDataset):
-            state["_dataset"] = _ClosedDataset(type(self._dataset), self._dataset.__getstate__())
-        return state
-
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
         """Return the number of elements of a low-level dataset that splits divide."""
@@ -157,20 +157,6 @@ class MegatronDataset(ABC, torch.utils.data.Dataset[dict[str, Any]]):
     @abstractmethod
     def __getitem__(self, idx: Any) -> dict[str, Any]:
         """Return a sample."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ClosedDataset:
-    """A pickled ``IndexedDataset``: its arguments, without open files."""
-
-    kind: type[IndexedDataset]
-    state: tuple[Any, ...]
-
-    def open(self) -> IndexedDataset:
-        """Return the dataset, opened here."""
-        dataset = self.kind.__new__(self.kind)
-        dataset.__setstate__(self.state)
-        return dataset
 
 
 def _as_range(

@@ -4,21 +4,14 @@ The index is built by ``zindex.indexing``, and read here.
 """
 
 from dataclasses import asdict
-from functools import cached_property
-from typing import Any
-
-import torch
 
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.indexing.packing import PackedArrays, open_packed_arrays
-from zindex.ingest.length_source import LengthSource
 from zindex.plan.packing import PackingPlan, PackingRules
-from zindex.samples.lengths import stored_source
 from zindex.samples.packed import make_packed_batch
 from zindex.samples.texts import IndexedText
 from zindex.store.rows import RowReader
@@ -36,6 +29,16 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     order of documents is keyed with any ``config.order``: packing has no counterpart in Megatron
     Core. Documents are isolated: positions restart with each, the attention mask ends at them, and
     no label is in the next document.
+
+    An item has ``tokens`` and ``labels`` (int64, 0 in padding), ``loss_mask`` (float32, 0 in
+    padding, at the last token of each document, and at end tokens with ``eod_mask_loss``) and
+    ``position_ids`` (int64, from 0 in each document), all of shape (sequence_length,);
+    ``cu_seqlens`` (int32, where documents start, then padding if there is any, filled up with
+    sequence_length to ``max_documents + 2`` values) and ``max_seqlen`` (int32). With
+    ``create_attention_mask``, and without ``inter_document_masking``, there is ``attention_mask``
+    of shape (1, sequence_length, sequence_length), bool, True where masked. With
+    ``with_provenance`` there are ``dataset_id``, ``document_ids`` (-1 in padding), ``epoch`` and
+    ``sample_id``.
 
     Parameters
     ----------
@@ -69,6 +72,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
 
     def _prepare(self) -> None:
         """Check that there are documents to pack."""
+        super()._prepare()
         if type(self.dataset) not in (IndexedDataset, ZarrIndexedDataset):
             raise ConfigError(
                 f"{self._where} must be text that zindex opens from disk to be packed, got "
@@ -121,35 +125,6 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
         num_samples: int = self._store.attributes["num_samples"]
         return num_samples
 
-    def __getitem__(self, idx: int | None) -> dict[str, torch.Tensor]:
-        """Return a sample.
-
-        Parameters
-        ----------
-        idx
-            Position of the sample, from the end if negative; None gives the first one with a loss
-            mask of zeros, to fill up a batch.
-
-        Returns
-        -------
-        item
-            ``tokens`` and ``labels`` (int64, 0 in padding), ``loss_mask`` (float32, 0 in padding,
-            at the last token of each document, and at end tokens with ``eod_mask_loss``) and
-            ``position_ids`` (int64, from 0 in each document), all of shape (sequence_length,);
-            ``cu_seqlens`` (int32, where documents start, then padding if there is any, filled up
-            with sequence_length to ``max_documents + 2`` values) and ``max_seqlen`` (int32).
-            With ``create_attention_mask``, and without ``inter_document_masking``, there is
-            ``attention_mask`` of shape (1, sequence_length, sequence_length), bool, True where
-            masked. With ``with_provenance`` there are ``dataset_id``, ``document_ids`` (-1 in
-            padding), ``epoch`` and ``sample_id``.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        """
-        return self._make_batch([idx])[0]
-
     def _describe_text(self, text: IndexedText) -> IndexedText:
         """Add the settings of the samples."""
         text.settings = self.config.text_settings(self._pad_token_id, self.rules.max_documents)
@@ -157,35 +132,21 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
             text.find_epochs = text.arrays.epochs_of
         return text
 
-    @property
-    def _source(self) -> LengthSource:
-        return stored_source(self.dataset)
-
-    @cached_property
     def _plan(self) -> PackingPlan:
-        """The plan of this split's index, the same as ``zindex.build`` makes."""
+        """Return the plan of this split's index, the same as ``zindex.build`` makes."""
         config, span, source = self.config, self._span, self._source
         return PackingPlan(
             source=source.facts,
-            split=self.index_split.name,
             start=span.start,
             stop=span.stop,
             tokens_per_epoch=source.count_tokens(span.start, span.stop),
             sequence_length=config.sequence_length,
             extra_token=int(config.add_extra_token_to_sequence),
-            seed=config.random_seed,
             num_requested=self.num_samples,
             rules=self.rules,
-            stored=config.store,
-            grid=config.grid,
+            **self._plan_settings,
         )
 
-    @property
-    def _spec(self) -> dict[str, Any]:
-        """Everything that decides the order of the samples."""
-        return self._plan.spec
-
-    @property
-    def _needed(self) -> BuildRequest:
-        """The build request of the index."""
-        return request_build(self._plan, self._index_folder, self._source)
+    def _compute_arrays(self) -> PackedArrays:
+        """Packed documents are always stored."""
+        raise NotImplementedError

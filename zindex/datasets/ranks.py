@@ -10,16 +10,15 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 
 from zindex import errors
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.utils import current_rank
+from zindex.datasets.utils import current_rank, is_distributed
 from zindex.errors import ZindexError
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, Receive
@@ -90,7 +89,7 @@ def open_builds(config: BlendedMegatronDatasetConfig, step: "RankStep") -> Build
     return Builds(rank, config.follow, step.report)
 
 
-class RankStep:
+class RankStep(AbstractContextManager["RankStep"]):
     """A step that all ranks take, such as a call of ``build()``, and the errors of each.
 
     A context manager. An error that leaves it is broadcast, and raised on the other ranks. Without
@@ -113,15 +112,7 @@ class RankStep:
         self.num_ranks = num_ranks
         self._store = store
 
-    def __enter__(self) -> "RankStep":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             try:
                 self._wait_for_all()
@@ -231,14 +222,11 @@ class RankStep:
 def open_step() -> RankStep:
     """Return the next step of all ranks: every process must take the same steps in order."""
     name = str(next(_steps))
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return RankStep(name)
-    num_ranks = distributed.get_world_size()
+    num_ranks = torch.distributed.get_world_size() if is_distributed() else 1
     if num_ranks == 1:
         return RankStep(name)
     try:
-        store = distributed.distributed_c10d._get_default_store()
+        store = torch.distributed.distributed_c10d._get_default_store()
     except Exception as error:
         logger.info("torch's process group has no store: %s", error)
         store = None

@@ -1,8 +1,11 @@
 """The base of low-level datasets, which return sequences of tokens by number."""
 
+import operator
 from abc import abstractmethod
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from zindex.arrays import AnyArray
@@ -19,35 +22,89 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
         """Return the number of sequences."""
 
     @abstractmethod
-    def _read_slice(self, start: int, stop: int) -> list[AnyArray]:
-        """Return the tokens of each sequence in ``[start, stop)``, which is not empty."""
+    def _locate(self, idx: int) -> tuple[int, int, int]:
+        """Return the number of a sequence from the start, its first token and its length."""
 
     @abstractmethod
-    def _read_modes(self, start: int, stop: int) -> AnyArray:
-        """Return the modes of sequences ``[start, stop)``."""
+    def _bounds(self, start: int, stop: int) -> AnyArray:
+        """Return the first token of each sequence in ``[start, stop)``, and the end of the last."""
 
-    def _get_slice(self, index: Any) -> Any:
-        """Return the sequences of a contiguous slice, read at once."""
-        if not isinstance(index, slice):
+    @abstractmethod
+    def _read(self, first: int, count: int) -> AnyArray:
+        """Return a span of the tokens of all sequences."""
+
+    @property
+    @abstractmethod
+    def _modes(self) -> Any:
+        """The mode of each sequence, of a multimodal dataset."""
+
+    def __getitem__(self, idx: Any) -> Any:
+        """Return the tokens of a sequence, or of each sequence of a slice.
+
+        Parameters
+        ----------
+        idx
+            A whole number, from the end if negative, or a slice of step 1.
+
+        Returns
+        -------
+        tokens
+            One array, or a list of arrays; if multimodal, with the mode or the modes in a tuple.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sequence.
+        ValueError
+            If the slice has another step.
+        TypeError
+            If it is neither a number nor a slice.
+        """
+        if isinstance(idx, (int, np.integer)):
+            return self.get(int(idx))
+        if not isinstance(idx, slice):
             raise TypeError(
                 "a sequence is asked for by a whole number or a slice, not by "
-                f"{type(index).__name__}; convert it with int()"
+                f"{type(idx).__name__}; convert it with int()"
             )
-        start, stop, step = index.indices(len(self))
+        start, stop, step = idx.indices(len(self))
         if step != 1:
             raise ValueError(
-                f"slices of a dataset must be contiguous, but the step of {index} is {step}; "
+                f"slices of a dataset must be contiguous, but the step of {idx} is {step}; "
                 "ask for the numbers one by one"
             )
         stop = max(start, stop)
-        sequences = self._read_slice(start, stop) if start < stop else []
-        return (sequences, self._read_modes(start, stop)) if self.multimodal else sequences
+        sequences: list[AnyArray] = []
+        if start < stop:
+            bounds = self._bounds(start, stop)
+            first = int(bounds[0])
+            sequences = np.split(self._read(first, int(bounds[-1]) - first), bounds[1:-1] - first)
+        return (sequences, self._modes[start:stop]) if self.multimodal else sequences
 
-    def _check_span(self, sequence: int, num_tokens: int, start: int, count: int) -> None:
-        """Refuse a span of tokens that is not within its sequence."""
+    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
+        """Return a span of a sequence: ``length`` tokens (None: all) from token ``offset``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sequence, or the span is not within it.
+        """
+        sequence, first, num_tokens = self._locate(operator.index(idx))
+        start = operator.index(offset)
+        count = num_tokens - start if length is None else operator.index(length)
         if start < 0 or count < 0 or start + count > num_tokens:
             raise IndexError(
                 f"a part must lie within its sequence of {num_tokens} tokens, but {count} tokens "
-                f"from offset {start} of sequence {sequence} of {self.path_prefix} do not; clip it "
-                "first"
+                f"from offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
             )
+        tokens = self._read(first + start, count)
+        return (tokens, self._modes[sequence]) if self.multimodal else tokens
+
+    @property
+    @abstractmethod
+    def document_indices(self) -> npt.NDArray[np.int64]:
+        """Shape (documents + 1,), int64, first sequence of each document."""
+
+    def get_document_indices(self) -> npt.NDArray[np.int64]:
+        """Return ``document_indices``."""
+        return self.document_indices

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array, IntegerArray
+from zindex.arrays import Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, load_json_arg, open_mock
+from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.batch import Item, SampleBatch, batch_of_items, resolve_positions
+from zindex.samples.batch import Item, SampleBatch, resolve_positions
 from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
     ChatTokens,
@@ -87,12 +88,18 @@ class SFTLowLevelDataset:
         )
 
 
-class SFTDataset(MegatronDataset):
+class SFTDataset(SampleDataset, MegatronDataset):
     """A split of conversations as samples of ``sequence_length`` tokens.
 
     Sample j is record ``j % records`` of the split: its conversations in a row, each padded as
     context parallelism needs, truncated or padded at the end. The loss counts the targets of the
     tokenizer's ``tokenize_conversation``.
+
+    An item has ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding
+    and -100 where nothing is to be learned), ``loss_mask`` (float32) and ``position_ids`` (int64,
+    from 0 in each conversation), all of shape (sequence_length,); ``cu_seqlens`` (int32, starts of
+    conversations, filled up with sequence_length to sequence_length + 1 values) and ``max_seqlen``
+    (int32). A record that is damaged, or gives no tokens, raises SourceError.
 
     Parameters
     ----------
@@ -127,32 +134,25 @@ class SFTDataset(MegatronDataset):
     """
 
     config: GPTDatasetConfig
+    dataset_path: str | None = None
     num_samples: int | None = None
     _make_together = staticmethod(make_conversation_batch)
     #: Tokens beyond the inputs that a truncated record keeps as labels.
     _num_kept_labels = 0
 
-    def __init__(
-        self,
-        dataset: Any,
-        dataset_path: str | None,
-        indices: IntegerArray | range,
-        num_samples: int | None,
-        index_split: Split,
-        config: GPTDatasetConfig,
-    ) -> None:
-        super().__init__(dataset, dataset_path, indices, num_samples, index_split, config)
+    def _prepare(self) -> None:
+        """Check the settings and the records."""
         for name in ("create_attention_mask", "reset_attention_mask", "reset_position_ids"):
-            if getattr(config, name):
+            if getattr(self.config, name):
                 raise ConfigError(
                     f"{name} must be off for {type(self).__name__}, whose positions restart with "
                     "each conversation and whose cu_seqlens take the place of a mask, got "
-                    f"{getattr(config, name)}; set it to False"
+                    f"{getattr(self.config, name)}; set it to False"
                 )
         if not len(self._indices) and self.num_samples != 0:
             raise ConfigError(
-                f"{index_split.name} of {dataset_path} must have records, got none; give it a "
-                "larger share"
+                f"{self.index_split.name} of {self.dataset_path} must have records, got none; give "
+                "it a larger share"
             )
 
     @staticmethod
@@ -168,61 +168,10 @@ class SFTDataset(MegatronDataset):
     def __len__(self) -> int:
         return len(self._indices) if self.num_samples is None else self.num_samples
 
-    def __getitem__(self, idx: int | None) -> Item:
-        """Return a sample.
-
-        Parameters
-        ----------
-        idx
-            Its position, from the end if negative; None is padding: the first sample with a loss
-            mask of zeros.
-
-        Returns
-        -------
-        item
-            ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding and
-            -100 where nothing is to be learned), ``loss_mask`` (float32) and ``position_ids``
-            (int64, from 0 in each conversation), all of shape (sequence_length,); ``cu_seqlens``
-            (int32, starts of conversations, filled up with sequence_length to sequence_length + 1
-            values) and ``max_seqlen`` (int32).
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        SourceError
-            If its record is damaged, or gives no tokens.
-        """
-        return self._make_batch([idx])[0]
-
-    def __getitems__(self, positions: Sequence[int | None]) -> Any:
-        """Return the samples of a batch, read together: torch's DataLoader calls this.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples.
-        """
-        if not len(positions) or not self._is_plain:
-            return batch_of_items(self, positions)
-        return self._make_batch(positions)
-
     @property
-    def _is_plain(self) -> bool:
-        """Whether items are made as batches make them, not overridden by a subclass."""
-        return type(self).__getitem__ is SFTDataset.__getitem__
-
-    @property
-    def _path(self) -> str | None:
-        """The path of the records, for messages."""
-        return getattr(self, "dataset_path", None)
-
-    def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together."""
-        numbers, is_padding = resolve_positions(positions, len(self), f"{self._path}")
-        return self._make_together(
-            [self], np.zeros(len(numbers), np.int64), numbers, is_padding, None
-        )
+    def _where(self) -> str:
+        """Name of the dataset in messages."""
+        return str(self.dataset_path)
 
     def _find_records(self, positions: Int64Array) -> list[int]:
         """Return the number of the record at each position."""
@@ -283,9 +232,7 @@ class SFTDataset(MegatronDataset):
         return ChatTokens(self.config.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_chat_tokens", None)
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "_chat_tokens"}
 
     def _split_conversations(self, merged_conversations: Messages) -> list[Messages]:
         """Return the conversations of a record, each of which begins with the role ``system``."""

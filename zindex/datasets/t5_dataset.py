@@ -67,6 +67,14 @@ class T5MaskedWordPieceDataset(MaskedWordPieceDataset):
     """A split of a dataset as T5's samples.
 
     Parameters, errors and keys of draws are those of ``MaskedWordPieceDataset``.
+
+    An item has ``text_enc``: the text with a sentinel for each masked span; 0 in padding.
+    ``enc_mask``: 1, 0 in padding. Both int64, shape (sequence_length,). ``text_dec``: the first
+    token, and each sentinel with its span; 0 in padding. ``dec_mask``: 1, 0 in padding. ``labels``:
+    ``text_dec`` without the first token, and with the end token added; -1 in padding (0 if that is
+    the pad id). ``loss_mask``: 1 where there is a label, else 0. All int64, shape
+    (sequence_length_decoder,). ``truncated`` (int): 1 if sentences were too long for the sample,
+    else 0.
     """
 
     config: T5MaskedWordPieceDatasetConfig
@@ -83,35 +91,6 @@ class T5MaskedWordPieceDataset(MaskedWordPieceDataset):
     def _sentence_rules(self) -> SentenceRules:
         """Return the size of samples."""
         return SentenceRules(self.config.sequence_length - _NUM_SPECIAL, 1)
-
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
-        """Return a sample.
-
-        Parameters
-        ----------
-        idx
-            Position of the sample, from the end if negative; None is padding: the first sample with
-            a loss mask of zeros.
-
-        Returns
-        -------
-        item
-            ``text_enc``: the text with a sentinel for each masked span; 0 in padding. ``enc_mask``:
-            1, 0 in padding. Both int64, shape (sequence_length,). ``text_dec``: the first
-            token, and each sentinel with its span; 0 in padding. ``dec_mask``: 1, 0 in padding.
-            ``labels``: ``text_dec`` without the first token, and with the end token added; -1
-            in padding (0 if that is the pad id). ``loss_mask``: 1 where there is a label, else 0.
-            All int64, shape (sequence_length_decoder,). ``truncated`` (int): 1 if sentences were
-            too long for the sample, else 0.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        ConfigError
-            If the tokenizer does not know one of its tokens.
-        """
-        return self._make_batch([idx])[0]
 
     def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> Any:
         """Return the replacement of a masked token: always the mask."""

@@ -2,51 +2,30 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.object_storage_utils import find_storage
-from zindex.datasets.ranks import obtain, obtain_now
-from zindex.datasets.utils import Split, current_rank
+from zindex.datasets.sample_dataset import ArraysT, IndexedSampleDataset
+from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.ensure import BuildRequest
+from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.ingest.length_source import is_store
-from zindex.samples.batch import SampleBatch, batch_of_items, resolve_positions
-from zindex.samples.lengths import is_stored
+from zindex.plan.build_plan import SplitPlan
+from zindex.samples.lengths import is_stored, stored_source
 from zindex.samples.texts import Documents, IndexedText
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 
-ArraysT = TypeVar("ArraysT")
 
-# Methods that subclasses override to make items in their own way.
-_ITEM_METHODS = ("__getitem__", "_query_document_sample_shuffle_indices")
-
-
-class MakeBatch(Protocol):
-    """Makes samples of several datasets of one class and configuration."""
-
-    def __call__(
-        self,
-        datasets: Sequence[Any],
-        which: Int64Array,
-        positions: Int64Array,
-        is_padding: BoolArray,
-        dataset_ids: AnyArray | None,
-    ) -> SampleBatch:
-        """Return the samples; see `zindex.samples.gpt.make_batch`."""
-
-
-class TextDataset(MegatronDataset, Generic[ArraysT]):
+class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
     """A split of tokenised text as samples.
 
     Parameters
@@ -62,9 +41,6 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         If another rank should have built the index and has not.
     """
 
-    #: Makes the samples of several such datasets.
-    _make_together: ClassVar[MakeBatch]
-
     _text: IndexedText | None
 
     def __init__(
@@ -79,13 +55,11 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         super().__init__(
             indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
         )
+        self._request_index()
+
+    def _prepare(self) -> None:
+        """Check the documents, and compute what is known without the index."""
         self._span = self._find_span()
-        self._prepare()
-        self._rank = current_rank()
-        self._store: Store | None = None
-        self._arrays: ArraysT | None = None
-        if not config.defer_npy_index_mmap:
-            self._request_index()
 
     def _find_span(self) -> range:
         """Return the consecutive documents of the split."""
@@ -101,17 +75,6 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
             f"{np.asarray(indices)[first : first + 2].tolist()} at place {first} of "
             f"{len(indices)}; give a range of documents"
         )
-
-    def _request_index(self) -> None:
-        """Find or build the index, together with others that are collected."""
-        if is_stored(self._dataset):
-            obtain(self._needed, self._receive, self._rank, self.config)
-        else:
-            self._open_arrays()
-
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Check the documents, and compute what is known without the index."""
 
     @property
     def _where(self) -> str:
@@ -167,46 +130,20 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
             dtype_code=getattr(config, "token_dtype_code", None),
         )
 
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together: torch's DataLoader calls this.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples.
-
-        Returns
-        -------
-        batch
-            For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way makes them one by one.
-        """
-        text = self._text
-        if not len(positions) or not (text.is_plain if text else self._is_plain):
-            return batch_of_items(self, positions)
-        return self._make_batch(positions)
-
-    def _make_batch(
-        self, positions: Sequence[int | None], make: MakeBatch | None = None
-    ) -> SampleBatch:
-        """Return the samples of a batch, read together."""
-        numbers, is_padding = resolve_positions(positions, len(self), self._where)
-        has_ids = getattr(self.config, "with_provenance", False)
-        dataset_ids = np.zeros(len(numbers), np.int16) if has_ids else None
-        make = make or self._make_together
-        return make([self], np.zeros_like(numbers), numbers, is_padding, dataset_ids)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether `_make_together` makes the items; False for a subclass with its own way."""
-        kind = type(self)
-        home = next(base for base in kind.__mro__ if "_make_together" in vars(base))
-        return all(getattr(kind, name, None) is getattr(home, name, None) for name in _ITEM_METHODS)
-
-    @property
     @abstractmethod
-    def _spec(self) -> dict[str, Any]:
-        """Everything that decides the order of the samples."""
+    def _plan(self) -> SplitPlan:
+        """Return the plan of this split's index, the same as ``zindex.build`` makes."""
+
+    @property
+    def _plan_settings(self) -> dict[str, Any]:
+        """The fields that the plans of all indices share, except for the documents."""
+        config = self.config
+        return {
+            "split": self.index_split.name,
+            "seed": config.random_seed,
+            "stored": config.store,
+            "grid": config.grid,
+        }
 
     @cached_property
     def fingerprint(self) -> str:
@@ -214,7 +151,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
 
         It covers the lengths of the documents, not their tokens.
         """
-        return fingerprint(self._spec)
+        return fingerprint(self._plan().spec)
 
     @property
     def _index_folder(self) -> str:
@@ -225,33 +162,24 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         return os.path.join(prefix, "cache", f"{type(self).__name__}_indices")
 
     @property
-    @abstractmethod
+    def _is_stored(self) -> bool:
+        """Whether the index is a store, as the low-level dataset is."""
+        return is_stored(self.dataset)
+
+    @property
     def _needed(self) -> BuildRequest:
         """The build request of the index."""
+        return request_build(self._plan(), self._index_folder, self._source)
 
-    @abstractmethod
-    def _read_index(self, store: Store) -> ArraysT:
-        """Return the lazy arrays of an index."""
+    @property
+    def _source(self) -> Any:
+        """What a build of the index reads."""
+        return stored_source(self.dataset)
 
     def _receive(self, store: Store) -> None:
         """Take the index, committed or followed while it is built."""
-        self._store = store
-        self._arrays = self._read_index(store)
+        super()._receive(store)
         self._text = None
-
-    def _open_arrays(self) -> ArraysT:
-        """Return the arrays of the index, built or found at first use."""
-        if self._arrays is None:
-            self._find_arrays()
-        assert self._arrays is not None
-        return self._arrays
-
-    def _find_arrays(self) -> None:
-        """Set the arrays of the index, from a store that is built if it is missing."""
-        if self._store is None:
-            obtain_now(self._needed, self._receive, self._rank, self.config)
-        else:
-            self._receive(self._store)
 
     def open_text(self) -> IndexedText:
         """Return the index and the documents, opened for batches at first use."""
@@ -264,7 +192,6 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
                     arrays=self._open_arrays(),
                     documents=open_documents(dataset),
                     num_documents=len(dataset),
-                    is_plain=self._is_plain,
                 )
             )
             self._text = text
@@ -275,8 +202,7 @@ class TextDataset(MegatronDataset, Generic[ArraysT]):
         return text
 
     def __getstate__(self) -> dict[str, Any]:
-        # Computed arrays are computed again in the process that needs them.
-        return super().__getstate__() | {"_arrays": None, "_text": None}
+        return super().__getstate__() | {"_text": None}
 
 
 def open_documents(low_level_dataset: Any) -> Documents:

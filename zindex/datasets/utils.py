@@ -93,11 +93,14 @@ def _parse_weight(entry: Any) -> float | None:
         return None
 
 
+def is_distributed() -> bool:
+    """Return whether this process is a rank of ``torch.distributed``."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def current_rank() -> int:
     """Return the rank of this process, 0 outside ``torch.distributed``."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return 0
+    return torch.distributed.get_rank() if is_distributed() else 0
 
 
 def log_single_rank(logger: logging.Logger, *args: Any, rank: int = 0, **kwargs: Any) -> None:
@@ -112,6 +115,5 @@ def log_single_rank(logger: logging.Logger, *args: Any, rank: int = 0, **kwargs:
     rank
         The rank that logs.
     """
-    initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not initialized or torch.distributed.get_rank() == rank:
+    if not is_distributed() or current_rank() == rank:
         logger.log(*args, **kwargs)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
 from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.samples.batch import Item, SampleBatch, resolve_positions
+from zindex.samples.batch import Item, resolve_positions
 from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
     Encoded,
@@ -159,6 +159,11 @@ class VarlenDataset(SFTDataset):
     A sample is truncated to ``sequence_length`` tokens, and padded no further than the ranks that
     share it need; a scheduler packs several of them.
 
+    An item has ``tokens``, ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
+    (int64), all of shape (padded length,), and the lengths without and with padding as
+    ``original_seq_len`` and ``padded_seq_len``, shape (1,), int32. With ``varlen_sbhd_validation``
+    only the first four, of shape (sequence_length,). A damaged record raises SourceError.
+
     Parameters
     ----------
     dataset, dataset_path, indices, num_samples, index_split
@@ -178,31 +183,6 @@ class VarlenDataset(SFTDataset):
     def build_low_level_dataset(dataset_path: str, config: GPTDatasetConfig) -> Any:
         """Return the opened records of a file."""
         return VarlenLowLevelDataset(dataset_path)
-
-    def __getitem__(self, idx: int | None) -> Item:
-        """Return a sample.
-
-        Parameters
-        ----------
-        idx
-            As for ``SFTDataset``.
-
-        Returns
-        -------
-        item
-            ``tokens``, ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids`` (int64),
-            all of shape (padded length,), and the lengths without and with padding as
-            ``original_seq_len`` and ``padded_seq_len``, shape (1,), int32. With
-            ``varlen_sbhd_validation`` only the first four, of shape (sequence_length,).
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        SourceError
-            If its record is damaged.
-        """
-        return self._make_batch([idx])[0]
 
     @property
     def _is_plain(self) -> bool:
@@ -224,21 +204,19 @@ class VarlenDataset(SFTDataset):
         """
         if type(self).__getitem__ is not VarlenDataset.__getitem__:
             return [self[position] for position in positions]
-        return list(self._make_batch(positions))
+        items: list[Item] = self._make_batch(positions) if len(positions) else []
+        return items
 
-    def _make_batch(self, positions: Sequence[int | None]) -> SampleBatch:
+    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> list[Item]:
         """Return samples, whose records are read together."""
-        if not len(positions):
-            return SampleBatch.of_items([])
-        numbers, is_padding = resolve_positions(positions, len(self), f"{self._path}")
-        names = self._find_records(numbers)
+        names = self._find_records(positions)
         items = []
         for name, record in zip(names, self._read_records(names), strict=True):
-            with naming_record(name, self._path):
+            with naming_record(name, self.dataset_path):
                 items.append(self._make_item(self._encode_record(record)))
         for i in np.flatnonzero(is_padding).tolist():
             items[i]["loss_mask"].zero_()
-        return SampleBatch.of_items(items)
+        return items
 
     def _encode_record(self, record: Any) -> Encoded:
         """Return a conversation or a text as ids and targets."""

@@ -1,6 +1,5 @@
 """The sequences of a Zarr token store, with the surface of ``IndexedDataset``."""
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -74,60 +73,29 @@ class ZarrIndexedDataset(SequenceDataset):
     def __len__(self) -> int:
         return int(self.store.spec["num_sequences"])
 
-    def __getitem__(self, idx: Any) -> Any:
-        """Return the tokens of a sequence, or of each sequence of a slice.
+    def _locate(self, idx: int) -> tuple[int, int, int]:
+        """Return the number of a sequence from the start, its first token and its length."""
+        sequence = idx + len(self) if idx < 0 else idx
+        if not 0 <= sequence < len(self):
+            raise IndexError(
+                f"a sequence must lie within [{-len(self)}, {len(self)}), but {idx} was asked of "
+                f"{self.path_prefix}; take it modulo the length of the dataset"
+            )
+        first, stop = self.offsets.read(sequence, sequence + 2).tolist()
+        return sequence, first, stop - first
 
-        Parameters
-        ----------
-        idx
-            A whole number, from the end if negative, or a slice of step 1.
+    def _bounds(self, start: int, stop: int) -> AnyArray:
+        """Return the first token of each sequence in ``[start, stop)``, and the end of the last."""
+        return self.offsets.read(start, stop + 1)
 
-        Returns
-        -------
-        tokens
-            One array, or a list of arrays; if multimodal, with the mode or the modes in a tuple.
+    def _read(self, first: int, count: int) -> AnyArray:
+        """Return a span of the tokens of all sequences."""
+        return self.tokens.read(first, first + count)
 
-        Raises
-        ------
-        IndexError
-            If there is no such sequence.
-        ValueError
-            If the slice has another step.
-        TypeError
-            If it is neither a number nor a slice.
-        """
-        if isinstance(idx, (int, np.integer)):
-            return self.get(int(idx))
-        return self._get_slice(idx)
-
-    def _read_slice(self, start: int, stop: int) -> list[AnyArray]:
-        """Return the tokens of each sequence in ``[start, stop)``, which is not empty."""
-        bounds = self.offsets.read(start, stop + 1)
-        tokens = self.tokens.read(int(bounds[0]), int(bounds[-1]))
-        return np.split(tokens, bounds[1:-1] - bounds[0])
-
-    def _read_modes(self, start: int, stop: int) -> AnyArray:
-        """Return the modes of sequences ``[start, stop)``."""
-        return self.store[schema.SEQUENCE_MODE.name].read(start, stop)
-
-    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
-        """Return a span of a sequence: ``length`` tokens (None: all) from token ``offset``.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sequence, or the span is not within it.
-        """
-        sequence = self._position(operator.index(idx))
-        bounds = self.offsets.read(sequence, sequence + 2)
-        first, last = int(bounds[0]), int(bounds[1])
-        start = operator.index(offset)
-        count = last - first - start if length is None else operator.index(length)
-        self._check_span(idx, last - first, start, count)
-        tokens = self.tokens.read(first + start, first + start + count)
-        if not self.multimodal:
-            return tokens
-        return tokens, self.store[schema.SEQUENCE_MODE.name][sequence]
+    @property
+    def _modes(self) -> RowReader:
+        """The mode of each sequence, read lazily."""
+        return self.store[schema.SEQUENCE_MODE.name]
 
     def count_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of sequences ``[start, stop)``, from two offsets."""
@@ -143,15 +111,11 @@ class ZarrIndexedDataset(SequenceDataset):
         """Shape (documents + 1,), int64, first sequence of each document; read at each use."""
         return np.asarray(self.store[schema.DOCUMENT_OFFSET.name])
 
-    def get_document_indices(self) -> npt.NDArray[np.int64]:
-        """Return ``document_indices``."""
-        return self.document_indices
-
     @property
     def sequence_modes(self) -> npt.NDArray[np.int8]:
         """Shape (sequences,), int8; ConfigError where the store has none."""
         self._check_modes()
-        return np.asarray(self.store[schema.SEQUENCE_MODE.name])
+        return np.asarray(self._modes)
 
     def _check_modes(self) -> None:
         """Refuse a store without modes."""
@@ -160,13 +124,3 @@ class ZarrIndexedDataset(SequenceDataset):
                 f"a mode for each sequence was asked for, but {self.path_prefix} has none; "
                 "open it without multimodal"
             )
-
-    def _position(self, idx: int) -> int:
-        """Return the number of a sequence, counted from the start."""
-        position = idx + len(self) if idx < 0 else idx
-        if not 0 <= position < len(self):
-            raise IndexError(
-                f"a sequence must lie within [{-len(self)}, {len(self)}), but {idx} was asked of "
-                f"{self.path_prefix}; take it modulo the length of the dataset"
-            )
-        return position

@@ -74,12 +74,7 @@ class MappingBuild(CountedBuild[MappingPlan]):
 
     def no_samples(self) -> PlanError:
         """Return the error of a split whose documents are all too short or too long."""
-        plan = self.plan
-        return PlanError(
-            f"{plan.split} of {self.source.sentences.path} must hold documents of at least "
-            f"{plan.min_num_sentences} sentences, none too long, its {plan.num_documents:,}"
-            " give no sample; split documents into sentences, or give it a larger share"
-        )
+        return nothing_to_map(self.plan, self.source.sentences.path)
 
     def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
         """Return the exact layouts, and facts for the attributes."""
@@ -105,6 +100,15 @@ class MappingBuild(CountedBuild[MappingPlan]):
         elif shuffle is not None:
             work += self.shuffle_tasks(shuffle, starts)
         return [result for results in await run_together(work) for result in results]
+
+
+def nothing_to_map(plan: MappingPlan, path: str) -> PlanError:
+    """Return the error of a split whose documents are all too short or too long."""
+    return PlanError(
+        f"{plan.split} of {path} must hold documents of at least {plan.min_num_sentences} "
+        f"sentences, none too long, its {plan.num_documents:,} give no sample; split documents "
+        "into sentences, or give it a larger share"
+    )
 
 
 def mapping_facts(plan: MappingPlan, starts: Int64Array) -> dict[str, Any]:

@@ -288,8 +288,6 @@ class IndexedText:
     documents: Documents
     #: Documents of the dataset, not only of the split.
     num_documents: int
-    #: Whether batches make the items; False for a subclass that makes them in its own way.
-    is_plain: bool
     #: Settings of its samples, `zindex.samples.tensors.TextSettings` for GPT datasets.
     settings: Any = None
     #: Returns the epoch of each sample.

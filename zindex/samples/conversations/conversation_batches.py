@@ -151,7 +151,7 @@ def make_conversation_batch(
         numbers = dataset._find_records(positions[rows])
         records = dataset._read_records(numbers)
         for row, name, record in zip(rows.tolist(), numbers, records, strict=True):
-            with naming_record(name, dataset._path):
+            with naming_record(name, dataset.dataset_path):
                 _fill_row(dataset, record, pad, arrays, row)
     arrays["loss_mask"][is_padding] = 0.0
     return SampleBatch(tensors)

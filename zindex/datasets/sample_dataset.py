@@ -1,0 +1,169 @@
+"""The base of datasets whose samples are read in batches, and of those with a lazy index."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from zindex.arrays import BoolArray, Int64Array
+from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.ranks import obtain, obtain_now
+from zindex.datasets.utils import current_rank
+from zindex.indexing.ensure import BuildRequest
+from zindex.samples.batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.store.open import Store
+
+ArraysT = TypeVar("ArraysT")
+
+# Methods that subclasses override to make items in their own way.
+_ITEM_METHODS = ("__getitem__", "_query_document_sample_shuffle_indices")
+# What a class defines to make items in batches.
+_BATCH_METHODS = {"_make_together", "_read_batch"}
+
+
+class SampleDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """Samples by position; those of a batch are read together, and one sample is a batch of one."""
+
+    config: Any
+
+    #: Makes the samples of several datasets of one class and configuration, with the parameters of
+    #: `zindex.samples.gpt.make_batch`.
+    _make_together: ClassVar[Callable[..., SampleBatch]]
+
+    @property
+    @abstractmethod
+    def _where(self) -> str:
+        """Name of the dataset in messages."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+        """Return a sample.
+
+        Parameters
+        ----------
+        idx
+            Position of the sample, from the end if negative; None is padding: the first sample with
+            a loss mask of zeros.
+
+        Returns
+        -------
+        item
+            Tensors by name, as the class describes them.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        """
+        return self._make_batch([idx])[0]
+
+    def __getitems__(self, positions: Sequence[int | None]) -> Any:
+        """Return the samples of a batch, read together: torch's DataLoader calls this.
+
+        Parameters
+        ----------
+        positions
+            Positions, as of single samples.
+
+        Returns
+        -------
+        batch
+            For each position what ``self[position]`` returns, and the same as one tensor per name.
+            A subclass that makes items in its own way makes them one by one.
+        """
+        if not len(positions) or not self._is_plain:
+            return batch_of_items(self, positions)
+        return self._make_batch(positions)
+
+    def _make_batch(self, positions: Sequence[int | None]) -> Any:
+        """Return the samples of a batch, read together."""
+        return self._read_batch(*resolve_positions(positions, len(self), self._where))
+
+    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> Any:
+        """Return the samples at positions from the start; some only fill up the batch."""
+        return self._make_together(*self._maker_arguments(positions, is_padding))
+
+    def _maker_arguments(self, positions: Int64Array, is_padding: BoolArray) -> tuple[Any, ...]:
+        """Return the arguments of `_make_together` for samples of this dataset alone."""
+        has_ids = getattr(self.config, "with_provenance", False)
+        dataset_ids = np.zeros(len(positions), np.int16) if has_ids else None
+        return [self], np.zeros_like(positions), positions, is_padding, dataset_ids
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether batches make the items; False for a subclass with its own way."""
+        kind: Any = type(self)
+        return inherits(kind, _ITEM_METHODS)
+
+
+@cache
+def inherits(kind: type, names: tuple[str, ...]) -> bool:
+    """Return whether methods are those of the class that defines how batches are read."""
+    home = next(base for base in kind.__mro__ if _BATCH_METHODS & vars(base).keys())
+    return all(getattr(kind, name, None) is getattr(home, name, None) for name in names)
+
+
+class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
+    """Samples by an index that is found, built or computed: at construction, or at first use."""
+
+    config: BlendedMegatronDatasetConfig
+
+    _rank: int
+    _store: Store | None
+    _arrays: ArraysT | None
+
+    @property
+    @abstractmethod
+    def _is_stored(self) -> bool:
+        """Whether the index is a store; each process computes another one in memory."""
+
+    @property
+    @abstractmethod
+    def _needed(self) -> BuildRequest:
+        """The build request of the index."""
+
+    @abstractmethod
+    def _read_index(self, store: Store) -> ArraysT:
+        """Return the lazy arrays of an index, committed or followed while it is built."""
+
+    @abstractmethod
+    def _compute_arrays(self) -> ArraysT:
+        """Return the arrays of an index that is not stored."""
+
+    def _request_index(self) -> None:
+        """Find or build the index, together with others that are collected, unless deferred."""
+        self._rank = current_rank()
+        self._store = self._arrays = None
+        if self.config.defer_npy_index_mmap:
+            return
+        if self._is_stored:
+            obtain(self._needed, self._receive, self._rank, self.config)
+        else:
+            self._open_arrays()
+
+    def _receive(self, store: Store) -> None:
+        """Take the index, committed or followed while it is built."""
+        self._arrays = self._read_index(store)
+        self._store = store
+
+    def _open_arrays(self) -> ArraysT:
+        """Return the arrays of the index, built, found or computed at first use."""
+        if self._arrays is None:
+            if not self._is_stored:
+                self._arrays = self._compute_arrays()
+            elif self._store is None:
+                obtain_now(self._needed, self._receive, self._rank, self.config)
+            else:
+                self._arrays = self._read_index(self._store)
+        assert self._arrays is not None
+        return self._arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Computed arrays are computed again in the process that needs them.
+        return self.__dict__ | {"_arrays": None}
