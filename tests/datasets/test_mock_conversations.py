@@ -70,11 +70,11 @@ def test_a_real_dataset_must_hold_tokens(write_corpus: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "other"}, "must be 'file', 'distribution' or 'verification', got 'other'"),
+        ({"mode": "other"}, "must be one of file, distribution, verification, got 'other'"),
         ({"mode": "file"}, "mode 'file' need path, path missing, none unknown"),
         ({"mode": "distribution", **DRAWN, "typ": 1}, "none missing, typ unknown"),
-        ({"mode": "distribution", **DRAWN, "type": "flat"}, "must be 'lognormal', got 'flat'"),
-        ({"mode": "distribution", **DRAWN, "format": "x"}, "must be 'thd' or 'sbhd', got 'x'"),
+        ({"mode": "distribution", **DRAWN, "type": "flat"}, "must be one of lognormal, got 'flat'"),
+        ({"mode": "distribution", **DRAWN, "format": "x"}, "must be one of thd, sbhd, got 'x'"),
         *(
             (
                 {"mode": "distribution", **DRAWN, name: value},

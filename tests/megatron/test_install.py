@@ -156,7 +156,7 @@ def test_too_late_is_said() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"order": "random"}, "order must be 'megatron' or 'scalable', got 'random'"),
+        ({"order": "random"}, "order must be one of megatron, scalable, got 'random'"),
         ({"seed": 1}, "a default must be one of order, store, shuffle, got 'seed'"),
     ],
 )

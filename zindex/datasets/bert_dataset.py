@@ -41,7 +41,7 @@ class BERTMaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        self._require("classification_head")
+        self._require("masked", "classification_head")
         self._check_kind("BERT", _NUM_SPECIAL, ("cls", "sep", "mask"))
 
 

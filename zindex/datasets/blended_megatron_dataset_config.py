@@ -154,6 +154,12 @@ class BlendedMegatronDatasetConfig:
             parse_and_normalize_split(self.split)
         )
 
+    def _require(self, kind: str, *names: str) -> None:
+        """Refuse settings that are not given."""
+        for name in names:
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} must be given for {kind} datasets, got None; set it")
+
     def _check_cache(self) -> None:
         """Check the settings that need a cache directory."""
         for name in ("fast_cache_load", "defer_npy_index_mmap"):

@@ -10,8 +10,6 @@ import torch.distributed as dist
 
 from zindex.errors import ConfigError, SourceError
 
-__all__ = ["HybridCPDataLoaderWrapper"]
-
 # Tensors of a packed sample as a whole, which have no token dimension.
 _WHOLE = ("cu_seqlens", "batch_idx", "max_seqlen", "original_seq_len", "padded_seq_len")
 

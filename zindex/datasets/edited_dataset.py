@@ -173,7 +173,7 @@ class EditedDataset(SampleDataset):
         parts = []
         for number in drawn:
             places = np.flatnonzero(sources == number)
-            batch = self.sources[number]._read_batch(samples[places], is_padding[places])
+            batch: Any = self.sources[number]._read_batch(samples[places], is_padding[places])
             parts.append((places, batch.tensors))
         config, size = self.config, len(sources)
         shared = set()

@@ -14,8 +14,6 @@ from zindex.plan.keys import fill_key
 from zindex.samples.fim import EXTRA_TOKENS, MiddleFiller
 from zindex.samples.texts import IndexedText
 
-__all__ = ["GPTFIMDataset", "GPTFIMDatasetConfig"]
-
 
 @dataclass
 class GPTFIMDatasetConfig(GPTDatasetConfig):

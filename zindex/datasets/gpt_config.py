@@ -81,9 +81,9 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     def __post_init__(self) -> None:
         """Check the settings, and derive the others."""
         super().__post_init__()
-        for name in ("tokenizer", "reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
-            if getattr(self, name) is None:
-                raise ConfigError(f"{name} must be given for GPT datasets, got None; set it")
+        self._require(
+            "GPT", "tokenizer", "reset_position_ids", "reset_attention_mask", "eod_mask_loss"
+        )
         if self.varlen_sbhd_validation and self.is_hybrid:
             raise ConfigError(
                 "varlen_sbhd_validation pads samples to one length, which excludes "

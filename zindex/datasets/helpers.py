@@ -18,16 +18,6 @@ from zindex.kernels.mersenne64 import shuffle_rows64
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.kernels.sentence_mapping import ScanRule, block_rule, scan_sentences, sentence_rule
 
-__all__ = [
-    "build_blending_indices",
-    "build_blocks_mapping",
-    "build_exhaustive_blending_indices",
-    "build_mapping",
-    "build_sample_idx",
-    "build_sample_idx_int32",
-    "build_sample_idx_int64",
-]
-
 logger = logging.getLogger(__name__)
 
 _INT32_MAX = np.iinfo(np.int32).max

@@ -126,8 +126,7 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        for name in _REQUIRED:
-            self._require(name)
+        self._require("masked", *_REQUIRED)
         probability, short = self.masking_probability, self.short_sequence_probability
         if not 0 < probability < 1:
             raise ConfigError(
@@ -154,11 +153,6 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
                 logging.WARNING,
                 "masking_use_longer_ngrams has no effect: the lengths of n-grams are geometric",
             )
-
-    def _require(self, name: str) -> None:
-        """Refuse a setting that is not given."""
-        if getattr(self, name) is None:
-            raise ConfigError(f"{name} must be given for masked datasets, got None; set it")
 
     def _check_kind(self, kind: str, num_special: int, tokens: tuple[str, ...]) -> None:
         """Refuse samples without room for two tokens, and tokenizers without special tokens."""

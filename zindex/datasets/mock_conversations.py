@@ -14,7 +14,7 @@ import numpy.typing as npt
 from zindex.arrays import Int64Array
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_choice
 from zindex.ingest.length_source import is_store
 
 _FORMATS = ("thd", "sbhd")
@@ -70,18 +70,10 @@ class MockSFTLowLevelDataset:
         self.mode = mode
         self.format = settings.pop("format", "thd")
         self.vocab_size: int | None = settings.pop("vocab_size", None)
-        if self.format not in _FORMATS:
-            raise ConfigError(f"format must be 'thd' or 'sbhd', got {self.format!r}; choose one")
-        kind = settings.pop("type", "lognormal")
-        if kind != "lognormal":
-            raise ConfigError(
-                f"type of made-up lengths must be 'lognormal', got {kind!r}; leave it out"
-            )
+        check_choice("format", self.format, _FORMATS)
+        check_choice("type of made-up lengths", settings.pop("type", "lognormal"), ["lognormal"])
+        check_choice("mode", mode, _MODES)
         self.indexed_dataset: IndexedDataset | ZarrIndexedDataset | None = None
-        if mode not in _MODES:
-            raise ConfigError(
-                f"mode must be 'file', 'distribution' or 'verification', got {mode!r}; choose one"
-            )
         self._settings = _DEFAULTS | settings if mode == "verification" else settings
         self._check_settings(_MODES[mode])
         if mode == "file":
@@ -108,9 +100,7 @@ class MockSFTLowLevelDataset:
                 "mend the JSON of the mock dataset"
             )
         ranges = {"min_seq_len": 1, "mean_seq_len": 1, "lognormal_sigma": 0, "vocab_size": 1}
-        given = dict(self._settings)
-        if self.vocab_size is not None:
-            given["vocab_size"] = self.vocab_size
+        given = self._settings | {"vocab_size": 1 if self.vocab_size is None else self.vocab_size}
         for name, lowest in {**ranges, "max_seq_len": given.get("min_seq_len", 1)}.items():
             value = given.get(name, lowest)
             if not isinstance(value, Real) or not lowest <= value < math.inf:
@@ -219,13 +209,11 @@ def open_mock(spec: str | None, sequence_length: int) -> MockSFTLowLevelDataset:
     """
     settings = load_json_arg(spec)
     if settings is None:
-        settings = {
+        settings = _DEFAULTS | {
             "mode": "distribution",
-            "type": "lognormal",
             "min_seq_len": max(1, sequence_length // 2),
             "max_seq_len": sequence_length,
             "mean_seq_len": max(1, sequence_length // 4 * 3),
-            "lognormal_sigma": 1.1,
         }
     if not isinstance(settings, dict) or "mode" not in settings:
         raise ConfigError(

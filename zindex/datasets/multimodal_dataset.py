@@ -21,8 +21,6 @@ from zindex.samples.gpt import make_batch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MockMultimodalDataset", "MultimodalDatasetConfig"]
-
 Item = dict[str, Any]
 
 

@@ -86,23 +86,18 @@ class S3Client(Protocol):
 
     def download_file(self, Bucket: str, Key: str, Filename: str) -> None:  # noqa: N803
         """Write an object to a file."""
-        ...
 
     def upload_file(self, Filename: str, Bucket: str, Key: str) -> None:  # noqa: N803
         """Write a file to an object."""
-        ...
 
     def head_object(self, Bucket: str, Key: str) -> dict[str, Any]:  # noqa: N803
         """Return the metadata of an object."""
-        ...
 
     def get_object(self, Bucket: str, Key: str, Range: str) -> dict[str, Any]:  # noqa: N803
         """Return an object, or a range of it."""
-        ...
 
     def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 def is_object_storage_path(path: str | os.PathLike[str] | None) -> bool:
@@ -179,10 +174,15 @@ def cache_index_file(remote_path: str, local_path: str) -> None:
     try:
         keep_copy(remote_path, local_path)
     except StoreNotFoundError as error:
-        raise SourceError(
-            f"both files of a .bin/.idx pair must be in object storage, but there is no "
-            f"{remote_path}; give the URL of the pair without its suffix"
-        ) from error
+        raise _missing(remote_path) from error
+
+
+def _missing(url: str) -> SourceError:
+    """Return the error of a file of a pair that is not there."""
+    return SourceError(
+        f"both files of a .bin/.idx pair must be in object storage, but there is no {url}; give "
+        "the URL of the pair without its suffix"
+    )
 
 
 def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
@@ -297,10 +297,7 @@ def _find_size(url: str) -> int | None:
     """Return the size of an object; None if its client does not report it."""
     found = open_remote(url).look_up()
     if found is None:
-        raise SourceError(
-            f"both files of a .bin/.idx pair must be in object storage, but there is no {url}; "
-            "give the URL of the pair without its suffix"
-        )
+        raise _missing(url)
     return None if found is UNKNOWN else found.nbytes
 
 

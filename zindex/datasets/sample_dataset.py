@@ -13,7 +13,7 @@ from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatas
 from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.utils import current_rank
 from zindex.indexing.ensure import BuildRequest
-from zindex.samples.batch import SampleBatch, batch_of_items, resolve_positions
+from zindex.samples.batch import Item, SampleBatch, batch_of_items, resolve_positions
 from zindex.store.open import Store
 
 ArraysT = TypeVar("ArraysT")
@@ -24,7 +24,7 @@ _ITEM_METHODS = ("__getitem__", "_query_document_sample_shuffle_indices")
 _BATCH_METHODS = {"_make_together", "_read_batch"}
 
 
-class SampleDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class SampleDataset(torch.utils.data.Dataset[Item]):
     """Samples by position; those of a batch are read together, and one sample is a batch of one."""
 
     config: Any
@@ -42,7 +42,7 @@ class SampleDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         """Return the number of samples."""
 
-    def __getitem__(self, idx: int | None) -> dict[str, Any]:
+    def __getitem__(self, idx: int | None) -> Item:
         """Return a sample.
 
         Parameters
@@ -81,11 +81,11 @@ class SampleDataset(torch.utils.data.Dataset[dict[str, Any]]):
             return batch_of_items(self, positions)
         return self._make_batch(positions)
 
-    def _make_batch(self, positions: Sequence[int | None]) -> Any:
+    def _make_batch(self, positions: Sequence[int | None]) -> Sequence[Item]:
         """Return the samples of a batch, read together."""
         return self._read_batch(*resolve_positions(positions, len(self), self._where))
 
-    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> Any:
+    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> Sequence[Item]:
         """Return the samples at positions from the start; some only fill up the batch."""
         return self._make_together(*self._maker_arguments(positions, is_padding))
 

@@ -47,7 +47,7 @@ class T5MaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
         """Check the settings and derive the encoder's length."""
         super().__post_init__()
         self.sequence_length_encoder = self.sequence_length
-        self._require("sequence_length_decoder")
+        self._require("masked", "sequence_length_decoder")
         self._check_kind("T5", _NUM_SPECIAL, ("mask", "bos", "eos"))
         if self.sequence_length_decoder < 1:
             raise ConfigError(

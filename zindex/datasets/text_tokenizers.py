@@ -4,7 +4,8 @@ The tokenizers themselves are in ``zindex.text.tokenizers``.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from zindex.datasets.tokenizer_metadata import (
 from zindex.errors import ConfigError
 from zindex.text.tokenizers.base import MegatronTokenizer, find_token
 from zindex.text.tokenizers.null_tokenizer import NullTokenizer
-from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
+from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 from zindex.text.tokenizers.rust_tokenizers import TOKENIZER_FILE, WordPieceTokenizer
 from zindex.text.tokenizers.text_tokenizer import NAMES
 
@@ -31,6 +32,11 @@ __all__ = [
 
 # Megatron's arguments for downloads and remote code, both of which zindex never does.
 _LOADING = ("use_fast", "trust_remote_code")
+
+
+def _member(name: str) -> Any:
+    """Return a property: a member of the opened tokenizer."""
+    return property(attrgetter(f"_tokenizer.{name}"))
 
 
 class MegatronTokenizerText(MegatronTokenizer):
@@ -74,16 +80,13 @@ class MegatronTokenizerText(MegatronTokenizer):
         for name, value in settings.items():
             setattr(self, name, value)
         given = {name: value for name, value in options.items() if name not in _LOADING}
-        if settings.get("library") == "megatron":
+        source, library = self.path, settings.get("library") or None
+        if library == "megatron":
             source, library, given = resolve_megatron(self.path, given)
-        else:
-            source, library = self.path, settings.get("library", "")
         template = given.pop("chat_template", None)
         extra = given.pop("additional_special_tokens", None)
-        if not library and source is not None:
-            library = find_library(source)
-        self.library = settings.get("library") or library
-        self._tokenizer = open_text_tokenizer(source, library or None, **given)
+        self._tokenizer = open_text_tokenizer(source, library, **given)
+        self.library = settings.get("library") or self._tokenizer.library
         if extra:
             self._tokenizer.add_special_tokens(list(extra))
         # Megatron's precedence: metadata, tokenizer, arguments.
@@ -113,56 +116,37 @@ class MegatronTokenizerText(MegatronTokenizer):
         ConfigError
             If the metadata are missing or not a JSON object, or name a custom class.
         """
-        is_file = isinstance(metadata_path, str | os.PathLike) and bool(os.fspath(metadata_path))
-        if isinstance(metadata_path, Mapping):
-            metadata: dict[str, Any] = dict(metadata_path) | {"metadata_path": None}
-        elif is_file or (tokenizer_path is not None and metadata_beside(tokenizer_path).is_file()):
-            file = Path(metadata_path) if is_file else metadata_beside(tokenizer_path)  # type: ignore[arg-type]
-            metadata = read_metadata(file) | {"metadata_path": str(file)}
-        elif metadata_path:
+        found: Any = None if metadata_path == "" else metadata_path
+        if found is None and tokenizer_path is not None:
+            beside = metadata_beside(tokenizer_path)
+            found = beside if beside.is_file() else None
+        metadata: dict[str, Any] = {"metadata_path": None}
+        if isinstance(found, Mapping):
+            metadata = {**found, **metadata}
+        elif isinstance(found, str | os.PathLike):
+            metadata = {**read_metadata(Path(found)), "metadata_path": str(Path(found))}
+        elif found is not None:
             raise ConfigError(
-                "metadata_path must be a path or a mapping, got "
-                f"{type(metadata_path).__name__}; pass one of these"
+                f"metadata_path must be a path or a mapping, got {type(found).__name__}; pass one "
+                "of these"
             )
-        else:
-            metadata = {"metadata_path": None}
-        if metadata.get("class_path") or metadata.get("tokenizer_class"):
-            named = metadata.get("class_path") or metadata["tokenizer_class"]
-            if not str(named).startswith("megatron.core.tokenizers."):
-                raise ConfigError(
-                    f"metadata of a tokenizer must name no class of their own, got {named!r}: no "
-                    "code of a tokenizer is run; make the object of that class yourself"
-                )
+        named = metadata.get("class_path") or metadata.get("tokenizer_class")
+        if named and not str(named).startswith("megatron.core.tokenizers."):
+            raise ConfigError(
+                f"metadata of a tokenizer must name no class of their own, got {named!r}: no "
+                "code of a tokenizer is run; make the object of that class yourself"
+            )
         return MegatronTokenizerText(tokenizer_path, metadata, **options)
 
     write_metadata = staticmethod(write_metadata)
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of a text, as a list as Megatron's libraries do."""
-        return self._tokenizer.text_to_ids(text)
-
-    def detokenize(self, ids: Iterable[int]) -> str:
-        """Return the text of token ids."""
-        return self._tokenizer.ids_to_text(ids)
-
-    def offsets(self, ids: list[int], text: str) -> list[int]:
-        """Return the start of each token in the text; NotImplementedError if unknown."""
-        return self._tokenizer.offsets(ids, text)
-
-    @property
-    def vocab(self) -> dict[str, int]:
-        """Token texts to ids, by id."""
-        return self._tokenizer.vocab
-
-    @property
-    def inv_vocab(self) -> dict[int, str]:
-        """Ids to token texts, by id."""
-        return self._tokenizer.inv_vocab
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        return self._tokenizer.vocab_size
+    # Members of the opened tokenizer that the base class has too; `__getattr__` finds the others.
+    tokenize = _member("tokenize")
+    detokenize = _member("detokenize")
+    offsets = _member("offsets")
+    vocab = _member("vocab")
+    inv_vocab = _member("inv_vocab")
+    vocab_size = _member("vocab_size")
 
     def _find_special(self, name: str) -> int:
         """Return the id of a special token."""

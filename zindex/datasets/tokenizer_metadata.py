@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, check_choice
-from zindex.text.tokenizers.open_tokenizer import MEGATRON_TYPES, WITHOUT_FILES
+from zindex.text.tokenizers.open_tokenizer import WITHOUT_FILES
 
 _METADATA_FILE = "tokenizer_metadata.json"
 _MODEL_TYPES = ("default", "gpt", "mamba", "bert", "t5")
@@ -73,8 +73,8 @@ def write_metadata(
 
 def resolve_megatron(
     path: str | None, options: Mapping[str, Any]
-) -> tuple[str | None, str, dict[str, Any]]:
-    """Return the file, the library and the options of one of Megatron's tokenizers by name.
+) -> tuple[str, str | None, dict[str, Any]]:
+    """Return the file, the type and the options of one of Megatron's tokenizers by name.
 
     Parameters
     ----------
@@ -92,11 +92,7 @@ def resolve_megatron(
     vocab = given.pop("vocab_file", None)
     given.pop("include_special_tokens", None)  # these tokenizers add none
     known = ("BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer")
-    if path not in known:
-        raise ConfigError(
-            f"a tokenizer of the library megatron must be one of {', '.join(known)}, got {path!r}; "
-            "name one of these"
-        )
+    check_choice("a tokenizer of the library megatron", path, known)
     if vocab is None:
         raise ConfigError(
             f"{path} must have a vocab_file, got none; nothing is downloaded: save it first and "
@@ -104,8 +100,7 @@ def resolve_megatron(
         )
     if path != "GPT2BPETokenizer":
         given.pop("merges_file", None)
-    library, own = MEGATRON_TYPES[path]
-    return os.fspath(vocab), library, {**own, **given}
+    return os.fspath(vocab), path, given
 
 
 def metadata_beside(tokenizer_path: str | os.PathLike[str]) -> Path:

@@ -204,8 +204,7 @@ class VarlenDataset(SFTDataset):
         """
         if type(self).__getitem__ is not VarlenDataset.__getitem__:
             return [self[position] for position in positions]
-        items: list[Item] = self._make_batch(positions) if len(positions) else []
-        return items
+        return self._make_batch(positions) if len(positions) else []
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> list[Item]:
         """Return samples, whose records are read together."""

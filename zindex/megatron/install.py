@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 
 logger = logging.getLogger(__name__)
 
@@ -140,14 +140,7 @@ def install(**defaults: Any) -> None:
 def set_defaults(values: Mapping[str, Any]) -> None:
     """Set the defaults of configurations, all of them or none."""
     for name, value in values.items():
-        if name not in DEFAULTS.allowed:
-            raise ConfigError(
-                f"a default must be one of {', '.join(DEFAULTS.allowed)}, got {name!r}; the other "
-                "settings are Megatron's, and its scripts give them"
-            )
-        if value not in DEFAULTS.allowed[name]:
-            raise ConfigError(
-                f"{name} must be {' or '.join(map(repr, DEFAULTS.allowed[name]))}, got {value!r}"
-            )
+        check_choice("a default", name, DEFAULTS.allowed)
+        check_choice(name, value, DEFAULTS.allowed[name])
     for name, value in values.items():
         setattr(DEFAULTS, name, value)

@@ -85,12 +85,12 @@ def prepare(
 
 def _build_phases(arguments: TrainingArguments) -> list[PreparedSplit]:
     """Build the datasets of each phase."""
-    tokenizer = _NoTokenizer(arguments.values.vocab_size)
-    config = as_config(arguments, tokenizer)
-    made = []
-    for phase, sizes in enumerate(arguments.sizes):
-        made += _build_phase(arguments.kind, config, sizes, phase)
-    return made
+    config = as_config(arguments, _NoTokenizer(arguments.values.vocab_size))
+    phases = [
+        _build_phase(arguments.kind, config, sizes, phase)
+        for phase, sizes in enumerate(arguments.sizes)
+    ]
+    return [split for splits in phases for split in splits]
 
 
 def _build_phase(kind: Kind, config: Any, sizes: Sizes, phase: int) -> list[PreparedSplit]:
