@@ -24,9 +24,10 @@ conditions, some versions of it raise ``ValueError``, and scripts written for it
 Each message is one sentence: what must hold, what came, where, and what to do.
 """
 
+import operator
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 
 class ZindexError(Exception):
@@ -154,3 +155,20 @@ def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
         raise ConfigError(
             f"{name} must be one of {', '.join(map(str, known))}, got {value!r}; choose one"
         )
+
+
+def check_number(index: SupportsIndex, length: int, what: str, where: object) -> int:
+    """Return a number counted from the start; it may be given from the end, as negative.
+
+    Raises
+    ------
+    IndexError
+        If there is none of this number.
+    """
+    number = operator.index(index)
+    if not -length <= number < length:
+        raise IndexError(
+            f"{what} must lie within [{-length}, {length}), but {index} was asked of {where}; take "
+            "it modulo the length"
+        )
+    return number % length

@@ -20,7 +20,7 @@ from zindex.errors import ConfigError, PlanError, ZindexError
 from zindex.indexing.index import IndexArrays, compute_index_arrays, open_index_arrays
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
-from zindex.samples.batch import SampleBatch, resolve_positions
+from zindex.samples.batch import Item, SampleBatch, resolve_positions
 from zindex.samples.gpt import make_batch, read_texts
 from zindex.samples.lengths import count_span, memory_facts
 from zindex.samples.masks import _get_ltor_masks_and_position_ids, causal_mask
@@ -151,20 +151,23 @@ class GPTDataset(TextDataset[IndexArrays]):
         IndexError
             If there is no such sample.
         """
+        position = 0 if idx is None else idx
         if type(self)._query_document_sample_shuffle_indices is _QUERY:
             member = self._text or self.open_text()
-            tokens = self._read_full(member, 0 if idx is None else idx)
-            if tokens is None:
+            settings, text = member.settings, self._read_full(member, position)
+            if text is None:
                 found = resolve_positions([idx], len(self), self._where)
                 return self._make_together(*self._maker_arguments(*found), share_mask=True)[0]
-            return self._make_plain_item(tokens, member.settings, is_padding=idx is None)
-        if self.config.inter_document_masking or self.config.with_provenance:
+            if settings.is_plain:
+                return _make_plain_item(text, settings, is_padding=idx is None)
+        elif self.config.inter_document_masking or self.config.with_provenance:
             raise ConfigError(
                 "inter_document_masking and with_provenance need the items of GPTDataset itself, "
                 f"got those of {type(self).__name__}; leave the settings out"
             )
-        text, _ = self._query_document_sample_shuffle_indices(0 if idx is None else idx)
-        settings = self.config.text_settings(self._pad_token_id)
+        else:
+            text, _ = self._query_document_sample_shuffle_indices(position)
+            settings = self.config.text_settings(self._pad_token_id)
         tensors = make_text_tensors(
             Texts.of_row(text), settings, np.array([idx is None]), None, None, share_mask=True
         )
@@ -195,37 +198,6 @@ class GPTDataset(TextDataset[IndexArrays]):
             if len(tokens) == settings.sequence_length + settings.extra:
                 return tokens
         return None
-
-    def _make_plain_item(
-        self, text: Int64Array, settings: TextSettings, *, is_padding: bool
-    ) -> dict[str, torch.Tensor]:
-        """Return the item of a full sample; tokens depend on padding and ends of documents only."""
-        if settings.extra:
-            tokens, labels = torch.from_numpy(text[:-1]), torch.from_numpy(text[1:].copy())
-        else:
-            tokens = torch.from_numpy(text)
-            labels = torch.roll(tokens, shifts=-1, dims=0)
-            labels[-1] = settings.pad
-        attention_mask, loss_mask, position_ids = _get_ltor_masks_and_position_ids(
-            tokens,
-            settings.pad if settings.eod is None else settings.eod,
-            settings.own_positions,
-            settings.own_masks,
-            settings.eod_mask_loss,
-            settings.own_masks,
-        )
-        if settings.has_masks and not settings.own_masks:
-            attention_mask = causal_mask(tokens.numel(), tokens.device)
-        no_label = labels == settings.pad
-        loss_mask[no_label] = 0.0
-        labels[no_label] = 0
-        tokens[tokens == settings.pad] = 0
-        if is_padding:
-            loss_mask.zero_()
-        item = {"tokens": tokens, "labels": labels}
-        if attention_mask is not None:
-            item["attention_mask"] = attention_mask
-        return item | {"loss_mask": loss_mask, "position_ids": position_ids}
 
     def _query_document_sample_shuffle_indices(
         self, idx: int
@@ -284,6 +256,26 @@ class GPTDataset(TextDataset[IndexArrays]):
 
 
 _QUERY = GPTDataset._query_document_sample_shuffle_indices
+
+
+def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bool) -> Item:
+    """Return the item of a full sample that depends on its tokens only through padding.
+
+    In numpy, a fraction of what torch's operations on so few values cost.
+    """
+    length, num_labels = settings.sequence_length, len(text) - 1
+    is_text = text != settings.pad
+    text *= is_text
+    labels, loss_mask = np.zeros(length, np.int64), np.zeros(length, np.float32)
+    labels[:num_labels] = text[1:]  # without an extra token, the last one predicts nothing
+    if not is_padding:
+        loss_mask[:num_labels] = is_text[1:]
+    item = {"tokens": torch.from_numpy(text[:length]), "labels": torch.from_numpy(labels)}
+    if settings.has_masks:
+        item["attention_mask"] = causal_mask(length, torch.device("cpu"))
+    item["loss_mask"] = torch.from_numpy(loss_mask)
+    item["position_ids"] = torch.from_numpy(np.arange(length))
+    return item
 
 
 class MockGPTDataset(GPTDataset):

@@ -147,19 +147,28 @@ class IndexedDataset(SequenceDataset):
     def __len__(self) -> int:
         return len(self.index)
 
+    def __getitem__(self, idx: Any) -> Any:
+        """Return the tokens of a sequence, or of each sequence of a slice; see the base class."""
+        if not isinstance(idx, (int, np.integer)):
+            return super().__getitem__(idx)
+        # A whole sequence needs none of the checks of a span.
+        pointer, length, mode = self.index[int(idx)]
+        tokens = self.bin_reader.read(self.index.dtype, int(length), int(pointer))
+        return tokens if mode is None else (tokens, mode)
+
     def _locate(self, idx: int) -> tuple[int, int, int]:
-        """Return the number of a sequence, its first token and its length."""
+        """Return the number of a sequence, its first byte, and its length in tokens."""
         pointer, length, _ = self.index[idx]
-        return idx, int(pointer) // self.index.dtype_size, int(length)
+        return idx, int(pointer), int(length)
 
-    def _bounds(self, start: int, stop: int) -> AnyArray:
-        """Return the first token of each sequence in ``[start, stop)``, and the end of the last."""
-        stops = np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
-        return np.append(0, stops) + self._locate(start)[1]
+    def _stops(self, start: int, stop: int) -> Int64Array:
+        """Return where sequences ``[start, stop)`` stop, in tokens from the first one's start."""
+        return np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
 
-    def _read(self, first: int, count: int) -> AnyArray:
-        """Return a span of the tokens of all sequences."""
-        return self.bin_reader.read(self.index.dtype, count, first * self.index.dtype_size)
+    def _read(self, place: int, offset: int, count: int) -> AnyArray:
+        """Return ``count`` tokens from token ``offset`` of the sequence that starts at a byte."""
+        index = self.index
+        return self.bin_reader.read(index.dtype, count, place + offset * index.dtype_size)
 
     @property
     def _modes(self) -> AnyArray | None:

@@ -1,12 +1,11 @@
 """The records of an imported store as a torch dataset."""
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_number
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
@@ -124,13 +123,4 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
 
     def _number(self, index: int) -> int:
         """Return the number of a record, counted from the start."""
-        number = operator.index(index)
-        length = self._reader.num_records
-        if number < 0:
-            number += length
-        if not 0 <= number < length:
-            raise IndexError(
-                f"a record must lie within [{-length}, {length}), but {index} was asked of "
-                f"{self.store.root}; take it modulo the length of the dataset"
-            )
-        return number
+        return check_number(index, len(self), "a record", self.store.root)

@@ -118,7 +118,7 @@ def _open_members(
         if path not in tokens:
             opened = item.source.reader
             tokens[path] = (
-                ZarrIndexedDataset.of(path, opened)
+                ZarrIndexedDataset(path, store=opened)
                 if isinstance(opened, Store)
                 else GPTDataset.build_low_level_dataset(path, config)
             )

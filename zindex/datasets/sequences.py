@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 
 
 class SequenceDataset(torch.utils.data.Dataset[Any]):
@@ -23,15 +23,15 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
 
     @abstractmethod
     def _locate(self, idx: int) -> tuple[int, int, int]:
-        """Return the number of a sequence from the start, its first token and its length."""
+        """Return the number of a sequence from the start, where it is stored, and its length."""
 
     @abstractmethod
-    def _bounds(self, start: int, stop: int) -> AnyArray:
-        """Return the first token of each sequence in ``[start, stop)``, and the end of the last."""
+    def _stops(self, start: int, stop: int) -> Int64Array:
+        """Return where sequences ``[start, stop)`` stop, in tokens from the first one's start."""
 
     @abstractmethod
-    def _read(self, first: int, count: int) -> AnyArray:
-        """Return a span of the tokens of all sequences."""
+    def _read(self, place: int, offset: int, count: int) -> AnyArray:
+        """Return ``count`` tokens from token ``offset`` of a sequence stored at a place."""
 
     @property
     @abstractmethod
@@ -76,9 +76,8 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
         stop = max(start, stop)
         sequences: list[AnyArray] = []
         if start < stop:
-            bounds = self._bounds(start, stop)
-            first = int(bounds[0])
-            sequences = np.split(self._read(first, int(bounds[-1]) - first), bounds[1:-1] - first)
+            place, stops = self._locate(start)[1], self._stops(start, stop)
+            sequences = np.split(self._read(place, 0, int(stops[-1])), stops[:-1])
         return (sequences, self._modes[start:stop]) if self.multimodal else sequences
 
     def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
@@ -89,7 +88,7 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
         IndexError
             If there is no such sequence, or the span is not within it.
         """
-        sequence, first, num_tokens = self._locate(operator.index(idx))
+        sequence, place, num_tokens = self._locate(operator.index(idx))
         start = operator.index(offset)
         count = num_tokens - start if length is None else operator.index(length)
         if start < 0 or count < 0 or start + count > num_tokens:
@@ -97,7 +96,7 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
                 f"a part must lie within its sequence of {num_tokens} tokens, but {count} tokens "
                 f"from offset {start} of sequence {idx} of {self.path_prefix} do not; clip it first"
             )
-        tokens = self._read(first + start, count)
+        tokens = self._read(place, start, count)
         return (tokens, self._modes[sequence]) if self.multimodal else tokens
 
     @property

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.sequences import SequenceDataset
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_number
 from zindex.ingest.length_source import count_tokens
 from zindex.store.open import Store, open_store
 from zindex.store.rows import RowReader
@@ -27,6 +27,8 @@ class ZarrIndexedDataset(SequenceDataset):
         Path of the store.
     multimodal
         Whether items come with their modes, which the store must then have.
+    store
+        The store, if it is open already.
 
     Raises
     ------
@@ -38,21 +40,13 @@ class ZarrIndexedDataset(SequenceDataset):
         If the store has no modes and ``multimodal`` is set.
     """
 
-    def __init__(self, path_prefix: str, multimodal: bool = False) -> None:
+    def __init__(
+        self, path_prefix: str, multimodal: bool = False, *, store: Store | None = None
+    ) -> None:
         super().__init__()
-        self._take(path_prefix, open_store(path_prefix, kind="tokens"), multimodal)
-
-    @classmethod
-    def of(cls, path_prefix: str, store: Store) -> "ZarrIndexedDataset":
-        """Return the dataset of an open token store."""
-        dataset = cls.__new__(cls)
-        dataset._take(path_prefix, store, multimodal=False)
-        return dataset
-
-    def _take(self, path_prefix: str, store: Store, multimodal: bool) -> None:
         self.path_prefix = path_prefix
         self.multimodal = multimodal
-        self.store = store
+        self.store = open_store(path_prefix, kind="tokens") if store is None else store
         #: Tokens of all sequences, and (shape (sequences + 1,), int64) the first token of each.
         self.tokens: RowReader = open_tokens(self.store)
         self.offsets: RowReader = self.store[schema.SEQUENCE_OFFSET.name]
@@ -74,23 +68,19 @@ class ZarrIndexedDataset(SequenceDataset):
         return int(self.store.spec["num_sequences"])
 
     def _locate(self, idx: int) -> tuple[int, int, int]:
-        """Return the number of a sequence from the start, its first token and its length."""
-        sequence = idx + len(self) if idx < 0 else idx
-        if not 0 <= sequence < len(self):
-            raise IndexError(
-                f"a sequence must lie within [{-len(self)}, {len(self)}), but {idx} was asked of "
-                f"{self.path_prefix}; take it modulo the length of the dataset"
-            )
+        """Return the number of a sequence from the start, its first token, and its length."""
+        sequence = check_number(idx, len(self), "a sequence", self.path_prefix)
         first, stop = self.offsets.read(sequence, sequence + 2).tolist()
         return sequence, first, stop - first
 
-    def _bounds(self, start: int, stop: int) -> AnyArray:
-        """Return the first token of each sequence in ``[start, stop)``, and the end of the last."""
-        return self.offsets.read(start, stop + 1)
+    def _stops(self, start: int, stop: int) -> Int64Array:
+        """Return where sequences ``[start, stop)`` stop, in tokens from the first one's start."""
+        bounds = self.offsets.read(start, stop + 1)
+        return bounds[1:] - bounds[0]
 
-    def _read(self, first: int, count: int) -> AnyArray:
-        """Return a span of the tokens of all sequences."""
-        return self.tokens.read(first, first + count)
+    def _read(self, place: int, offset: int, count: int) -> AnyArray:
+        """Return ``count`` tokens from token ``offset`` of the sequence that starts at a token."""
+        return self.tokens.read(place + offset, place + offset + count)
 
     @property
     def _modes(self) -> RowReader:

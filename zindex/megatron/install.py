@@ -52,10 +52,6 @@ class _AliasLoader(Loader):
     def __init__(self, target: str) -> None:
         self._target = target
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Use Python's default module; `exec_module` replaces it."""
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         """Replace the entry in ``sys.modules``, which Python reads after the import."""
         ours = import_module(self._target)

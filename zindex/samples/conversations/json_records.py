@@ -1,7 +1,6 @@
 """Read the records of a JSON file by number: one per line, or one array."""
 
 import json
-import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import SourceError, StoreNotFoundError
+from zindex.errors import SourceError, StoreNotFoundError, check_number
 from zindex.formats.json_lines import parse_object
 from zindex.store.rows import Spans, read_many
 from zindex.store.tokens import FlatFile
@@ -88,7 +87,7 @@ class JsonRecords:
         SourceError
             If one of them is not a JSON object.
         """
-        numbers = [self._number(index) for index in indices]
+        numbers = [check_number(index, len(self), "a record", self.path) for index in indices]
         if self._lines.is_array:
             return [self._check(self._values[number], number) for number in numbers]
         starts, stops = self._lines.starts[numbers], self._lines.stops[numbers]
@@ -99,16 +98,6 @@ class JsonRecords:
             self._parse(text[start:stop], number)
             for start, stop, number in zip([0, *ends], ends, numbers, strict=False)
         ]
-
-    def _number(self, index: int) -> int:
-        """Return the number of a record, counted from the start."""
-        number = operator.index(index)
-        if not -len(self) <= number < len(self):
-            raise IndexError(
-                f"a record must lie within [{-len(self)}, {len(self)}), but {index} was asked of "
-                f"{self.path}; take it modulo the number of records"
-            )
-        return number % len(self)
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         """Return the object of a line."""
