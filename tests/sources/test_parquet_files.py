@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.sources import parquet_files as module
 from zindex.sources.parquet_files import ParquetFiles
 
 
@@ -76,7 +75,6 @@ def test_columns_that_are_missing(tmp_path: Path) -> None:
 
 
 def test_pyarrow_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module._parquet.cache_clear()
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigError, match="needs the library pyarrow, which is not installed"):
         ParquetFiles(tmp_path)

@@ -13,13 +13,6 @@ from zindex.datasets.masked_dataset import (
 )
 from zindex.samples.masking.masked_batches import make_bert_batch
 
-__all__ = [
-    "BERTMaskedWordPieceDataset",
-    "BERTMaskedWordPieceDatasetConfig",
-    "MaskedWordPieceDataset",
-    "MaskedWordPieceDatasetConfig",
-]
-
 # The first token, and a separator after each of two segments.
 _NUM_SPECIAL = 3
 

@@ -18,7 +18,7 @@ from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import Identified, MegatronDataset
-from zindex.datasets.sample_dataset import IndexedSampleDataset
+from zindex.datasets.sample_dataset import IndexedSampleDataset, as_given
 from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing.blend_arrays import (
@@ -29,7 +29,7 @@ from zindex.indexing.blend_arrays import (
 )
 from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.plan.blend_plan import BlendPlan
-from zindex.samples.batch import SampleBatch, find_spans, resolve_positions
+from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
 from zindex.store.commit import fingerprint
 from zindex.store.open import FollowedStore, Store
 from zindex.store.reader import LocalReader
@@ -213,8 +213,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         )
         make = self._find_maker(dataset_ids)
         if make is None:
-            pairs = zip(positions.tolist(), is_padding.tolist(), strict=True)
-            return SampleBatch.of_items([self[None if is_pad else i] for i, is_pad in pairs])
+            return batch_of_items(self, as_given(positions, is_padding))
         samples = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
         return make(self.datasets, which, samples, is_padding, dataset_ids)

@@ -17,12 +17,6 @@ from zindex.plan.split import (
 )
 from zindex.store.layout import ChunkGrid
 
-__all__ = [
-    "BlendedMegatronDatasetConfig",
-    "convert_split_vector_to_split_matrix",
-    "parse_and_normalize_split",
-]
-
 logger = logging.getLogger(__name__)
 
 _MOCK_SPLIT = "1,1,1"

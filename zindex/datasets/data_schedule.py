@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
@@ -84,9 +84,7 @@ class HybridCPDataLoaderWrapper:
             return None, None
         samples = self.unpack_batch(next(self.data_iterator))
         lengths = [_length(sample) for sample in samples]
-        all_lengths, offsets = self.get_global_seqlens(
-            torch.tensor(lengths, dtype=torch.int32, device=self._device)
-        )
+        all_lengths, offsets = self.get_global_seqlens(torch.tensor(lengths, dtype=torch.int32))
         edges = [*offsets.tolist(), len(all_lengths)]
         empty = [rank for rank, (a, b) in enumerate(pairwise(edges)) if a == b]
         if empty:
@@ -122,21 +120,10 @@ class HybridCPDataLoaderWrapper:
         offsets
             Shape (data-parallel ranks,), int32: number of the first sub-sample of each.
         """
-        lengths = subsample_seqlens.to(self._device, torch.int32)
-        num_ranks = self.dp_group.size()
-        count = torch.tensor([len(lengths)], dtype=torch.int32, device=self._device)
-        counts = [torch.zeros_like(count) for _ in range(num_ranks)]
-        dist.all_gather(counts, count, group=self.dp_group)
-        num_each = torch.cat(counts).cpu()
-        # Gathered tensors must be of one length.
-        padded = torch.zeros(int(num_each.max()), dtype=torch.int32, device=self._device)
-        padded[: len(lengths)] = lengths
-        gathered = [torch.empty_like(padded) for _ in range(num_ranks)]
-        dist.all_gather(gathered, padded, group=self.dp_group)
-        parts = [part[:size] for part, size in zip(gathered, num_each.tolist(), strict=True)]
-        offsets = torch.zeros(num_ranks, dtype=torch.int32)
-        offsets[1:] = torch.cumsum(num_each[:-1], dim=0)
-        return torch.cat(parts).cpu().tolist(), offsets
+        gathered: list[Any] = [None] * self.dp_group.size()
+        dist.all_gather_object(gathered, subsample_seqlens.tolist(), group=self.dp_group)
+        firsts = [0, *accumulate(map(len, gathered[:-1]))]
+        return [*chain.from_iterable(gathered)], torch.tensor(firsts, dtype=torch.int32)
 
     def get_global_id_seqlens(
         self, num_local_subsamples: int, offsets: torch.Tensor, seqlens_gathered: Sequence[int]
@@ -212,24 +199,20 @@ class HybridCPDataLoaderWrapper:
         incoming = [number for numbers in received for number in numbers]
         samples: dict[int, Sample] = {number: {} for number in incoming}
         for name in batch[0]:
+            like = batch[0][name]
+            none = torch.empty((0, *like.shape[1:]), dtype=like.dtype, device=self._device)
             parts = [batch[place][name].to(self._device, non_blocking=True) for place in outgoing]
-            like = parts[0] if parts else batch[0][name]
-            shape = like.shape[1:]
-            empty = torch.empty((0, *shape), dtype=like.dtype, device=self._device)
-            values = torch.empty(
-                (sum(receive_splits), *shape), dtype=like.dtype, device=self._device
-            )
+            values = none.new_empty((sum(receive_splits), *like.shape[1:]))
             dist.all_to_all_single(
                 output=values,
-                input=torch.cat(parts) if parts else empty,
+                input=torch.cat([none, *parts]),
                 output_split_sizes=receive_splits,
                 input_split_sizes=send_splits,
                 group=self.dp_cp_group,
             )
-            start = 0
-            for number in incoming:
-                samples[number][name] = values[start : start + lengths[number]]
-                start += lengths[number]
+            received_parts = values.split([lengths[number] for number in incoming])
+            for number, value in zip(incoming, received_parts, strict=True):
+                samples[number][name] = value
         return samples
 
     def unpack_batch(self, batch: Iterable[Sample]) -> list[Sample]:

@@ -4,7 +4,7 @@ zindex's own datasets do not use them: ``zindex.indexing`` builds their indices.
 """
 
 import logging
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,45 +77,40 @@ def build_sample_idx(
     )
 
 
-def _sample_index_builder(dtype: type[np.integer[Any]]) -> Callable[..., AnyArray]:
-    """Return the builder of sample indices of one dtype, with the signature of Megatron's."""
-
-    def build(
-        sizes: AnyArray,
-        document_idx: AnyArray,
-        seq_length: int,
-        num_epochs: int,
-        tokens_per_epoch: int,
-        drop_last_partial_sequence: bool = True,
-        add_extra_token_to_sequence: int = 1,
-    ) -> AnyArray:
-        """Return the sample index; parameters and errors as of `build_sample_idx`."""
-        extra_token = add_extra_token_to_sequence
-        num_tokens = num_epochs * tokens_per_epoch - extra_token
-        if seq_length < 1 or num_tokens < 0 or not len(document_idx):
-            raise PlanError(
-                "a sample index needs a sequence length of at least 1 and documents that hold "
-                f"tokens, got {seq_length}, {len(document_idx)} documents and "
-                f"{num_tokens + extra_token} tokens"
-            )
-        # Megatron counts in float32 here, which affects the result.
-        rounded_up = int(np.ceil(np.float32(num_tokens) / np.float32(seq_length)))
-        num_samples = num_tokens // seq_length if drop_last_partial_sequence else rounded_up
-        lengths = np.empty(len(document_idx), np.int32)
-        documents = np.ascontiguousarray(document_idx, np.int32)
-        gather_lengths(np.ascontiguousarray(sizes, np.int32), documents, 0, lengths)
-        boundaries: AnyArray = np.empty((num_samples + 1, 2), dtype)
-        filled = fill_boundaries(lengths, 0, 0, seq_length, extra_token, boundaries, 0, 0)
-        # Samples beyond the documents end with the last document.
-        boundaries[filled:] = len(lengths) - 1, int(lengths[-1]) - extra_token
-        return boundaries
-
-    build.__name__ = build.__qualname__ = f"build_sample_idx_{np.dtype(dtype).name}"
-    return build
+def _build_sample_idx(
+    dtype: type[np.integer[Any]],
+    sizes: AnyArray,
+    document_idx: AnyArray,
+    seq_length: int,
+    num_epochs: int,
+    tokens_per_epoch: int,
+    drop_last_partial_sequence: bool = True,
+    add_extra_token_to_sequence: int = 1,
+) -> AnyArray:
+    """Return the sample index in a dtype; parameters and errors as of `build_sample_idx`."""
+    extra_token = add_extra_token_to_sequence
+    num_tokens = num_epochs * tokens_per_epoch - extra_token
+    if seq_length < 1 or num_tokens < 0 or not len(document_idx):
+        raise PlanError(
+            "a sample index needs a sequence length of at least 1 and documents that hold "
+            f"tokens, got {seq_length}, {len(document_idx)} documents and "
+            f"{num_tokens + extra_token} tokens"
+        )
+    # Megatron counts in float32 here, which affects the result.
+    rounded_up = int(np.ceil(np.float32(num_tokens) / np.float32(seq_length)))
+    num_samples = num_tokens // seq_length if drop_last_partial_sequence else rounded_up
+    lengths = np.empty(len(document_idx), np.int32)
+    documents = np.ascontiguousarray(document_idx, np.int32)
+    gather_lengths(np.ascontiguousarray(sizes, np.int32), documents, 0, lengths)
+    boundaries: AnyArray = np.empty((num_samples + 1, 2), dtype)
+    filled = fill_boundaries(lengths, 0, 0, seq_length, extra_token, boundaries, 0, 0)
+    # Samples beyond the documents end with the last document.
+    boundaries[filled:] = len(lengths) - 1, int(lengths[-1]) - extra_token
+    return boundaries
 
 
-build_sample_idx_int32 = _sample_index_builder(np.int32)
-build_sample_idx_int64 = _sample_index_builder(np.int64)
+build_sample_idx_int32 = partial(_build_sample_idx, np.int32)
+build_sample_idx_int64 = partial(_build_sample_idx, np.int64)
 
 
 def build_blending_indices(

@@ -24,27 +24,6 @@ from zindex.io.objects import SCHEMES
 from zindex.io.remote_files import MSC_PREFIX, S3_PREFIX, UNKNOWN, open_remote, split_s3_url
 from zindex.store.tokens import FlatObject
 
-__all__ = [
-    "MSC_PREFIX",
-    "OBJECT_STORAGE_BIN_READERS",
-    "S3_PREFIX",
-    "ObjectStorageConfig",
-    "S3Client",
-    "S3Config",
-    "_is_msc_path",
-    "_is_s3_path",
-    "_remove_msc_prefix",
-    "_remove_s3_prefix",
-    "_s3_download_file",
-    "_s3_object_exists",
-    "cache_index_file",
-    "dataset_exists",
-    "get_index_cache_path",
-    "get_object_storage_access",
-    "is_object_storage_path",
-    "parse_s3_path",
-]
-
 _ACCESS = {f"{scheme}://": scheme for scheme in ("msc", *SCHEMES)}
 
 

@@ -102,6 +102,12 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
         return inherits(kind, _ITEM_METHODS)
 
 
+def as_given(positions: Int64Array, is_padding: BoolArray) -> list[int | None]:
+    """Return positions as `SampleDataset.__getitems__` takes them: None where padding is."""
+    pairs = zip(positions.tolist(), is_padding.tolist(), strict=True)
+    return [None if is_pad else position for position, is_pad in pairs]
+
+
 @cache
 def inherits(kind: type, names: tuple[str, ...]) -> bool:
     """Return whether methods are those of the class that defines how batches are read."""

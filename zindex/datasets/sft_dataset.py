@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import BoolArray, Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, load_json_arg, open_mock
-from zindex.datasets.sample_dataset import SampleDataset
+from zindex.datasets.sample_dataset import SampleDataset, as_given
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.batch import Item, SampleBatch, resolve_positions
+from zindex.samples.batch import Item, SampleBatch
 from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
     ChatTokens,
@@ -277,8 +277,12 @@ class MockSFTDataset(SFTDataset):
         yield Encoded(tokens, tokens)
 
 
-class PretrainValidAsSFTDataset(torch.utils.data.Dataset[Item]):
+class PretrainValidAsSFTDataset(SampleDataset):
     """Samples of pre-training texts that validate a fine-tuning, each as one conversation.
+
+    An item has ``tokens``, ``labels``, ``loss_mask`` and ``position_ids`` unchanged, of shape
+    (sequence_length,); if packed, ``cu_seqlens`` (int32, 0 and then sequence_length in shape
+    (sequence_length + 1,)) and ``max_seqlen`` (int32).
 
     Parameters
     ----------
@@ -311,41 +315,14 @@ class PretrainValidAsSFTDataset(torch.utils.data.Dataset[Item]):
         count = len(self.dataset)
         return count if self.max_samples is None else min(count, self.max_samples)
 
-    def __getitem__(self, idx: int | None) -> Item:
-        """Return a sample.
+    @property
+    def _where(self) -> str:
+        """Name of the dataset in messages."""
+        return type(self).__name__
 
-        Parameters
-        ----------
-        idx
-            Its position, from the end if negative; None as for the dataset below.
-
-        Returns
-        -------
-        item
-            ``tokens``, ``labels``, ``loss_mask`` and ``position_ids`` unchanged, of shape
-            (sequence_length,); if packed, ``cu_seqlens`` (int32, 0 and then sequence_length in
-            shape (sequence_length + 1,)) and ``max_seqlen`` (int32).
-
-        Raises
-        ------
-        IndexError
-            If there is no such sample.
-        """
-        return self.__getitems__([idx])[0]
-
-    def __getitems__(self, positions: Sequence[int | None]) -> SampleBatch:
-        """Return the samples of a batch, read together if the dataset below can.
-
-        Parameters
-        ----------
-        positions
-            Positions, as of single samples.
-        """
-        places: list[int | None] = []
-        if len(positions):
-            numbers, is_padding = resolve_positions(positions, len(self), type(self).__name__)
-            pairs = zip(numbers.tolist(), is_padding.tolist(), strict=True)
-            places = [None if is_pad else number for number, is_pad in pairs]
+    def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
+        """Return the samples at positions, read together if the dataset below can."""
+        places = as_given(positions, is_padding)
         if hasattr(self.dataset, "__getitems__"):
             samples = self.dataset.__getitems__(places)
         else:

@@ -15,13 +15,6 @@ from zindex.errors import ConfigError
 from zindex.samples.masking.attention_masks import build_pair_mask, choose_attention_masks
 from zindex.samples.masking.masked_batches import make_t5_batch
 
-__all__ = [
-    "MaskedWordPieceDataset",
-    "MaskedWordPieceDatasetConfig",
-    "T5MaskedWordPieceDataset",
-    "T5MaskedWordPieceDatasetConfig",
-]
-
 # The first token of the decoder's input and the last of its labels, as Megatron counts.
 _NUM_SPECIAL = 2
 

@@ -25,20 +25,9 @@ from zindex.samples.conversations.conversation_batches import (
     naming_record,
 )
 from zindex.samples.conversations.json_records import JsonRecords
+from zindex.sources.parquet_files import load_parquet
 from zindex.text.conversations import LAYOUTS, Message, find_layout, read_as_megatron
 from zindex.text.text_checks import check_unicode
-
-__all__ = [
-    "MockVarlenDataset",
-    "VarlenDataset",
-    "VarlenLowLevelDataset",
-    "_alpaca_to_messages",
-    "_looks_like_hf_id",
-    "_messages_passthrough",
-    "_raw_text_loader",
-    "_select_converter",
-    "_sharegpt_to_messages",
-]
 
 Converter = Callable[[Mapping[str, Any]], list[Message] | str]
 
@@ -72,13 +61,7 @@ class _ParquetRecords:
         self.path = path
         if not os.path.isfile(path):
             raise StoreNotFoundError(f"{path} must be a file, there is none; check the path")
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ConfigError(
-                f"pyarrow must be installed to read {path}, it is not; install it, or write the "
-                "records as JSONL"
-            ) from error
+        parquet = load_parquet()
         try:
             self._table = parquet.read_table(path, memory_map=True)
         except (ValueError, OSError) as error:

@@ -1,7 +1,6 @@
 """Read Parquet files, one row group at a time."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, StoreUnreadableError
@@ -51,7 +50,7 @@ class ParquetFiles(PartFiles):
     def __init__(
         self, path: Paths, *, columns: Sequence[str] | None = None, on_damage: OnDamage = "error"
     ) -> None:
-        _parquet()
+        load_parquet()
         self.damage = DamageLog("a file of Parquet", on_damage)
         self.columns = None if columns is None else list(columns)
         files = list_files(path, [".parquet"])
@@ -112,9 +111,8 @@ class ParquetFiles(PartFiles):
             self.damage.report(file.url, damage, "the rest of this row group")
 
 
-@cache
-def _parquet() -> Any:
-    """Import pyarrow's Parquet reader."""
+def load_parquet() -> Any:
+    """Import pyarrow's Parquet reader; ConfigError without pyarrow."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -132,7 +130,7 @@ def _open(file: SourceFile) -> Any:
     if isinstance(source, ObjectPath):
         source = pyarrow.BufferReader(b"".join(read_chunks(file)))
     try:
-        return _parquet().ParquetFile(source)
+        return load_parquet().ParquetFile(source)
     except FileNotFoundError:
         raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
     except PermissionError as error:
