@@ -53,13 +53,6 @@ def test_slices(pair: tuple[IndexedDataset, ZarrIndexedDataset], span: slice) ->
     assert [part.tolist() for part in ours[span]] == [part.tolist() for part in theirs[span]]
 
 
-def test_counts_come_from_offsets(pair: tuple[IndexedDataset, ZarrIndexedDataset]) -> None:
-    ours = pair[1]
-    for start in range(7):
-        for stop in range(7):
-            assert ours.count_tokens(start, stop) == sum(LENGTHS[start:stop])
-
-
 @pytest.mark.parametrize(
     ("index", "error", "message"),
     [

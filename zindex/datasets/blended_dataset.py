@@ -314,14 +314,7 @@ def plan_blend(
     ConfigError
         If there is no size and a weight is not a whole number of samples.
     """
-    settings: dict[str, Any] = {
-        "split": split.name,
-        "order": config.order,
-        "seed": config.random_seed,
-        "shuffle": config.shuffle,
-        "stored": config.store,
-        "grid": config.grid,
-    }
+    settings = config.plan_settings(split) | {"order": config.order, "shuffle": config.shuffle}
     if size is not None:
         return BlendPlan.weighted(weights, size, **settings)
     for weight in weights:

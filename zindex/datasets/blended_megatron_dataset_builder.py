@@ -10,11 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from zindex.datasets.blend_requests import SplitRequest, check_sizes, request_splits
 from zindex.datasets.blend_requests import (
-    SplitRequest,
-    _get_size_per_split_per_dataset,
-    check_sizes,
-    request_splits,
+    _get_size_per_split_per_dataset as _get_size_per_split_per_dataset,
 )
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
@@ -25,14 +23,6 @@ from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.indexing.ensure import Builds, request_build
 from zindex.plan.split import split_range
 from zindex.samples.lengths import is_stored
-
-__all__ = [
-    "BlendedMegatronDatasetBuilder",
-    "DistributedDataset",
-    "MidLevelDataset",
-    "TopLevelDataset",
-    "_get_size_per_split_per_dataset",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -148,6 +148,15 @@ class BlendedMegatronDatasetConfig:
             parse_and_normalize_split(self.split)
         )
 
+    def plan_settings(self, split: Split) -> dict[str, Any]:
+        """Return the fields that the plans of indices and blends of a split share."""
+        return {
+            "split": split.name,
+            "seed": self.random_seed,
+            "stored": self.store,
+            "grid": self.grid,
+        }
+
     def _require(self, kind: str, *names: str) -> None:
         """Refuse settings that are not given."""
         for name in names:

@@ -210,8 +210,8 @@ class HybridCPDataLoaderWrapper:
                 input_split_sizes=send_splits,
                 group=self.dp_cp_group,
             )
-            received_parts = values.split([lengths[number] for number in incoming])
-            for number, value in zip(incoming, received_parts, strict=True):
+            arrived = torch.split(values, [lengths[number] for number in incoming])
+            for number, value in zip(incoming, arrived, strict=True):
                 samples[number][name] = value
         return samples
 

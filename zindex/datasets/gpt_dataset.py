@@ -23,21 +23,14 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, SampleBatch, resolve_positions
 from zindex.samples.gpt import make_batch, read_texts
 from zindex.samples.lengths import count_span, memory_facts
-from zindex.samples.masks import _get_ltor_masks_and_position_ids, causal_mask
+from zindex.samples.masks import (
+    _get_ltor_masks_and_position_ids as _get_ltor_masks_and_position_ids,
+)
+from zindex.samples.masks import causal_mask
 from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
 from zindex.samples.texts import IndexedText, Texts
 from zindex.store.rows import RowReader
-
-__all__ = [
-    "GPTDataset",
-    "GPTDatasetConfig",
-    "MockGPTDataset",
-    "MockGPTLowLevelDataset",
-    "_build_document_index",
-    "_build_shuffle_index",
-    "_get_ltor_masks_and_position_ids",
-]
 
 
 class GPTDataset(TextDataset[IndexArrays]):
@@ -242,7 +235,7 @@ class GPTDataset(TextDataset[IndexArrays]):
             extra_token=int(config.add_extra_token_to_sequence),
             drop_last=self._drop_last,
             order=config.order,
-            **self._plan_settings,
+            **config.plan_settings(self.index_split),
         )
 
     def _compute_arrays(self) -> IndexArrays:

@@ -305,7 +305,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
                 "define _sentence_rules, or call _build_sample_index"
             )
         config, dataset, span = self.config, self.dataset, self._span
-        settings: dict[str, Any] = self._plan_settings | {
+        settings = config.plan_settings(self.index_split) | {
             "max_sequence_length": self._rules.max_length,
             "min_num_sentences": self._rules.min_sentences,
             "short_sequence_probability": config.short_sequence_probability,

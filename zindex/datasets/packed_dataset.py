@@ -144,7 +144,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
             extra_token=int(config.add_extra_token_to_sequence),
             num_requested=self.num_samples,
             rules=self.rules,
-            **self._plan_settings,
+            **config.plan_settings(self.index_split),
         )
 
     def _compute_arrays(self) -> PackedArrays:

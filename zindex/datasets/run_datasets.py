@@ -7,7 +7,8 @@ from typing import Any
 from zindex.config import RunConfig, as_config
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.edited_dataset import EditedDataset
-from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split

@@ -134,17 +134,6 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
     def _plan(self) -> SplitPlan:
         """Return the plan of this split's index, the same as ``zindex.build`` makes."""
 
-    @property
-    def _plan_settings(self) -> dict[str, Any]:
-        """The fields that the plans of all indices share, except for the documents."""
-        config = self.config
-        return {
-            "split": self.index_split.name,
-            "seed": config.random_seed,
-            "stored": config.store,
-            "grid": config.grid,
-        }
-
     @cached_property
     def fingerprint(self) -> str:
         """The SHA-256, in hex, of all that decides the order of the samples, in any process.

@@ -8,16 +8,7 @@ from typing import Any
 import torch
 
 from zindex.errors import ConfigError
-from zindex.plan.split import normalize
-
-__all__ = [
-    "Split",
-    "compile_helpers",
-    "current_rank",
-    "get_blend_from_list",
-    "log_single_rank",
-    "normalize",
-]
+from zindex.plan.split import normalize as normalize
 
 #: Prefixes of a blend and their weights, or None for the lengths of the datasets.
 Blend = tuple[list[str], list[float] | None]

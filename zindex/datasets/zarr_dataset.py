@@ -9,7 +9,6 @@ from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError, check_number
-from zindex.ingest.length_source import count_tokens
 from zindex.store.open import Store, open_store
 from zindex.store.rows import RowReader
 from zindex.store.tokens import open_tokens
@@ -76,7 +75,8 @@ class ZarrIndexedDataset(SequenceDataset):
     def _stops(self, start: int, stop: int) -> Int64Array:
         """Return where sequences ``[start, stop)`` stop, in tokens from the first one's start."""
         bounds = self.offsets.read(start, stop + 1)
-        return bounds[1:] - bounds[0]
+        stops: Int64Array = bounds[1:] - bounds[0]
+        return stops
 
     def _read(self, place: int, offset: int, count: int) -> AnyArray:
         """Return ``count`` tokens from token ``offset`` of the sequence that starts at a token."""
@@ -86,10 +86,6 @@ class ZarrIndexedDataset(SequenceDataset):
     def _modes(self) -> RowReader:
         """The mode of each sequence, read lazily."""
         return self.store[schema.SEQUENCE_MODE.name]
-
-    def count_tokens(self, start: int, stop: int) -> int:
-        """Return the tokens of sequences ``[start, stop)``, from two offsets."""
-        return count_tokens(self.store, start, stop)
 
     @property
     def sequence_lengths(self) -> npt.NDArray[np.int32]:

@@ -46,20 +46,6 @@ ALIASES: Mapping[str, str] = {
 } | {f"megatron.training.datasets.{name}": f"zindex.datasets.{name}" for name in _TRAINING}
 
 
-class _AliasLoader(Loader):
-    """Loads a module of zindex under the name of one of Megatron's."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Replace the entry in ``sys.modules``, which Python reads after the import."""
-        ours = import_module(self._target)
-        if not hasattr(ours, "__getattr__"):
-            vars(ours)["__getattr__"] = _fall_back_to_megatron(module.__name__, ours)
-        sys.modules[module.__name__] = ours
-
-
 def _fall_back_to_megatron(name: str, ours: ModuleType) -> Callable[[str], Any]:
     """Return a ``__getattr__`` that takes names of a newer Megatron from its own module."""
 
@@ -85,15 +71,21 @@ def _fall_back_to_megatron(name: str, ours: ModuleType) -> Callable[[str], Any]:
     return find
 
 
-class _AliasFinder(MetaPathFinder):
-    """Finds zindex's modules under Megatron's names."""
+class _Aliases(MetaPathFinder, Loader):
+    """Imports zindex's modules under Megatron's names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a replaced module, None for all others."""
-        ours = ALIASES.get(fullname)
-        return None if ours is None else spec_from_loader(fullname, _AliasLoader(ours))
+        return spec_from_loader(fullname, self) if fullname in ALIASES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Replace the entry in ``sys.modules``, which Python reads after the import."""
+        ours = import_module(ALIASES[module.__name__])
+        if not hasattr(ours, "__getattr__"):
+            vars(ours)["__getattr__"] = _fall_back_to_megatron(module.__name__, ours)
+        sys.modules[module.__name__] = ours
 
 
 def install(**defaults: Any) -> None:
@@ -129,8 +121,8 @@ def install(**defaults: Any) -> None:
             f"{'is' if len(early) == 1 else 'are'} there already; make it the first line of the "
             "script, or run python -m zindex.megatron SCRIPT"
         )
-    if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AliasFinder())
+    if not any(isinstance(finder, _Aliases) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Aliases())
 
 
 def set_defaults(values: Mapping[str, Any]) -> None:
