@@ -12,7 +12,7 @@ from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.cli import main
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
+from zindex.datasets.blended_megatron_dataset_config import CHOICES, DEFAULTS
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError
 from zindex.indexing import ensure
@@ -23,7 +23,7 @@ from zindex.megatron.prepare import prepare
 @pytest.fixture(autouse=True)
 def _restore_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the process's defaults as they were."""
-    for name in DEFAULTS.allowed:
+    for name in CHOICES:
         monkeypatch.setattr(DEFAULTS, name, getattr(DEFAULTS, name))
 
 

@@ -1,9 +1,9 @@
 """The configuration of all Megatron datasets, checked on construction."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, get_args
 
 from zindex.datasets.utils import Blend, Split, log_single_rank
 from zindex.errors import ConfigError
@@ -22,23 +22,10 @@ logger = logging.getLogger(__name__)
 _MOCK_SPLIT = "1,1,1"
 
 
-@dataclass
-class Defaults:
-    """Defaults of the settings that are unknown to Megatron scripts."""
-
-    allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "order": ("megatron", "scalable"),
-        "store": ("all", "minimal"),
-        "shuffle": ("keyed", "uniform"),
-    }
-
-    order: Order = "megatron"
-    store: Stored = "all"
-    shuffle: Shuffle = "keyed"
-
-
-#: The defaults of this process; ``zindex.megatron.install`` sets them.
-DEFAULTS = Defaults()
+#: Choices of the settings that are unknown to Megatron scripts.
+CHOICES = {"order": get_args(Order), "store": get_args(Stored), "shuffle": get_args(Shuffle)}
+#: The defaults of this process, by these names; ``zindex.megatron.install`` sets them.
+DEFAULTS = SimpleNamespace(order="megatron", store="all", shuffle="keyed")
 
 
 @dataclass

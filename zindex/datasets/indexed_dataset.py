@@ -219,7 +219,7 @@ class IndexedDataset(SequenceDataset):
         )
 
 
-class IndexedDatasetBuilder:
+class IndexedDatasetBuilder(PairWriter):
     """Write a ``.bin/.idx`` pair under Megatron Core's contract.
 
     Tokens may be torch tensors, numpy arrays, lists of numbers or lists of decimal strings. A value
@@ -239,17 +239,12 @@ class IndexedDatasetBuilder:
     def __init__(
         self, bin_path: str, dtype: TokenType = np.int32, multimodal: bool = False
     ) -> None:
-        self.dtype = dtype
+        super().__init__(bin_path, dtype, has_modes=multimodal)
         self.multimodal = multimodal
-        self._writer = PairWriter(bin_path, dtype, has_modes=multimodal)
-        self.data_file = self._writer.data_file
-        self.sequence_lengths = self._writer.sequence_lengths
-        self.document_indices = self._writer.document_indices
-        self.sequence_modes = self._writer.sequence_modes
 
     def add_item(self, tensor: Any, mode: int = 0) -> None:
         """Append one sequence; its document ends with ``end_document``."""
-        self._writer.append(_as_values(tensor), modes=[mode])
+        self.append(_as_values(tensor), modes=[mode])
 
     def add_document(
         self, tensor: Any, lengths: Sequence[int], modes: Sequence[int] | None = None
@@ -270,8 +265,8 @@ class IndexedDatasetBuilder:
         SourceError
             If the lengths do not add up or a token does not fit.
         """
-        self._writer.append(_as_values(tensor), lengths, modes)
-        self._writer.end_document()
+        self.append(_as_values(tensor), lengths, modes)
+        self.end_document()
 
     def add_documents(
         self,
@@ -309,14 +304,14 @@ class IndexedDatasetBuilder:
             span = slice(start, start + chunk_size)
             tokens, lengths = self._convert_documents(documents[span], eod_token)
             first = len(self.sequence_lengths)
-            self._writer.append(tokens, lengths, None if modes is None else modes[span])
-            self._writer.append_document_ends(first + 1 + np.arange(lengths.size))
+            self.append(tokens, lengths, None if modes is None else modes[span])
+            self.append_document_ends(first + 1 + np.arange(lengths.size))
 
     def _convert_documents(
         self, documents: Any, eod_token: int | None
     ) -> tuple[AnyArray, npt.NDArray[np.int64]]:
         """Return the concatenated tokens of documents, and the length of each."""
-        owner = self._writer.bin_path
+        owner = self.bin_path
         if type(documents).__module__.partition(".")[0] == "awkward":
             import awkward
 
@@ -332,17 +327,9 @@ class IndexedDatasetBuilder:
         eod = convert_tokens([eod_token], self.dtype, owner=f"{owner} (eod_token)")
         return append_to_each(tokens, lengths, eod), lengths + 1
 
-    def end_document(self) -> None:
-        """End a document that was appended with ``add_item``."""
-        self._writer.end_document()
-
     def add_index(self, path_prefix: str) -> None:
         """Append another pair; SourceError if it is damaged or of another dtype."""
-        self._writer.append_pair(path_prefix)
-
-    def finalize(self, idx_path: str) -> None:
-        """Write the ``.idx`` and give both files their names, the ``.idx`` last."""
-        self._writer.finalize(idx_path)
+        self.append_pair(path_prefix)
 
 
 def get_idx_path(path_prefix: str) -> str:

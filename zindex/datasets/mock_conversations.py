@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,8 +154,7 @@ class MockSFTLowLevelDataset:
 def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:
     """Return the numbers of a file, separated by commas or line breaks after a title line."""
     try:
-        with open(path, encoding="utf-8") as file:
-            _, *lines = file.read().splitlines() or [""]
+        _, *lines = Path(path).read_text("utf-8").splitlines() or [""]
     except FileNotFoundError:
         raise StoreNotFoundError(
             f"{os.fspath(path)} must be a file of lengths, there is none; check the path"
@@ -186,10 +186,7 @@ def load_json_arg(spec: str | None) -> Any:
         return None
     is_file = os.path.isfile(spec)
     try:
-        if is_file:
-            with open(spec, encoding="utf-8") as file:
-                return json.load(file)
-        return json.loads(spec)
+        return json.loads(Path(spec).read_text("utf-8") if is_file else spec)
     except ValueError as error:
         what = f"the file {spec}" if is_file else repr(spec)
         raise ConfigError(

@@ -146,7 +146,3 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
             rules=self.rules,
             **config.plan_settings(self.index_split),
         )
-
-    def _compute_arrays(self) -> PackedArrays:
-        """Packed documents are always stored."""
-        raise NotImplementedError

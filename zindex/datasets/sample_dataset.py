@@ -138,9 +138,9 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     def _read_index(self, store: Store) -> ArraysT:
         """Return the lazy arrays of an index, committed or followed while it is built."""
 
-    @abstractmethod
     def _compute_arrays(self) -> ArraysT:
         """Return the arrays of an index that is not stored."""
+        raise NotImplementedError
 
     def _request_index(self) -> None:
         """Find or build the index, together with others that are collected, unless deferred."""

@@ -15,7 +15,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
-from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
+from zindex.datasets.blended_megatron_dataset_config import CHOICES, DEFAULTS
 from zindex.errors import ConfigError, check_choice
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def install(**defaults: Any) -> None:
 def set_defaults(values: Mapping[str, Any]) -> None:
     """Set the defaults of configurations, all of them or none."""
     for name, value in values.items():
-        check_choice("a default", name, DEFAULTS.allowed)
-        check_choice(name, value, DEFAULTS.allowed[name])
+        check_choice("a default", name, CHOICES)
+        check_choice(name, value, CHOICES[name])
     for name, value in values.items():
         setattr(DEFAULTS, name, value)
