@@ -70,22 +70,15 @@ class SentenceRules(NamedTuple):
     min_sentences: int
 
 
-@dataclass(frozen=True)
-class ComputedMapping:
+class ComputedMapping(NamedTuple):
     """A sentence mapping in memory, with the arrays of a stored one."""
 
     #: Shape (samples, 3), uint32 or uint64: first sentence, end, and maximal number of tokens.
     sample_index: AnyArray
-
-    @property
-    def sentence_index(self) -> AnyArray:
-        """The samples, which are shuffled already."""
-        return self.sample_index
-
-    @cached_property
-    def shuffle_index(self) -> Int64Array:
-        """Shape (samples,), int64: each position itself."""
-        return np.arange(len(self.sample_index))
+    #: The same: the samples are shuffled already.
+    sentence_index: AnyArray
+    #: Shape (samples,), int64: each position itself.
+    shuffle_index: Int64Array
 
 
 @dataclass
@@ -175,9 +168,7 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
         return Vocabulary.of(self.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state.pop("vocabulary", None)  # recomputed lazily
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "vocabulary"}
 
 
 class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
@@ -241,12 +232,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     def _prepare(self) -> None:
         """Set the size of samples."""
         super()._prepare()
-        if self.config.follow is not None:
-            raise ConfigError(
-                f"{self._where} cannot be followed while its sentences are mapped, got follow="
-                f"{self.config.follow}: how many samples they give is known when all are; leave "
-                "follow out"
-            )
+        self._refuse_follow()
         self._rules = self._sentence_rules()
         self._own_rows: AnyArray | None = None
 
@@ -285,17 +271,17 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     def _compute_arrays(self) -> ComputedMapping:
         """Return the samples of sentences in memory, or those that were set."""
-        if self._own_rows is not None:
-            return ComputedMapping(self._own_rows)
-        if self.num_samples == 0:
-            return ComputedMapping(np.empty((0, 3), np.uint32))
-        plan, dataset = self._plan(), self.dataset
-        bounds = np.asarray(dataset.document_indices)[plan.start : plan.stop + 1]
-        own = dataset.sequence_lengths[plan.first_sentence : plan.stop_sentence]
-        rows = compute_mapping(plan, bounds, own)
-        if not len(rows):
-            raise nothing_to_map(plan, str(self.dataset_path))
-        return ComputedMapping(rows)
+        rows = self._own_rows
+        if rows is None and self.num_samples == 0:
+            rows = np.empty((0, 3), np.uint32)
+        elif rows is None:
+            plan, dataset = self._plan(), self.dataset
+            bounds = np.asarray(dataset.document_indices)[plan.start : plan.stop + 1]
+            own = dataset.sequence_lengths[plan.first_sentence : plan.stop_sentence]
+            rows = compute_mapping(plan, bounds, own)
+            if not len(rows):
+                raise nothing_to_map(plan, str(self.dataset_path))
+        return ComputedMapping(rows, rows, np.arange(len(rows)))
 
     def _plan(self) -> MappingPlan:
         """Return the plan of the samples."""

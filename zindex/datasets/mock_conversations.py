@@ -18,7 +18,6 @@ from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_choice
 from zindex.ingest.length_source import is_store
 
-_FORMATS = ("thd", "sbhd")
 # Default lengths of mode "verification", as in Megatron.
 _DEFAULTS = {
     "min_seq_len": 100,
@@ -71,7 +70,7 @@ class MockSFTLowLevelDataset:
         self.mode = mode
         self.format = settings.pop("format", "thd")
         self.vocab_size: int | None = settings.pop("vocab_size", None)
-        check_choice("format", self.format, _FORMATS)
+        check_choice("format", self.format, ["thd", "sbhd"])
         check_choice("type of made-up lengths", settings.pop("type", "lognormal"), ["lognormal"])
         check_choice("mode", mode, _MODES)
         self.indexed_dataset: IndexedDataset | ZarrIndexedDataset | None = None
@@ -146,9 +145,7 @@ class MockSFTLowLevelDataset:
         return np.concatenate(parts, dtype=np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state.pop("sequence_lengths", None)
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "sequence_lengths"}
 
 
 def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:

@@ -4,6 +4,7 @@ The index is built by ``zindex.indexing``, and read here.
 """
 
 from dataclasses import asdict
+from typing import Any
 
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
@@ -78,12 +79,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
                 f"{self._where} must be text that zindex opens from disk to be packed, got "
                 f"{type(self.dataset).__name__}; use GPTDataset for other data"
             )
-        if self.config.follow is not None:
-            raise ConfigError(
-                f"{self._where} cannot be followed while it is packed, got follow="
-                f"{self.config.follow}: how large its index becomes is known when all documents "
-                "are; leave follow out"
-            )
+        self._refuse_follow()
         self.unique_identifiers["packing"] = asdict(self.rules)
         if not self._source.count_tokens(self._span.start, self._span.stop):
             raise PlanError(
@@ -114,16 +110,16 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     @property
     def padding_share(self) -> float:
         """Share of padding in all samples."""
-        self._open_arrays()
-        assert self._store is not None
-        share: float = self._store.attributes["padding_share"]
-        return share
+        return float(self._fact("padding_share"))
 
     def __len__(self) -> int:
+        return int(self._fact("num_samples"))
+
+    def _fact(self, name: str) -> Any:
+        """Return an attribute of the index."""
         self._open_arrays()
         assert self._store is not None
-        num_samples: int = self._store.attributes["num_samples"]
-        return num_samples
+        return self._store.attributes[name]
 
     def _describe_text(self, text: IndexedText) -> IndexedText:
         """Add the settings of the samples."""

@@ -10,29 +10,20 @@ import torch
 from zindex.arrays import BoolArray, Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, load_json_arg, open_mock
+from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
+from zindex.datasets.mock_conversations import load_json_arg as load_json_arg
 from zindex.datasets.sample_dataset import SampleDataset, as_given
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
 from zindex.samples.batch import Item, SampleBatch
+from zindex.samples.conversations.conversation_batches import IGNORE_INDEX as IGNORE_INDEX
 from zindex.samples.conversations.conversation_batches import (
-    IGNORE_INDEX,
     ChatTokens,
     Encoded,
     as_ids,
     make_conversation_batch,
 )
 from zindex.samples.conversations.json_records import JsonRecords
-
-__all__ = [
-    "IGNORE_INDEX",
-    "MockSFTDataset",
-    "MockSFTLowLevelDataset",
-    "PretrainValidAsSFTDataset",
-    "SFTDataset",
-    "SFTLowLevelDataset",
-    "load_json_arg",
-]
 
 Messages = list[dict[str, Any]]
 

@@ -76,6 +76,15 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
             f"{len(indices)}; give a range of documents"
         )
 
+    def _refuse_follow(self) -> None:
+        """Refuse to read an index while it is built, whose size is known only at the end."""
+        if self.config.follow is not None:
+            raise ConfigError(
+                f"{self._where} cannot be followed while its index is built, got follow="
+                f"{self.config.follow}: how many samples it has is known when all are counted; "
+                "leave follow out"
+            )
+
     @property
     def _where(self) -> str:
         """Name of the split and the dataset in messages."""

@@ -17,18 +17,11 @@ from zindex.datasets.tokenizer_metadata import (
 )
 from zindex.errors import ConfigError
 from zindex.text.tokenizers.base import MegatronTokenizer, find_token
-from zindex.text.tokenizers.null_tokenizer import NullTokenizer
+from zindex.text.tokenizers.null_tokenizer import NullTokenizer as NullTokenizer
 from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
-from zindex.text.tokenizers.rust_tokenizers import TOKENIZER_FILE, WordPieceTokenizer
-from zindex.text.tokenizers.text_tokenizer import NAMES
-
-__all__ = [
-    "NAMES",
-    "TOKENIZER_FILE",
-    "MegatronTokenizerText",
-    "NullTokenizer",
-    "WordPieceTokenizer",
-]
+from zindex.text.tokenizers.rust_tokenizers import TOKENIZER_FILE as TOKENIZER_FILE
+from zindex.text.tokenizers.rust_tokenizers import WordPieceTokenizer as WordPieceTokenizer
+from zindex.text.tokenizers.text_tokenizer import NAMES as NAMES
 
 # Megatron's arguments for downloads and remote code, both of which zindex never does.
 _LOADING = ("use_fast", "trust_remote_code")

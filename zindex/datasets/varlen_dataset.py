@@ -114,19 +114,15 @@ class VarlenLowLevelDataset(SFTLowLevelDataset):
         self.records = open_records(dataset_path)
         if not len(self.records):
             raise SourceError(f"{dataset_path} must hold records, got none; name another file")
-        self._schema_name = find_layout(_filled(self.records.read_many([0])[0]))
-
-    @property
-    def schema_name(self) -> str:
-        """Layout of the first record, by Megatron's name."""
-        return self._schema_name
+        #: Layout of the first record, by Megatron's name.
+        self.schema_name = find_layout(_filled(self.records.read_many([0])[0]))
 
     def _convert(self, record: dict[str, Any], index: int) -> list[Message] | str:
         """Return the content of a record, by its own layout or that of the first record."""
         try:
             layout = find_layout(_filled(record))
         except SourceError:
-            layout = self._schema_name
+            layout = self.schema_name
         with naming_record(index, self.records.path):
             return read_as_megatron(record, layout)
 
