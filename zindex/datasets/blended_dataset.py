@@ -208,7 +208,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
         """Return the samples at positions, made together unless a dataset makes its own items."""
         arrays = self._open_arrays()
-        dataset_ids, samples = _read_rows(
+        dataset_ids, samples = read_rows(
             [arrays.dataset_index, arrays.dataset_sample_index], positions
         )
         make = self._find_maker(dataset_ids)
@@ -295,7 +295,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         return f" to {(math.ceil(1000 * needed - 1e-6) + 1) / 1000:g}"
 
 
-def _read_rows(arrays: Sequence[RowReader | AnyArray], positions: Int64Array) -> list[AnyArray]:
+def read_rows(arrays: Sequence[RowReader | AnyArray], positions: Int64Array) -> list[AnyArray]:
     """Return the rows of arrays at positions, in one round."""
     starts, stops = find_spans(positions)
     readers = [array for array in arrays if isinstance(array, LocalReader)]

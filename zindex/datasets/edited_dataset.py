@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
-from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.blended_dataset import BlendedDataset, read_rows
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
@@ -20,11 +20,10 @@ from zindex.indexing.ensure import request_build
 from zindex.maintenance.edits.draws import PoolTable
 from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.blend_plan import MAX_INT16_DATASETS
-from zindex.samples.batch import SampleBatch, find_spans
+from zindex.samples.batch import SampleBatch
 from zindex.samples.gpt import make_batch
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
-from zindex.store.rows import Spans, read_many
 
 
 class EditedDataset(SampleDataset):
@@ -209,10 +208,10 @@ class EditedDataset(SampleDataset):
         for number in set(segments.tolist()):
             segment = self._state.segments[number]
             inside = np.flatnonzero(segments == number)
-            spans = find_spans(positions[inside] - segment.start + segment.offset)
             arrays = self._arrays.get(segment.blend) or self.blend._open_arrays()
-            datasets, draws = read_many(
-                [Spans(arrays.dataset_index, *spans), Spans(arrays.dataset_sample_index, *spans)]
+            datasets, draws = read_rows(
+                [arrays.dataset_index, arrays.dataset_sample_index],
+                positions[inside] - segment.start + segment.offset,
             )
             found = self._pools[segment.blend].find(datasets, draws)
             sources[inside], samples[inside] = found

@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from zindex.datasets.utils import Blend, get_blend_from_list
 from zindex.errors import ConfigError
+from zindex.plan.split import SPLIT_NAMES
 
 #: Kind of the model, which selects the class of the datasets.
 Kind: TypeAlias = Literal["gpt", "bert", "t5"]
@@ -21,7 +22,6 @@ Kind: TypeAlias = Literal["gpt", "bert", "t5"]
 #: Samples wanted of train, valid and test.
 Sizes: TypeAlias = tuple[int, int | None, int]
 
-_SPLITS = ("train", "valid", "test")
 # Megatron's --split for one blend without the argument.
 _LEGACY_SPLIT = "969, 30, 1"
 
@@ -83,7 +83,7 @@ def parse_arguments(words: Sequence[str], kind: Kind | None = None) -> TrainingA
 def _make_parser() -> argparse.ArgumentParser:
     """Return a parser of the arguments that concern data, with Megatron's defaults."""
     parser = _Parser(prog="zindex prepare", allow_abbrev=False, add_help=False)
-    for name in ("--data-path", *(f"--{split}-data-path" for split in _SPLITS)):
+    for name in ("--data-path", *(f"--{split}-data-path" for split in SPLIT_NAMES)):
         parser.add_argument(name, nargs="*")
     for name in (
         "--data-args-path",
@@ -145,7 +145,7 @@ def _refuse_unprepared(values: argparse.Namespace) -> None:
 
 def _find_blends(values: argparse.Namespace) -> tuple[Blend | None, list[Blend | None] | None]:
     """Return one blend of all splits, or one per split."""
-    own = [getattr(values, f"{split}_data_path") for split in _SPLITS]
+    own = [getattr(values, f"{split}_data_path") for split in SPLIT_NAMES]
     ways = {
         "--data-path": values.data_path,
         "--data-args-path": values.data_args_path,
@@ -177,13 +177,13 @@ def _read_own_paths(path: str) -> list[list[str] | None]:
         raise ConfigError(
             f"{path} must be JSON, got {error}; write a list of paths for each split"
         ) from error
-    missing = [split for split in _SPLITS if not isinstance(named, dict) or split not in named]
+    missing = [split for split in SPLIT_NAMES if not isinstance(named, dict) or split not in named]
     if missing:
         raise ConfigError(
-            f"{path} must have the keys {', '.join(_SPLITS)}, it lacks {', '.join(missing)}; "
+            f"{path} must have the keys {', '.join(SPLIT_NAMES)}, it lacks {', '.join(missing)}; "
             "write null for a split without data"
         )
-    paths = [named[split] for split in _SPLITS]
+    paths = [named[split] for split in SPLIT_NAMES]
     return [entry.split() if isinstance(entry, str) else entry for entry in paths]
 
 
@@ -299,7 +299,19 @@ def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
     if length is None:
         raise ConfigError("--seq-length must be given, got none; say the tokens of a sample")
     if arguments.kind == "gpt":
-        return _gpt_config(values, {"sequence_length": length} | common)
+        from zindex.datasets.gpt_config import GPTDatasetConfig
+
+        counts = values.per_dataset_sequences_path
+        return GPTDatasetConfig(
+            sequence_length=length,
+            **common,
+            # Settings of items; no index depends on them.
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+            object_storage_cache_path=values.object_storage_cache_path,
+            sequences_per_dataset=None if counts is None else json.loads(Path(counts).read_text()),
+        )
     masking = {
         "sequence_length": values.encoder_seq_length or length,
         "masking_probability": values.mask_prob,
@@ -326,22 +338,4 @@ def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
         masking_max_ngram=10,
         masking_use_geometric_distribution=True,
         sequence_length_decoder=values.decoder_seq_length,
-    )
-
-
-def _gpt_config(values: argparse.Namespace, common: dict[str, Any]) -> Any:
-    """Return the configuration of GPT datasets."""
-    from zindex.datasets.gpt_config import GPTDatasetConfig
-
-    sequences = None
-    if values.per_dataset_sequences_path is not None:
-        sequences = json.loads(Path(values.per_dataset_sequences_path).read_text())
-    return GPTDatasetConfig(
-        **common,
-        # Settings of items; no index depends on them.
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        object_storage_cache_path=values.object_storage_cache_path,
-        sequences_per_dataset=sequences,
     )
