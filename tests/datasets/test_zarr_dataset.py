@@ -17,6 +17,8 @@ from zindex.execution.executor import SerialExecutor
 from zindex.store.layout import ChunkGrid
 
 LENGTHS = [3, 0, 5, 1, 0, 7]
+# What does not depend on how the tokens are laid out.
+one_layout = pytest.mark.parametrize("pair", ["store"], indirect=True)
 
 
 @pytest.fixture(params=["store", "link", "one element chunks"])
@@ -53,6 +55,7 @@ def test_slices(pair: tuple[IndexedDataset, ZarrIndexedDataset], span: slice) ->
     assert [part.tolist() for part in ours[span]] == [part.tolist() for part in theirs[span]]
 
 
+@one_layout
 @pytest.mark.parametrize(
     ("index", "error", "message"),
     [
@@ -69,6 +72,7 @@ def test_refused(
         pair[1][index]
 
 
+@one_layout
 @pytest.mark.parametrize(("offset", "length"), [(-1, None), (4, None), (0, 4), (2, 2), (0, -1)])
 def test_spans_must_be_within_their_sequence(
     pair: tuple[IndexedDataset, ZarrIndexedDataset], offset: int, length: int | None
@@ -82,6 +86,7 @@ def read_third(dataset: ZarrIndexedDataset, results: Any) -> None:
     results.put(dataset[2].tolist())
 
 
+@one_layout
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_children(pair: tuple[IndexedDataset, ZarrIndexedDataset], method: str) -> None:
@@ -96,6 +101,7 @@ def test_children(pair: tuple[IndexedDataset, ZarrIndexedDataset], method: str) 
     assert child.exitcode == 0
 
 
+@one_layout
 def test_pickle_is_small(pair: tuple[IndexedDataset, ZarrIndexedDataset]) -> None:
     content = pickle.dumps(pair[1])
     assert len(content) < 8_000
@@ -114,6 +120,7 @@ def test_modes(write_corpus: Any, tmp_path: Path) -> None:
     assert dataset.sequence_modes.tolist() == [0, 1]
 
 
+@one_layout
 def test_modes_must_be_there(pair: tuple[IndexedDataset, ZarrIndexedDataset]) -> None:
     with pytest.raises(ConfigError, match=r"corpus\.zarr has none"):
         ZarrIndexedDataset(pair[1].path_prefix, multimodal=True)
