@@ -160,7 +160,7 @@ def test_a_dead_store_is_ignored(monkeypatch: pytest.MonkeyPatch, seconds: float
 
 
 def test_steps_have_unique_names(store: Any) -> None:
-    store.set("zindex/0/failed", json.dumps({"rank": 1, "kind": "PlanError", "message": "no"}))
+    store.set("zindex/0/failed", json.dumps([1, "PlanError", "no"]))
     RankStep("1", 0, 2, store).listen()
     with pytest.raises(PlanError, match="rank 1: no"):
         RankStep("0", 0, 2, store).listen()

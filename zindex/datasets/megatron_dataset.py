@@ -120,11 +120,11 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
     @property
     def indices(self) -> npt.NDArray[np.integer[Any]]:
         """Shape (documents,): the elements of the split; a range is expanded at each use."""
-        if isinstance(self._indices, range):
-            dtype = np.int32 if self._indices.stop <= np.iinfo(np.int32).max else np.int64
-            found = self._indices
+        found = self._indices
+        if isinstance(found, range):
+            dtype = np.int32 if found.stop <= np.iinfo(np.int32).max else np.int64
             return np.arange(found.start, found.stop, found.step, dtype=dtype)
-        return self._indices
+        return found
 
     @indices.setter
     def indices(self, indices: npt.NDArray[np.integer[Any]] | range) -> None:

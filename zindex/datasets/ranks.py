@@ -133,11 +133,10 @@ class RankStep(AbstractContextManager["RankStep"]):
         message = self._ask(lambda store: store.get(key) if store.check([key]) else None)
         if message is None:
             return
-        found = json.loads(message)
-        kind = getattr(errors, found["kind"], ZindexError)
-        text = f"rank {found['rank']}: {found['message']}"
+        rank, kind, said = json.loads(message)
+        text = f"rank {rank}: {said}"
         try:
-            error: Exception = kind(text)
+            error: Exception = getattr(errors, kind, ZindexError)(text)
         except TypeError:  # its constructor takes more than a sentence
             error = ZindexError(text)
         error._zindex_received = True  # type: ignore[attr-defined]
@@ -149,7 +148,7 @@ class RankStep(AbstractContextManager["RankStep"]):
             kind, message = type(error).__name__, str(error)
             if not isinstance(error, ZindexError):
                 kind, message = "ZindexError", f"{kind}: {message}"
-            text = json.dumps({"rank": self.rank, "kind": kind, "message": message})
+            text = json.dumps([self.rank, kind, message])
             self._ask(lambda store: store.set(self._key("failed"), text))
 
     def _broadcast(self, error: Exception) -> None:

@@ -119,23 +119,20 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
         storage = find_storage(dataset_path, config)
         if storage is None and is_store(dataset_path):
             return ZarrIndexedDataset(dataset_path, multimodal=False)
-        counts = None
         # Only configurations of GPT datasets have these two.
-        counted = getattr(config, "sequences_per_dataset", None)
-        if counted:
-            counts = counted.get(dataset_path)
-            if counts is None:
-                raise ConfigError(
-                    f"sequences_per_dataset must count {dataset_path}, it counts "
-                    f"{sorted(counted)}; add it or leave all of them out"
-                )
+        counts = getattr(config, "sequences_per_dataset", None) or {}
+        if counts and dataset_path not in counts:
+            raise ConfigError(
+                f"sequences_per_dataset must count {dataset_path}, it counts {sorted(counts)}; add "
+                "it or leave all of them out"
+            )
         return IndexedDataset(
             dataset_path,
             multimodal=False,
             mmap=config.mmap_bin_files,
             object_storage_config=storage,
             fast_cache_load=config.fast_cache_load,
-            sequences_per_dataset=counts,
+            sequences_per_dataset=counts.get(dataset_path),
             dtype_code=getattr(config, "token_dtype_code", None),
         )
 
