@@ -5,6 +5,7 @@ Nothing is copied into shared memory: a column pickles as the description of its
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,32 +31,17 @@ class Items(NamedTuple):
         return self.stops - self.starts
 
 
+@dataclass(slots=True, eq=False)
 class Column:
-    """The values of one key.
+    """The values of one key."""
 
-    Parameters
-    ----------
-    key
-        The key.
-    values
-        Reader of the values of all records; an array in memory for lengths of items.
-    offsets
-        Record bounds: one more than there are records; None if they are unknown.
-    lengths
-        If records are groups, the lengths of their items, as a column.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        values: MappedValues | RowReader | Int64Array,
-        offsets: RowReader | Int64Array | None,
-        lengths: "Column | None" = None,
-    ) -> None:
-        self.key = key
-        self.values = values
-        self.offsets = offsets
-        self.lengths = lengths
+    key: str
+    #: Reader of the values of all records; an array in memory for lengths of items.
+    values: MappedValues | RowReader | Int64Array
+    #: Record bounds: one more than there are records; None if they are unknown.
+    offsets: RowReader | Int64Array | None
+    #: If records are groups, the lengths of their items, as a column.
+    lengths: "Column | None" = None
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

@@ -127,10 +127,8 @@ class _Table:
 
     def __init__(self, arrays: Sequence[KeyedArray]) -> None:
         self.owners: list[Any] = []
-        addresses = [self._map(array) for array in arrays]
-        lengths = [np.diff(array.value_offset) for array in arrays]
-        self.addresses = np.concatenate([*addresses, np.empty(0, np.int64)])
-        self.ends = np.cumsum(np.concatenate([*lengths, np.empty(0, np.int64)]))
+        self.addresses = np.concatenate([self._map(array) for array in arrays])
+        self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         dtype = np.dtype(arrays[0].dtype)
         #: The fields that `zindex.kernels.mapped` takes from it.
         self.record = (
@@ -142,8 +140,6 @@ class _Table:
 
     def _map(self, array: KeyedArray) -> Int64Array:
         """Return the address of each extent of an array."""
-        if not len(array.span_start):
-            return np.empty(0, np.int64)
         itemsize = np.dtype(array.dtype).itemsize
         found = array.span_start.copy()
         lengths = np.diff(array.value_offset)
@@ -175,24 +171,21 @@ _maps: dict[str, _MappedFile] = {}
 def _map_file(path: str, nbytes: int) -> npt.NDArray[np.uint8]:
     """Return a file as read-only bytes, mapped once for all keys in it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size < nbytes:
+                raise SourceError(
+                    f"{path} must have at least {nbytes:,} bytes, as when the store was described, "
+                    f"it has {status.st_size:,}; load the store again"
+                )
+            identity = (status.st_dev, status.st_ino, status.st_size)
+            known = _maps.get(path)
+            if known is None or known.identity != identity:
+                memory = mmap.mmap(file.fileno(), status.st_size, prot=mmap.PROT_READ)
+                known = _maps[path] = _MappedFile(identity, np.frombuffer(memory, np.uint8))
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{path} must still be there, as it was when the store was described; load the store "
             "again"
         ) from error
-    try:
-        status = os.fstat(descriptor)
-        if status.st_size < nbytes:
-            raise SourceError(
-                f"{path} must have at least {nbytes:,} bytes, as when the store was described, it "
-                f"has {status.st_size:,}; load the store again"
-            )
-        identity = (status.st_dev, status.st_ino, status.st_size)
-        known = _maps.get(path)
-        if known is None or known.identity != identity:
-            memory = mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ)
-            known = _maps[path] = _MappedFile(identity, np.frombuffer(memory, np.uint8))
-    finally:
-        os.close(descriptor)
     return known.values

@@ -57,7 +57,6 @@ ROLES: Mapping[str, str] = {
 UNKNOWN_TO_MEGATRON = ("bot",)
 # The largest float32. NaN fails the comparison too.
 _MAX_REWARD = 3.4028234663852886e38
-_EMPTY_SYSTEM = {"role": "system", "content": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +123,8 @@ class ConversationParser:
 
     def holds_dialogue(self, record: Record) -> bool:
         """Return whether a record looks like a dialogue; many have it as a text too."""
-        if self._filled(record, "messages"):
-            return True
-        return bool(self._question_fields(record) and self._filled(record, "completion"))
+        answered = self._question_fields(record) and self._filled(record, "completion")
+        return bool(self._filled(record, "messages") or answered)
 
     def read_dialogue(self, record: Record) -> Dialogue:
         """Return the dialogue of a record.
@@ -388,18 +386,18 @@ def read_as_megatron(record: Record, layout: str) -> list[Message] | str:
             for turn in _list_of_objects(record, "conversations")
         ]
     else:
-        given = _list_of_objects(record, "messages")
-        if not given:
-            return []
         messages = [
             (
                 turn.get("role") or "user",
                 _text_of(turn.get("content"), f"content of role {turn.get('role')!r}"),
             )
-            for turn in given
+            for turn in _list_of_objects(record, "messages")
         ]
+        if not messages:
+            return []
     found: list[Message] = [{"role": role, "content": content} for role, content in messages]
-    return found if found and found[0]["role"] == "system" else [dict(_EMPTY_SYSTEM), *found]
+    begins = found and found[0]["role"] == "system"
+    return found if begins else [{"role": "system", "content": ""}, *found]
 
 
 def _megatron_role(turn: Record) -> str:
@@ -423,8 +421,7 @@ def _list_of_objects(record: Record, name: str) -> list[Record]:
 def _first_text(record: Record, names: Iterable[str]) -> str:
     """Return the first field that is filled, or an empty text."""
     filled = (name for name in names if record.get(name) not in (None, ""))
-    name = next(filled, None)
-    return "" if name is None else _text_of(record[name], name)
+    return next((_text_of(record[name], name) for name in filled), "")
 
 
 def _text_of(value: Any, what: str) -> str:

@@ -285,7 +285,7 @@ class WordPieceTokenizer(RustTokenizer):
         tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
         tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = library.decoders.WordPiece(cleanup=False)
-        options: dict[str, Any] = {"lower_case": lower_case, "vocab_extra_ids": vocab_extra_ids}
+        options = {"lower_case": lower_case, "vocab_extra_ids": vocab_extra_ids}
         super().__init__(tokenizer, vocab_file, **options)
         extra = [f"<extra_id_{number}>" for number in range(vocab_extra_ids)]
         self._name_tokens(_WORDPIECE_TOKENS | _WORDPIECE_ENDS | {ADDITIONAL: extra})

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
@@ -51,12 +50,8 @@ class SentencePieceTokenizer(TextTokenizer):
     ) -> None:
         file = local_file(path, "a SentencePiece model")
         library = need("sentencepiece", "a SentencePiece model")
-        options: dict[str, Any] = {}
-        if special_tokens:
-            options["special_tokens"] = special_tokens
-        if vocab_extra_ids:
-            options["vocab_extra_ids"] = vocab_extra_ids
-        super().__init__(file, **options)
+        options = {"special_tokens": special_tokens, "vocab_extra_ids": vocab_extra_ids}
+        super().__init__(file, **{name: value for name, value in options.items() if value})
         try:
             self.model = library.SentencePieceProcessor(model_file=str(file))
         except Exception as error:  # the library raises several kinds
