@@ -5,7 +5,7 @@ from typing import Any
 
 from zindex.config import DatasetConfig, RunConfig
 from zindex.indexing.coordination import Rank
-from zindex.indexing.ensure import ensure_store, request_build
+from zindex.indexing.ensure import BuildRequest, Builds, request_build
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store
 
@@ -29,3 +29,12 @@ def make_config(tmp_path: Path, *datasets: Any, **settings: Any) -> RunConfig:
 def ensure_index(plan: Any, source: Any, folder: str, rank: Rank | None = None) -> Store:
     """Return the committed index of a plan, built or waited for."""
     return ensure_store(request_build(plan, folder, source), rank)
+
+
+def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
+    """Return a committed store, built or waited for."""
+    found: list[Store] = []
+    with Builds(rank or Rank()) as builds:
+        builds.add(request, found.append)
+        builds.finish()
+    return found[0]

@@ -216,7 +216,7 @@ def test_no_rank_takes_over_from_a_builder_with_progress(
 
     def look(after: float) -> None:
         clock.now += after
-        seen.append(watch.is_over([needed]))
+        seen.append(watch.is_over([needed.plan]))
 
     look(0)
     look(9)
@@ -238,12 +238,12 @@ def test_no_rank_takes_over_from_a_builder_without_a_plan(
     watch = BuilderWatch(clock.rank(1, takeover=10))
     write_first_heartbeat(needed.root)
     for step in range(1, 10):
-        assert not watch.is_over([needed])
+        assert not watch.is_over([needed.plan])
         os.utime(needed.root / "_zindex" / "alive", ns=(step, step))
         clock.now += 9
-    assert not watch.is_over([needed])
+    assert not watch.is_over([needed.plan])
     clock.now += 11
-    assert watch.is_over([needed])
+    assert watch.is_over([needed.plan])
 
 
 def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
@@ -256,7 +256,7 @@ def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
     for step in range(1, 30):
         touched = store.root / "_zindex" / "plan.json"
         os.utime(touched, ns=(step, step))
-        if watch.is_over([needed]):
+        if watch.is_over([needed.plan]):
             break
         clock.now += 5
     assert clock.now == 100

@@ -13,7 +13,6 @@ from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import PlanError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing.run_plan import (
-    build_status,
     known_blends,
     known_permutations,
     plan_run,
@@ -185,10 +184,11 @@ class TestPlanBlends:
 def test_status_counts_shards(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     config = make_config(tmp_path, write_corpus(LENGTHS), split="1")
     (item,) = plan_run(config).indices
-    num_shards = build_status(item, config.index).num_shards
-    assert build_status(item, config.index) == StoreStatus(0, num_shards, committed=False)
+    planned = item.plan.store_plan(config.index)
+    num_shards = planned.read_status().num_shards
+    assert planned.read_status() == StoreStatus(0, num_shards, committed=False)
     ((_, result),) = zindex.build(config, SerialExecutor()).items()
-    assert build_status(item, config.index) == StoreStatus(num_shards, num_shards, committed=True)
+    assert planned.read_status() == StoreStatus(num_shards, num_shards, committed=True)
     (result.store.root / "zarr.json").unlink()
     (result.store.root / "shuffle_index" / "c" / "0").unlink()
-    assert build_status(item, config.index) == StoreStatus(num_shards - 1, num_shards, False)
+    assert planned.read_status() == StoreStatus(num_shards - 1, num_shards, False)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import WriteCorpus
+from tests.indexing.runs import ensure_store
 from tests.indexing.test_sentence_mapping import EXPECTED_SPANS, PLANS, make_plan, source
 from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.ensure import ensure_store, request_build
+from zindex.indexing.ensure import request_build
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.indexing.sentence_mapping import (
     compute_mapping,

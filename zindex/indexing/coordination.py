@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
-from zindex.errors import NotReadyError, StoreNotFoundError
+from zindex.errors import NotReadyError
+from zindex.indexing.store_build import find_index
+from zindex.io import files
 from zindex.io.backoff import Backoff
 from zindex.io.objects import Place
-from zindex.store.commit import StorePlan, read_status
+from zindex.store.commit import ROOT_KEY, StorePlan, read_status
 from zindex.store.heartbeat import read_heartbeat
 from zindex.store.open import Store
 
@@ -56,26 +57,8 @@ class Rank:
         return self.takeover * (1 + math.log2(max(1, self.number)))
 
 
-class Awaited(Protocol):
-    """A store that another process builds."""
-
-    @property
-    def plan(self) -> StorePlan:
-        """What is being built."""
-        ...
-
-    @property
-    def root(self) -> Place:
-        """Directory of the store."""
-        ...
-
-    def find(self) -> Store | None:
-        """Return the store if it is committed."""
-        ...
-
-
 def wait_for_others(
-    rank: Rank, requests: Sequence[Awaited], receive: Callable[[Place, Store], None]
+    rank: Rank, plans: Sequence[StorePlan], receive: Callable[[Place, Store], None]
 ) -> None:
     """Call back with each store when it is committed; return early if the builder is gone.
 
@@ -84,21 +67,30 @@ def wait_for_others(
     NotReadyError
         If a store is not committed at the timeout.
     """
-    pending = list(reversed(requests))
+    pending = list(reversed(plans))
     watch = BuilderWatch(rank)
     longest = min(_LONGEST_WAIT, rank.takeover / 4)
     backoff = Backoff(
         _FIRST_WAIT, longest, timeout=rank.timeout, clock=rank.clock, sleep=rank.sleep
     )
     while pending:
-        # All are needed, so it is enough to look for the first missing one.
-        store = pending[-1].find()
+        # All are needed, so it is enough to look for the first missing one, by one look-up.
+        is_committed = files.exists(pending[-1].root / ROOT_KEY)
+        store = find_index(pending[-1]) if is_committed else None
         if store is not None:
             receive(pending.pop().root, store)
             continue
         rank.listen()
         if backoff.is_over:
-            raise _not_ready(pending, rank.timeout)
+            status = pending[-1].read_status()
+            others = f" ({len(pending) - 1} more are missing)" if len(pending) > 1 else ""
+            raise NotReadyError(
+                f"{pending[-1].root} must be committed within {rank.timeout:.0f} s, "
+                f"{status.num_done} of {status.num_shards} shards are finished{others}; check the "
+                "building rank, or build ahead with `zindex build`",
+                num_done=status.num_done,
+                num_shards=status.num_shards,
+            )
         if watch.is_over(pending):
             logger.warning(
                 "rank %d builds %d stores that it waited for: no process worked on %s for %.0f s",
@@ -123,7 +115,7 @@ class BuilderWatch:
         self.progress: list[int] = []
         self.heartbeat: list[str | None] = []
 
-    def is_over(self, pending: Sequence[Awaited]) -> bool:
+    def is_over(self, pending: Sequence[StorePlan]) -> bool:
         """Return whether the builder must be gone or stuck, as nothing changed for too long."""
         now = self.clock()
         if now < self.next_look:
@@ -131,30 +123,13 @@ class BuilderWatch:
         self.next_look = now + self.step
         progress: list[int] = [len(pending)]
         heartbeat: list[str | None] = []
-        for request in pending[-NUM_WATCHED:]:
-            heartbeat.append(read_heartbeat(request.root))
+        for plan in pending[-NUM_WATCHED:]:
+            heartbeat.append(read_heartbeat(plan.root))
             with suppress(FileNotFoundError):  # not begun
-                progress.append(read_status(request.root).num_done)
+                progress.append(read_status(plan.root).num_done)
         if progress != self.progress:
             self.progress, self.last_progress, self.last_heartbeat = progress, now, now
         if heartbeat != self.heartbeat:
             self.heartbeat, self.last_heartbeat = heartbeat, now
         idle, silent = now - self.last_progress, now - self.last_heartbeat
         return silent >= self.patience or idle >= _MAX_IDLE * self.patience
-
-
-def _not_ready(pending: Sequence[Awaited], timeout: float) -> NotReadyError:
-    """Return the error of a timeout."""
-    plan = pending[-1].plan
-    try:
-        num_done = read_status(plan.root).num_done
-    except StoreNotFoundError:
-        num_done = 0
-    others = f" ({len(pending) - 1} more are missing)" if len(pending) > 1 else ""
-    return NotReadyError(
-        f"{plan.root} must be committed within {timeout:.0f} s, {num_done} of "
-        f"{plan.num_shards} shards are finished{others}; check the building rank, or build ahead "
-        "with `zindex build`",
-        num_done=num_done,
-        num_shards=plan.num_shards,
-    )

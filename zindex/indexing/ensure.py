@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import ref
 
@@ -33,14 +32,13 @@ from zindex.indexing.index import IndexBuild
 from zindex.indexing.packing import PackingBuild
 from zindex.indexing.sentence_mapping import MappingBuild
 from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, ignore_progress
-from zindex.io import files
 from zindex.io.objects import Place, PlaceLike
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.plan.sentence_mapping import MappingPlan
-from zindex.store.commit import ROOT_KEY, StorePlan
+from zindex.store.commit import StorePlan
 from zindex.store.heartbeat import write_heartbeat
 from zindex.store.open import Store, follow_plan
 
@@ -127,30 +125,11 @@ class BuildRequest:
         """Directory of the store."""
         return self.plan.root
 
-    def find(self) -> Store | None:
-        """Return the store if it is committed; before that, this costs one look-up."""
-        return find_index(self.plan) if files.exists(self.root / ROOT_KEY) else None
-
 
 def request_build(plan: BuildPlan, folder: PlaceLike, source: Any = None) -> BuildRequest:
     """Return a build request for an index or blend below a folder; see `build_store`."""
     build = partial(build_store, plan, source, folder)
     return BuildRequest(plan.store_plan(folder), plan.num_build_rows, build)
-
-
-def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
-    """Return a committed store, after building it or waiting for it.
-
-    Raises
-    ------
-    NotReadyError
-        If the store is not committed at the timeout.
-    """
-    found: list[Store] = []
-    with Builds(rank or Rank()) as builds:
-        builds.add(request, found.append)
-        builds.finish()
-    return found[0]
 
 
 class Builds:
@@ -198,12 +177,7 @@ class Builds:
     def __enter__(self) -> "Builds":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self.patience is None or error is not None:
             self.stop()
 
@@ -268,11 +242,12 @@ class Builds:
         """Wait for the builds of other ranks, if any, and for those of this one."""
         if self.rank.number != 0:
             # In the same order everywhere: the first ones have a heartbeat.
-            pending = [self._requests[root] for root in sorted(self._requests)]
-            wait_for_others(self.rank, pending, self._deliver)
-            for request in pending:
-                if request.root not in self._committed:
-                    self._build(request)
+            roots = sorted(self._requests)
+            plans = [self._requests[root].plan for root in roots]
+            wait_for_others(self.rank, plans, self._deliver)
+            for root in roots:
+                if root not in self._committed:
+                    self._build(self._requests[root])
         if self._loop is not None:
             for root, store in self._loop.finish().items():
                 self._deliver(root, store)

@@ -16,7 +16,7 @@ import numpy as np
 
 from zindex import schema
 from zindex.config import RunConfig
-from zindex.errors import PlanError, StoreNotFoundError
+from zindex.errors import PlanError
 from zindex.execution.executor import Executor, run_together
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io.objects import is_remote
@@ -27,7 +27,6 @@ from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
-from zindex.store.commit import StoreStatus, read_status
 from zindex.store.open import Store
 
 P = TypeVar("P", bound=SplitPlan)
@@ -273,15 +272,6 @@ def plan_split(
         epochs = plan_epochs(num_tokens, num_requested, drop_last=drop_last, **samples)
         plan = IndexPlan(epochs=epochs, drop_last=drop_last, order=config.order, **settings)
     return PlannedIndex(path, plan, source, num_requested)
-
-
-def build_status(item: PlannedStore, folder: str) -> StoreStatus:
-    """Return how many shards of an index or a blend are finished."""
-    store_plan = item.plan.store_plan(folder)
-    try:
-        return read_status(store_plan.root)
-    except StoreNotFoundError:
-        return StoreStatus(num_done=0, num_shards=store_plan.num_shards, committed=False)
 
 
 def check_members(store: Store, names: Sequence[str], lengths: Sequence[int], split: str) -> None:

@@ -111,8 +111,15 @@ class StorePlan:
         """Bytes of all values."""
         return sum(layout.nbytes for layout in self.layouts)
 
+    def read_status(self) -> "StoreStatus":
+        """Count the finished shards; there are none before the store is begun."""
+        try:
+            return read_status(self.root)
+        except StoreNotFoundError:
+            return StoreStatus(num_done=0, num_shards=self.num_shards, committed=False)
+
     def to_json(self) -> dict[str, Any]:
-        """Read ``plan.json``."""
+        """Return the content of ``plan.json``, without its digest."""
         return {
             "format_version": FORMAT_VERSION,
             "kind": self.kind,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from zindex.config import RunConfig
-from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, build_status, plan_run
+from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
 from zindex.inspection.tables.formatting import format_nbytes
@@ -142,7 +142,7 @@ def report_run(config: RunConfig, *, num_packed: int = NUM_PACKED) -> PlanReport
         If samples are requested of a split without tokens.
     """
     plan = plan_run(config)
-    statuses = [build_status(item, config.index) for item in plan]
+    statuses = [item.plan.store_plan(config.index).read_status() for item in plan]
     free = free_nbytes(place_of(config.index))
     return make_report(config, plan, statuses, free, num_packed=num_packed)
 
