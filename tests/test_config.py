@@ -11,7 +11,7 @@ import pytest
 from zindex.config import DatasetConfig, RunConfig, as_config, load_config
 from zindex.errors import ConfigError
 from zindex.formats import yaml_file
-from zindex.plan.blend_sizes import BlendRequest
+from zindex.plan.blend_request import BlendRequest
 from zindex.plan.packing import PackingRules
 from zindex.store.layout import ChunkGrid
 

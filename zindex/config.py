@@ -48,7 +48,7 @@ from typing import Any, Literal, cast
 from zindex.errors import ConfigError
 from zindex.formats.yaml_file import read_yaml
 from zindex.plan.blend_plan import Shuffle
-from zindex.plan.blend_sizes import BlendKind, BlendRequest
+from zindex.plan.blend_request import BlendKind, BlendRequest
 from zindex.plan.build_plan import Order, Stored
 from zindex.plan.packing import PackingRules
 from zindex.plan.settings import (

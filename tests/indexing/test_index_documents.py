@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +109,13 @@ def test_frozen_orders(begin: Begin) -> None:
 def test_shard_of_the_scalable_order(begin: Begin, stored: str) -> None:
     plan, source, root = begin(order="scalable", stored=stored, num_samples=9, chunk=2)
     rows = compute_documents(plan, 8, 16)
-    first = store_document_shard(plan, root, source, 1)
-    assert first.num_tokens == sum(LENGTHS[document] for document in rows)
-    assert (first.result is not None) is (stored == "all")
-    if first.result is not None:
-        assert first.result.written
-        again = store_document_shard(plan, root, source, 1)
-        assert again.result is not None
-        assert (again.result.written, again.result.receipt) == (False, first.result.receipt)
+    first, num_tokens = store_document_shard(plan, root, source, 1)
+    assert num_tokens == sum(LENGTHS[document] for document in rows)
+    assert [result.written for result in first] == [True] * (stored == "all")
+    again, _ = store_document_shard(plan, root, source, 1)
+    assert again == [replace(result, written=False) for result in first]
     np.testing.assert_array_equal(read_documents(plan, root, 8, 16), rows)
-    assert count_document_shard(plan, root, source, 1) == first.num_tokens
+    assert count_document_shard(plan, root, source, 1) == num_tokens
 
 
 def test_shards_of_megatrons_order_are_written_once(begin: Begin) -> None:

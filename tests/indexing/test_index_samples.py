@@ -61,7 +61,7 @@ def test_any_span_of_boundaries_can_be_computed_alone(
     assert len(expected) == size
     for start in range(0, size, 5):
         for stop in {start, start + 1, size} - {size + 1}:
-            found = compute_boundaries(plan, tmp_path, source, starts, start, stop)
+            found = compute_boundaries(plan, tmp_path, source, 0, starts, start, stop)
             assert found.dtype == np.int32
             np.testing.assert_array_equal(found, expected[start:stop])
 
@@ -103,7 +103,7 @@ def test_a_shard_of_samples_gets_the_documents_that_it_needs(
     for shard in range(plan.sample_layout.num_shards):
         first, near = find_partitions(plan, starts, shard)
         start, stop = plan.sample_layout.shard_bounds(shard)
-        found = compute_boundaries(plan, tmp_path, source, near, start, stop, first_partition=first)
+        found = compute_boundaries(plan, tmp_path, source, first, near, start, stop)
         np.testing.assert_array_equal(found, expected[start:stop])
         used = {row // rows for row, _ in expected[start:stop]}
         assert used <= {*range(first, first + len(near))}
@@ -125,7 +125,7 @@ def test_lengths_that_are_not_cached_are_read_again(
 
     monkeypatch.setattr(building_samples, "find_shard", find_first_only)
     size = plan.num_samples + 1
-    found = compute_boundaries(plan, tmp_path, source, starts, 0, size)
+    found = compute_boundaries(plan, tmp_path, source, 0, starts, 0, size)
     np.testing.assert_array_equal(found, naive_boundaries(plan, ordered))
     assert asked == sorted(set(asked))
     assert asked[0][0] == 0
@@ -139,4 +139,4 @@ def test_tokens_that_are_not_there_are_refused(
     monkeypatch.setattr(building_samples, "find_shard", lambda root, rows: np.full(12, 1, np.int32))
     message = r"corpus must hold the tokens that its offsets name, boundary 3 lies beyond its last"
     with pytest.raises(VerificationError, match=message):
-        compute_boundaries(plan, tmp_path, source, [0], 0, plan.num_samples + 1)
+        compute_boundaries(plan, tmp_path, source, 0, [0], 0, plan.num_samples + 1)

@@ -45,18 +45,25 @@ def test_sources_are_the_same_in_the_same_order(
     paths = ["pair-1", "store.zarr", "pair-0", "pair-4", "pair-1", str(tmp_path / "pair-3")]
     executor = ElsewhereExecutor(tmp_path / "elsewhere")
     assert asyncio.run(open_by_tasks(paths, executor)) == open_here(paths)
-    assert executor.keys == ["check-0", "check-1", "check-2"]
+    assert executor.keys == ["check-0", "check-2", "check-4"]
 
 
+@pytest.mark.parametrize(
+    ("room", "keys"),
+    [(3, ["check-0", "check-3", "check-6"]), (0.9, [f"check-{n}" for n in range(7)])],
+)
 def test_batches_are_bounded_by_bytes(
-    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_corpus: WriteCorpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    room: float,
+    keys: list[str],
 ) -> None:
     paths = [write_corpus(LENGTHS, name=f"pair-{number}") for number in range(7)]
-    nbytes = os.path.getsize(f"{paths[0]}.idx")
-    monkeypatch.setattr(opening, "TASK_NBYTES", 3 * nbytes)
-    assert [len(part) for part in opening._batch_pairs(paths)] == [3, 3, 1]
-    monkeypatch.setattr(opening, "TASK_NBYTES", nbytes - 1)
-    assert [len(part) for part in opening._batch_pairs(paths)] == [1] * 7
+    monkeypatch.setattr(opening, "TASK_NBYTES", int(room * os.path.getsize(f"{paths[0]}.idx")))
+    executor = ElsewhereExecutor(tmp_path)
+    asyncio.run(open_by_tasks(paths, executor))
+    assert executor.keys == keys
 
 
 def test_bytes_decide_what_is_much(

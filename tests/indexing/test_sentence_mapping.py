@@ -14,7 +14,7 @@ from zindex.formats.idx_writer import write_index
 from zindex.indexing import mapping_tasks as tasks_module
 from zindex.indexing.ensure import build_store
 from zindex.indexing.mapping_tasks import SentenceSource
-from zindex.indexing.sentence_mapping import compute_mapping, open_mapping_arrays, plan_mapping
+from zindex.indexing.sentence_mapping import MappingArrays, compute_mapping, plan_mapping
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.store.layout import ChunkGrid
 from zindex.store.verify import verify_store
@@ -105,7 +105,7 @@ def test_a_stored_mapping_is_the_one_in_memory(
     plan = make_plan(source, **PLANS[name])
     expected = compute(plan, source)
     store = build(plan, source, tmp_path / "index").store
-    arrays = open_mapping_arrays(store)
+    arrays = MappingArrays.open(store)
     assert arrays.plan.spec == plan.spec
     samples = arrays.sample_index
     assert samples.dtype == expected.dtype
@@ -132,7 +132,7 @@ def test_grid_partitions_and_tasks_change_no_sample(
         settings = PLANS[name] | {"partition_length": partition, "grid": grid}
         plan = make_plan(source, **settings)
         store = build(plan, source, tmp_path / str(number), task_length=task).store
-        assert np.array_equal(np.asarray(open_mapping_arrays(store).sample_index), expected)
+        assert np.array_equal(np.asarray(MappingArrays.open(store).sample_index), expected)
 
 
 @pytest.mark.parametrize("name", ["drawn", "keyed"])
@@ -212,7 +212,7 @@ def test_few_sentences_are_in_memory_at_a_time(
     monkeypatch.setattr(LengthSource, "lengths", measured)
     monkeypatch.setattr(tasks_module, "_RUN_LENGTH", 1)
     store = build(plan, source, tmp_path).store
-    assert np.array_equal(np.asarray(open_mapping_arrays(store).sample_index), expected)
+    assert np.array_equal(np.asarray(MappingArrays.open(store).sample_index), expected)
 
 
 def test_documents_without_samples_are_named(tmp_path: Path, source: SentenceSource) -> None:

@@ -16,9 +16,9 @@ from zindex.execution.executor import SerialExecutor
 from zindex.indexing.ensure import request_build
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.indexing.sentence_mapping import (
+    MappingArrays,
     compute_mapping,
     memory_facts,
-    open_mapping_arrays,
     plan_mapping,
     stored_facts,
 )
@@ -56,7 +56,7 @@ def test_a_needed_mapping_is_built_and_found(
     assert needed.find() is None
     store = ensure_store(needed)
     assert needed.find() is not None
-    arrays = open_mapping_arrays(store)
+    arrays = MappingArrays.open(store)
     bounds = source.bounds(plan.start, plan.stop)
     lengths = source.sentences.lengths(plan.first_sentence, plan.stop_sentence)
     assert np.array_equal(np.asarray(arrays.sample_index), compute_mapping(plan, bounds, lengths))
@@ -84,7 +84,7 @@ def test_each_epoch_has_each_sentence_once(
     """All but those of documents with a sentence that is too long."""
     plan = make_plan(source, **PLANS[name])
     needed = request_build(plan, str(tmp_path), SentenceSource(source.sentences))
-    arrays = open_mapping_arrays(ensure_store(needed))
+    arrays = MappingArrays.open(ensure_store(needed))
     bounds = source.bounds(plan.start, plan.stop)
     lengths = source.sentences.lengths(0, int(bounds[-1]))
     expected = [

@@ -10,7 +10,7 @@ from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.formats.idx_writer import write_index
 from zindex.indexing.ensure import build_store
 from zindex.indexing.mapping_tasks import SentenceSource
-from zindex.indexing.sentence_mapping import open_mapping_arrays, plan_mapping
+from zindex.indexing.sentence_mapping import MappingArrays, plan_mapping
 from zindex.ingest.length_source import open_source
 from zindex.store.layout import ChunkGrid
 
@@ -143,7 +143,7 @@ def compare_stored(theirs, folder, seed):
         used = source if kind == "blocks" else SentenceSource(source.sentences)
         plan = plan_mapping(used, range(start, stop), **common, **own)
         store = run_builds(build_store(plan, used, folder / kind, SerialExecutor())).store
-        assert_same(np.asarray(open_mapping_arrays(store).sample_index), expected, (seed, kind))
+        assert_same(np.asarray(MappingArrays.open(store).sample_index), expected, (seed, kind))
 
 
 def test_stored_mappings_equal_megatron_cores(theirs, tmp_path):

@@ -7,28 +7,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
-from zindex.plan.blend_shortage import EpochLimit, check_limits
+from zindex.plan.blend_request import BlendRequest
+from zindex.plan.blend_shortage import check_epochs
+
+#: Epochs that a dataset may have, and tokens of one of them; None where there is no limit.
+Limit = tuple[float, int] | None
+
+# Four epochs of so many tokens, for samples of 4 tokens and one more.
+TEN, FIVE, MANY = (4, 11), (4, 6), (4, 100)
 
 
-def limit(row: int, num_samples: int, *, max_epochs: float = 4.0, tokens: int = 0) -> EpochLimit:
-    tokens = tokens or (num_samples * 4 + 1) // 4
-    return EpochLimit(f"set{row}", row, max_epochs, tokens, num_samples)
-
-
-def check(limits: list[EpochLimit], shares: list[float], size: int, by_weight: bool = True) -> None:
-    check_limits(limits, shares, size, sequence_length=4, extra_token=1, by_weight=by_weight)
+def check(limits: list[Limit], shares: list[float], size: int, by_weight: bool = True) -> None:
+    limits = [*limits, *[None] * (len(shares) - len(limits))]
+    request = BlendRequest(
+        kind="weight" if by_weight else "epochs",
+        datasets=tuple(f"set{row}" for row in range(len(shares))),
+        shares=tuple(shares),
+        max_epochs=tuple(limit and limit[0] for limit in limits),
+        samples={"train": size},
+        sequence_length=4,
+        extra_token=1,
+    )
+    tokens = [limit[1] if limit else 1 for limit in limits]
+    check_epochs(request, range(len(shares)), shares, size, tokens)
 
 
 def test_the_houses_example() -> None:
     # 800,001 tokens an epoch, 4 of them make 800,000 samples of 4, and one token more.
-    short = EpochLimit("code", 1, 4.0, 800_001, 800_000)
     message = (
-        "blend needs 1,200,000 samples of train from 'code' but 4 epochs give 800,000; raise "
+        "blend needs 1,200,000 samples of train from 'set1' but 4 epochs give 800,000; raise "
         "max_epochs to 6 or lower its weight to 0.20"
     )
     with pytest.raises(PlanError) as caught:
         # 0.8 M of 4 M are a share of 0.2, and so is a weight of 0.2 next to 0.8.
-        check([short], [0.8, 0.3428571], 4_000_000)
+        check([None, (4, 800_001)], [0.8, 0.3428571], 4_000_000)
     assert str(caught.value) == message
 
 
@@ -37,27 +49,27 @@ def test_the_houses_example() -> None:
     [
         # A share that is not configured cannot be lowered; 10 samples are 0.5 of 20.
         (
-            [limit(0, 10, tokens=41)],
+            [TEN],
             [5, 5],
             30,
             False,
-            "needs 15 samples of train from 'set0' but 4 epochs give 10; raise max_epochs to 1.49 "
+            "needs 15 samples of train from 'set0' but 4 epochs give 10; raise max_epochs to 5.55 "
             "or lower samples.train to 20",
         ),
         # Nor does a lower weight help a blend of one.
-        ([limit(0, 10, tokens=41)], [0.5], 30, True, "or lower samples.train to 10"),
+        ([TEN], [0.5], 30, True, "or lower samples.train to 10"),
         # The dataset that lacks most epochs is named, and that it is not alone.
         (
-            [limit(0, 10, tokens=41), limit(1, 5, tokens=21), limit(2, 99, tokens=999)],
+            [TEN, FIVE, MANY],
             [1, 1, 1],
             60,
             True,
-            "needs 20 samples of train from 'set1' but 4 epochs give 5; raise max_epochs to 3.86 "
+            "needs 20 samples of train from 'set1' but 4 epochs give 5; raise max_epochs to 13.5 "
             "or lower its weight to 0.18; so it is with 1 more",  # 5 / 55 * 2
         ),
-        # The smallest of what every limit allows: 20 and 5.
+        # The smallest of what every limit allows: 20 and 10.
         (
-            [limit(0, 10, tokens=41), limit(1, 5, tokens=1)],
+            [TEN, FIVE],
             [0.5, 0.5],
             60,
             False,
@@ -65,7 +77,7 @@ def test_the_houses_example() -> None:
         ),
         # Less than a sample.
         (
-            [limit(0, 0, max_epochs=0.25, tokens=3)],
+            [(0.25, 3)],
             [1, 1],
             60,
             True,
@@ -75,17 +87,17 @@ def test_the_houses_example() -> None:
     ],
 )
 def test_ways_out(
-    limits: list[EpochLimit], shares: list[float], size: int, by_weight: bool, message: str
+    limits: list[Limit], shares: list[float], size: int, by_weight: bool, message: str
 ) -> None:
     with pytest.raises(PlanError, match=re.escape(message)):
         check(limits, shares, size, by_weight)
 
 
 def test_the_one_sample_of_rounding_is_let_pass() -> None:
-    check([limit(0, 3)], [1, 1], 7)  # 3.5 samples, of which 3 are there
+    check([(4, 4)], [1, 1], 7)  # 3.5 samples, of which 3 are there
     check([], [1, 1], 7)
     with pytest.raises(PlanError, match="needs 4 samples"):
-        check([limit(0, 3, tokens=5)], [1, 1], 8)
+        check([(4, 4)], [1, 1], 8)
 
 
 @given(
@@ -97,12 +109,9 @@ def test_the_one_sample_of_rounding_is_let_pass() -> None:
 def test_each_way_out_is_one(
     tokens: int, max_epochs: float, shares: list[float], size: int
 ) -> None:
-    def count(epochs: float) -> int:
-        return max(0, (int(epochs * 100) * tokens // 100 - 1) // 4)
-
     def attempt(epochs: float, given: list[float], samples: int, by_weight: bool = True) -> str:
         try:
-            check([EpochLimit("a", 0, epochs, tokens, count(epochs))], given, samples, by_weight)
+            check([(epochs, tokens)], given, samples, by_weight)
         except PlanError as error:
             return str(error)
         return ""
@@ -115,7 +124,7 @@ def test_each_way_out_is_one(
     epochs, weight = map(float, found.groups())
     assert epochs > max_epochs
     assert weight < shares[0]
-    assert not attempt(round(epochs, 2) + 1e-9, shares, size)
+    assert not attempt(epochs, shares, size)
     assert weight == 0 or not attempt(max_epochs, [weight, *shares[1:]], size)
     found = re.search(r"samples.train to ([\d,]+)$", attempt(max_epochs, shares, size, False))
     assert found is not None

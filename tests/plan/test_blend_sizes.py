@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from zindex.errors import PlanError
 from zindex.plan.blend_plan import BlendPlan
-from zindex.plan.blend_sizes import BlendRequest, BlendSizes, count_samples, resolve_blend
+from zindex.plan.blend_request import BlendRequest
+from zindex.plan.blend_sizes import BlendSizes, resolve_blend
 from zindex.plan.epochs import plan_epochs
 
 # Samples of 4 tokens and one more: an epoch of 41 tokens gives 10 samples, one of 81 gives 20.
@@ -298,12 +299,12 @@ def test_epochs_of_a_dataset_without_samples() -> None:
     ],
 )
 def test_samples_of_epochs(num_epochs: float, tokens: int, count: int) -> None:
-    assert count_samples(num_epochs, tokens, request("epochs", (1,))) == count
+    assert request("epochs", (1,)).count_samples(num_epochs, tokens) == count
 
 
 @given(st.integers(1, 10**9), st.integers(1, 20))
 def test_whole_epochs_are_those_of_the_plan(tokens: int, num_epochs: int) -> None:
-    count = count_samples(float(num_epochs), tokens, request("epochs", (1,)))
+    count = request("epochs", (1,)).count_samples(float(num_epochs), tokens)
     if count:
         plan = plan_epochs(tokens, count, sequence_length=4, extra_token=1)
         assert plan.num_epochs <= num_epochs
@@ -467,4 +468,4 @@ def test_what_is_known_ahead_stays(
         assert math.isclose(epochs * tokens[split][d], count * 4)
         if limit is not None and split == "train":
             # Rounding to whole samples, as Megatron does, may add one or two.
-            assert count <= count_samples(limit, tokens[split][d], asked) + 2 + len(shares)
+            assert count <= asked.count_samples(limit, tokens[split][d]) + 2 + len(shares)

@@ -164,7 +164,7 @@ def plans(draw: st.DrawFn) -> IndexPlan:
 
 @given(plans())
 def test_a_plan_round_trips_through_its_spec(plan: IndexPlan) -> None:
-    read = IndexPlan.from_spec(plan.spec, stored=plan.stored)
+    read = IndexPlan.from_spec(plan.spec | {"store": plan.stored})
     assert read.spec == plan.spec
     assert read.epochs == plan.epochs
     assert (read.num_rows, read.num_samples) == (plan.num_rows, plan.num_samples)

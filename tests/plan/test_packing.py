@@ -79,7 +79,7 @@ def test_epochs(starts: list[int], wanted: int | None, epochs: int | None) -> No
 def test_a_plan_round_trips_through_its_spec() -> None:
     plan = make_plan(num_requested=200, rules=PackingRules(7, "truncate"), partition_length=30)
     spec = parse_json(canonical_json(plan.spec).encode(), "spec")
-    again = PackingPlan.from_spec(spec, stored="all")
+    again = PackingPlan.from_spec(spec | {"store": "all"})
     assert again.spec == plan.spec
     assert replace(again, source=plan.source) == plan
 

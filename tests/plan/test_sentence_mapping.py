@@ -68,7 +68,7 @@ def test_what_cannot_be_is_named(
 )
 def test_a_plan_round_trips_through_its_spec(settings: dict[str, Any]) -> None:
     plan = make_plan(**settings)
-    assert MappingPlan.from_spec(plan.spec, stored=plan.stored) == plan
+    assert MappingPlan.from_spec(plan.spec | {"store": plan.stored}) == plan
 
 
 def test_only_what_decides_a_mapping_is_in_its_spec() -> None:

@@ -27,8 +27,6 @@ from zindex.indexing.sentence_mapping import (
     MappingArrays,
     compute_mapping,
     memory_facts,
-    nothing_to_map,
-    open_mapping_arrays,
     plan_mapping,
     stored_facts,
 )
@@ -314,9 +312,19 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         )
 
     @property
-    def _source(self) -> SentenceSource:
-        """What a build of the samples reads."""
-        return SentenceSource(super()._source)
+    def _spec(self) -> dict[str, Any]:
+        """What decides the sample at each position."""
+        return self._plan().spec
+
+    @property
+    def _needed(self) -> BuildRequest:
+        """The store of the samples, and how it is built."""
+        source = SentenceSource(stored_source(self.dataset))
+        return request_build(self._plan(), self._index_folder, source)
+
+    def _read_index(self, store: Store) -> MappingArrays:
+        """Return the samples of a store."""
+        return MappingArrays.open(store)
 
     @property
     def sample_index(self) -> RowReader | AnyArray:

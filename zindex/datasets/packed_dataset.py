@@ -11,7 +11,9 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.packing import PackedArrays, open_packed_arrays
+from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.indexing.packing import PackedArrays
+from zindex.ingest.length_source import LengthSource
 from zindex.plan.packing import PackingPlan, PackingRules
 from zindex.samples.packed import make_packed_batch
 from zindex.samples.texts import IndexedText
@@ -69,7 +71,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     config: GPTDatasetConfig
 
     _make_together = staticmethod(make_packed_batch)
-    _read_index = staticmethod(open_packed_arrays)
+    _read_index = staticmethod(PackedArrays.open)
 
     def _prepare(self) -> None:
         """Check that there are documents to pack."""

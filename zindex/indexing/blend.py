@@ -11,17 +11,17 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
-from zindex.execution.executor import Held, run_together
+from zindex.execution.executor import Held
 from zindex.indexing.blend_arrays import compute_scalable, draw_greedily, locate_samples
 from zindex.indexing.permutation import Permutation
-from zindex.indexing.store_build import BuildResult, StoreBuild
+from zindex.indexing.store_build import BuildResult, StoreBuild, store_together
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.kernels.blend import (
@@ -173,7 +173,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
         """Store both long arrays, then weights and counts."""
         await self.begin()
-        plan = self.plan = replace(self.plan, grid=self.store_plan.grid or self.plan.grid)
+        plan = self.plan
         permutation = self.permutation
         if permutation is not None and permutation.plan != plan.permutation:
             await permutation.close()
@@ -221,8 +221,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
             return results
 
         add_slots()
-        by_shard = await run_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
-        return [result for results in by_shard for result in results]
+        return await store_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
 
     async def _scalable(self, permutation: Permutation) -> list[ShardResult]:
         """Store every shard as soon as its shard of the permutation is computed."""

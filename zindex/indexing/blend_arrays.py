@@ -113,7 +113,8 @@ def open_blend_arrays(store: Store) -> BlendArrays:
     if schema.DATASET_INDEX.name in store:
         datasets = store[schema.DATASET_INDEX.name]
         return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
-    return _computed(_read_plan(store, counts))
+    weights = store[schema.DATASET_WEIGHT.name][:]
+    return _computed(BlendPlan.from_spec(store.spec, weights, counts))
 
 
 def follow_blend_arrays(store: Store, plan: BlendPlan) -> BlendArrays:
@@ -131,21 +132,6 @@ def follow_blend_arrays(store: Store, plan: BlendPlan) -> BlendArrays:
     counts: Any = plan.counts if plan.order == "scalable" else store[schema.DATASET_COUNT.name]
     datasets = store[schema.DATASET_INDEX.name]
     return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
-
-
-def _read_plan(store: Store, counts: npt.NDArray[np.int64]) -> BlendPlan:
-    """Return the plan of a committed scalable blend, sufficient for readers."""
-    spec = store.spec
-    return BlendPlan(
-        split=spec["split"],
-        weights=store[schema.DATASET_WEIGHT.name][:],
-        sizes=counts if spec["exhaustive"] else None,
-        num_samples=spec["num_samples"],
-        order="scalable",
-        seed=spec["seed"],
-        shuffle=spec["shuffle"],
-        stored="minimal",
-    )
 
 
 def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:

@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.kernels.bijection import permute, permute_range
 from zindex.plan.build_plan import CountedPlan, SplitPlan
 from zindex.plan.keys import Stage
 from zindex.store.layout import ArrayLayout
-from zindex.store.rows import RowReader
+from zindex.store.open import Store
+from zindex.store.reader import RowReader
 
 
 def permute_epochs(
@@ -140,11 +142,30 @@ class ComputedShuffle(RowReader):
 class CountedArrays:
     """What the arrays of packings and sentence mappings share: partition starts and a shuffle."""
 
+    #: Class of the plan.
+    plan_type: ClassVar[Any]
+    #: The stored arrays: partition starts, then those that a subclass adds.
+    array_specs: ClassVar[tuple[schema.ArraySpec, ...]]
+
     plan: CountedPlan
     #: Where partitions start: shape (partitions + 1, columns), the sample in the first column.
     partition_starts: RowReader
     #: Positions to samples: shape (samples,); None where it is computed.
     stored_shuffle: RowReader | None
+
+    @classmethod
+    def open(cls, store: Store) -> Self:
+        """Return the arrays of a committed index, read lazily.
+
+        Parameters
+        ----------
+        store
+            An index store, built with ``store="all"`` or ``"minimal"``.
+        """
+        plan = cls.plan_type.from_spec(store.spec)
+        starts, *others = (store[spec.name] for spec in cls.array_specs)
+        stored_shuffle = None if plan.stored == "minimal" else store[schema.SHUFFLE_INDEX.name]
+        return cls(plan, starts, stored_shuffle, *others)
 
     @cached_property
     def sample_starts(self) -> Int64Array:

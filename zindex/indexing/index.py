@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ from zindex.indexing.store_build import (
     FIRST,
     BuildResult,
     StoreBuild,
+    batch_items,
     find_shards,
     ignore_progress,
     task_key,
@@ -59,6 +60,8 @@ TASKS_PER_THREAD = 8
 
 #: A plan and the lengths to build it from.
 SmallIndex = tuple[IndexPlan, LengthSource]
+#: The results of a batch of small indices, in order, and when its tasks ran.
+BuiltBatch = tuple[list[BuildResult], list[Span]]
 
 
 @dataclass(kw_only=True)
@@ -70,7 +73,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
     async def store_arrays(self) -> tuple[list[ShardResult], dict[str, Any]]:
         """Store documents, boundaries of samples and the shuffle, in parallel where possible."""
         await self.begin()
-        plan = self.plan = replace(self.plan, grid=self.store_plan.grid or self.plan.grid)
+        plan = self.plan
         try:
             # Only samples need the lengths: where all of them are stored, none are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
@@ -78,7 +81,11 @@ class IndexBuild(StoreBuild[IndexPlan]):
                 if plan.order == "scalable":
                     shuffle = group.create_task(self._shuffle_scalable())
                     source = self.source if samples is None else None
-                    documents, num_tokens = await self._documents_scalable(source)
+                    stored = await self._each_document_shard(
+                        "documents", store_document_shard, source, int(plan.stored == "all")
+                    )
+                    documents = [result for results, _ in stored for result in results]
+                    num_tokens = [num_tokens for _, num_tokens in stored]
                 else:
                     # The legacy generator shuffles all documents in one task, then all samples.
                     documents = await self.store(
@@ -99,11 +106,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
         return results, {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
 
     async def _each_document_shard(
-        self,
-        stage: str,
-        function: Callable[..., R],
-        source: LengthSource | None,
-        advance: int = 0,
+        self, stage: str, function: Callable[..., R], source: LengthSource | None, advance: int = 0
     ) -> list[R]:
         """Run a task for every shard of the document index."""
 
@@ -113,16 +116,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
             self.advance(advance)
             return result
 
-        return list(await asyncio.gather(*map(one, range(self.plan.document_layout.num_shards))))
-
-    async def _documents_scalable(
-        self, source: LengthSource | None
-    ) -> tuple[list[ShardResult], list[int]]:
-        """Store every shard of the document index independently, and count its tokens."""
-        stored = int(self.plan.stored == "all")
-        done = await self._each_document_shard("documents", store_document_shard, source, stored)
-        results = [shard.result for shard in done if shard.result is not None]
-        return results, [shard.num_tokens for shard in done]
+        return await run_together(map(one, range(self.plan.document_layout.num_shards)))
 
     def _token_starts(self, num_tokens: list[int]) -> list[int]:
         """Return the stream position of each document shard's first token."""
@@ -135,31 +129,23 @@ class IndexBuild(StoreBuild[IndexPlan]):
             )
         return sums[:-1]
 
-    async def _each_shard(
-        self, stage: str, function: Callable[..., ShardResult], arguments: list[tuple[Any, ...]]
-    ) -> list[ShardResult]:
-        """Run a task for every shard of an array, given its own arguments."""
-        done = await asyncio.gather(
-            *(
-                self.store(stage, function, self.plan, self.root, *args, shard, number=shard)
-                for shard, args in enumerate(arguments)
-            )
-        )
-        return [result for results in done for result in results]
-
     async def _samples(self, token_starts: list[int]) -> list[ShardResult]:
         """Store every shard of the sample index from its document shards."""
-        shards = range(self.plan.sample_layout.num_shards)
-        near = [(self.source, *find_partitions(self.plan, token_starts, n)) for n in shards]
-        return await self._each_shard("samples", store_sample_shard, near)
+
+        def arguments(shard: int) -> tuple[Any, ...]:
+            near = find_partitions(self.plan, token_starts, shard)
+            return self.plan, self.root, self.source, *near, shard
+
+        layout = self.plan.sample_layout
+        return await self.store_shards("samples", store_sample_shard, layout, arguments)
 
     async def _shuffle_scalable(self) -> list[ShardResult]:
         """Store every shard of the shuffle index; none depends on another array."""
-        stored = self.plan.stored == "all"
-        nothing: list[tuple[Any, ...]] = [()]
-        num_shards = self.plan.shuffle_layout.num_shards
-        return await self._each_shard(
-            "shuffle", store_shuffle_shard, nothing * (num_shards if stored else 0)
+        if self.plan.stored == "minimal":
+            return []
+        args = (self.plan, self.root)
+        return await self.store_shards(
+            "shuffle", store_shuffle_shard, self.plan.shuffle_layout, lambda shard: (*args, shard)
         )
 
     async def _shuffle_megatron(self) -> list[ShardResult]:
@@ -168,14 +154,6 @@ class IndexBuild(StoreBuild[IndexPlan]):
             return []
         args = (self.plan, self.root)
         return await self.store("shuffle", store_shuffled_samples, *args, priority=FIRST)
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltBatch:
-    """The results of a batch of small indices, in order, and when its tasks ran."""
-
-    results: list[BuildResult]
-    spans: list[Span]
 
 
 def is_small(plan: IndexPlan) -> bool:
@@ -199,14 +177,7 @@ def batch_small(plans: Sequence[IndexPlan], num_threads: int) -> list[range]:
     Law: the batches are consecutive and cover all.
     """
     longest = min(MAX_INDICES, max(1, len(plans) // (TASKS_PER_THREAD * num_threads)))
-    batches, start, num_rows = [], 0, 0
-    for number, plan in enumerate(plans):
-        rows = plan.num_build_rows
-        if number > start and (number - start == longest or num_rows + rows > MAX_ROWS):
-            batches.append(range(start, number))
-            start, num_rows = number, 0
-        num_rows += rows
-    return [*batches, range(start, len(plans))] if plans else []
+    return batch_items([plan.num_build_rows for plan in plans], longest, MAX_ROWS)
 
 
 async def build_small(
@@ -235,15 +206,15 @@ async def build_small(
     place = place_of(folder)
 
     async def one(numbers: range) -> list[BuildResult]:
-        batch = [indices[number] for number in numbers]
-        key = task_key(batch[0][0].store_plan(place).root, "bundle", len(batch))
-        built = await executor.run(build_batch, batch, place, key=key)
-        executor.timeline.add(built.spans)
-        advance(sum(result.num_shards for result in built.results))
-        return built.results
+        key = task_key(indices[numbers[0]][0].store_plan(place).root, "bundle", len(numbers))
+        given = [indices[number] for number in numbers]
+        results, spans = await executor.run(build_batch, given, place, key=key)
+        executor.timeline.add(spans)
+        advance(sum(result.num_shards for result in results))
+        return results
 
     batches = batch_small([plan for plan, _ in indices], executor.num_threads)
-    return [result for built in await run_together(map(one, batches)) for result in built]
+    return list(chain.from_iterable(await run_together(map(one, batches))))
 
 
 def build_batch(indices: Sequence[SmallIndex], folder: Place) -> BuiltBatch:
@@ -257,7 +228,7 @@ def build_batch(indices: Sequence[SmallIndex], folder: Place) -> BuiltBatch:
             for plan, source in indices
         ]
 
-    return BuiltBatch(run_builds(build()), timeline.spans)
+    return run_builds(build()), timeline.spans
 
 
 class IndexArrays(NamedTuple):
@@ -286,8 +257,7 @@ def open_index_arrays(store: Store) -> IndexArrays:
         return IndexArrays(
             store[schema.DOCUMENT_INDEX.name], samples, store[schema.SHUFFLE_INDEX.name]
         )
-    spec = dict(store.spec)
-    plan = IndexPlan.from_spec(spec, stored=spec.pop("store"))
+    plan = IndexPlan.from_spec(store.spec)
     return IndexArrays(
         ComputedArray(plan.document_layout, plan, compute_documents),
         samples,

@@ -7,7 +7,6 @@ over the tokens of document shards.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,15 +30,6 @@ from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
 #: Key of the file with the state of Megatron's generator after the documents, for resumed builds.
 GENERATOR_KEY = "_zindex/generator.json"
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentShard:
-    """The result of one shard of the document index."""
-
-    #: None where the shard is not stored.
-    result: ShardResult | None
-    num_tokens: int
 
 
 def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
@@ -84,20 +74,21 @@ def read_documents(
 
 def store_document_shard(
     plan: IndexPlan, root: Place, source: LengthSource | None, shard: int
-) -> DocumentShard:
+) -> tuple[list[ShardResult], int]:
     """Task: store one shard of the scalable order's document index, and count its tokens.
 
-    Without a source the count is 0.
+    Returns
+    -------
+    results, num_tokens
+        No result where the shard is not stored; no tokens without a source.
     """
     layout = plan.document_layout
     start, stop = layout.shard_bounds(shard)
     documents = compute_documents(plan, start, stop)
-    result = None
+    results = []
     if plan.stored == "all":
-        result = store_shard(root, layout, shard, lambda: documents, whole=True)
-    if source is None:
-        return DocumentShard(result, num_tokens=0)
-    return DocumentShard(result, _count_tokens(plan, root, source, shard, documents))
+        results = [store_shard(root, layout, shard, lambda: documents, whole=True)]
+    return results, 0 if source is None else _count_tokens(plan, root, source, shard, documents)
 
 
 def store_shuffled_documents(plan: IndexPlan, root: Place) -> list[ShardResult]:
@@ -244,13 +235,12 @@ def store_sample_shard(
         Number of the sample index's shard.
     """
     start, stop = plan.sample_layout.shard_bounds(shard)
+    near = (first_partition, token_starts)
     return store_shard(
         root,
         plan.sample_layout,
         shard,
-        lambda: compute_boundaries(
-            plan, root, source, token_starts, start, stop, first_partition=first_partition
-        ),
+        lambda: compute_boundaries(plan, root, source, *near, start, stop),
     )
 
 
@@ -258,11 +248,10 @@ def compute_boundaries(
     plan: IndexPlan,
     root: Place,
     source: LengthSource,
+    first_partition: int,
     token_starts: Sequence[int],
     start: int,
     stop: int,
-    *,
-    first_partition: int = 0,
 ) -> npt.NDArray[np.signedinteger]:
     """Return rows ``[start, stop)`` of the sample index.
 
@@ -270,12 +259,10 @@ def compute_boundaries(
     ----------
     plan, root, source
         The index, its store and its dataset.
-    token_starts
-        Stream position of the first token of each shard of the document index.
+    first_partition, token_starts
+        From `find_partitions`.
     start, stop
         Boundaries, half-open.
-    first_partition
-        The shard at which ``token_starts`` begins, from `find_partitions`.
 
     Returns
     -------

@@ -7,7 +7,7 @@ it are written.
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,17 +17,16 @@ import numpy.typing as npt
 from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.errors import PlanError, VerificationError
-from zindex.execution.executor import Held, run_together
+from zindex.execution.executor import Held
 from zindex.indexing.computed_arrays import CountedArrays
 from zindex.indexing.length_cache import evict_lengths
 from zindex.indexing.packing_tasks import (
     pack_partitions,
-    store_offset_shard,
-    store_part_shard,
+    store_packed_shard,
     take_counts,
     take_offsets,
 )
-from zindex.indexing.store_build import FIRST, CountedBuild
+from zindex.indexing.store_build import FIRST, CountedBuild, store_together
 from zindex.ingest.length_source import LengthSource
 from zindex.kernels.packing import count_samples
 from zindex.plan.packing import PackingPlan
@@ -51,8 +50,6 @@ class PackingBuild(CountedBuild[PackingPlan]):
 
     source: LengthSource
     task_length: int = 1 << 20
-    #: Ranges of partitions that one task packs, in order.
-    ranges: list[tuple[int, int]] = field(default_factory=list)
     #: Partitions that are packed or being packed, by range: parts and offsets.
     packed: "dict[tuple[int, int], asyncio.Task[tuple[Held, Held]]]" = field(default_factory=dict)
 
@@ -66,12 +63,6 @@ class PackingBuild(CountedBuild[PackingPlan]):
             self.packed.clear()
             evict_lengths(self.source, self.root)
 
-    def _split(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return partitions ``[start, stop)`` as ranges for one task each."""
-        num_documents = -(-self.plan.num_documents // self.plan.partitions_per_epoch)
-        step = max(1, self.task_length // num_documents)
-        return [(first, min(first + step, stop)) for first in range(start, stop, step)]
-
     async def _pack(self, partitions: tuple[int, int]) -> tuple[Held, Held]:
         """Pack a range of partitions once; parts and offsets stay on their worker."""
         task = self.packed.get(partitions)
@@ -82,28 +73,18 @@ class PackingBuild(CountedBuild[PackingPlan]):
     async def _pack_now(self, partitions: tuple[int, int]) -> tuple[Held, Held]:
         # Shards read neighbouring partitions, so each epoch's go from the first to the last worker.
         number, per_epoch = partitions[0], self.plan.partitions_per_epoch
+        place = number % per_epoch / per_epoch
+        args = (self.plan, self.source, *partitions)
         packed = await self.hold(
-            "pack",
-            pack_partitions,
-            self.plan,
-            self.source,
-            *partitions,
-            number=number,
-            priority=FIRST,
-            place=number % per_epoch / per_epoch,
+            "pack", pack_partitions, *args, number=number, priority=FIRST, place=place
         )
         offsets = await self.hold("offsets", take_offsets, packed, number=number, priority=FIRST)
         return packed, offsets
 
-    async def _count_range(self, partitions: tuple[int, int]) -> Int64Array:
-        _, offsets = await self._pack(partitions)
-        return await self.run("count", take_counts, offsets, number=partitions[0], priority=FIRST)
-
-    async def count(self, start: int, stop: int) -> Int64Array:
+    async def count_range(self, start: int, stop: int) -> Int64Array:
         """Pack partitions; return samples, parts and tokens of each."""
-        ranges = self._split(start, stop)
-        self.ranges.extend(ranges)
-        return np.concatenate(await run_together(map(self._count_range, ranges)))
+        _, offsets = await self._pack((start, stop))
+        return await self.run("count", take_counts, offsets, number=start, priority=FIRST)
 
     def no_samples(self) -> PlanError:
         """Return the error of a split all of whose documents were dropped."""
@@ -131,11 +112,11 @@ class PackingBuild(CountedBuild[PackingPlan]):
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
     ) -> list[ShardResult]:
-        """Store parts, offsets and shuffle; partitions of missing shards are packed again."""
+        """Store parts and offsets; partitions of missing shards are packed again."""
         num_partitions = len(starts) - 1
-        known = self.ranges or self._split(0, num_partitions)
+        known = sorted(self.packed) or self.split(0, num_partitions)
         ranges = [partitions for partitions in known if partitions[0] < num_partitions]
-        work: list[Coroutine[Any, Any, list[ShardResult]]] = []
+        work = []
         for name, column in ((schema.PART_INDEX.name, 1), (schema.SAMPLE_OFFSET.name, 0)):
             layout = layouts[name]
             firsts = [int(starts[start, column]) for start, _ in ranges]
@@ -143,10 +124,7 @@ class PackingBuild(CountedBuild[PackingPlan]):
                 start, stop = layout.shard_bounds(shard)
                 near = ranges[max(0, bisect_right(firsts, start) - 1) : bisect_left(firsts, stop)]
                 work.append(self._store_shard(layout, shard, starts, near))
-        shuffle = layouts.get(schema.SHUFFLE_INDEX.name)
-        if shuffle is not None:
-            work += self.shuffle_tasks(shuffle, starts)
-        return [result for results in await run_together(work) for result in results]
+        return await store_together(work)
 
     async def _store_shard(
         self, layout: ArrayLayout, shard: int, starts: Int64Array, ranges: list[tuple[int, int]]
@@ -157,14 +135,10 @@ class PackingBuild(CountedBuild[PackingPlan]):
             self.advance(1)
             return [ShardResult(receipt, written=False)]
         is_parts = layout.name == schema.PART_INDEX.name
-        firsts: list[Any] = [
-            int(starts[start, 1]) if is_parts else (int(starts[start, 0]), int(starts[start, 1]))
-            for start, _ in ranges
-        ]
-        packed = [(await self._pack(partitions))[0 if is_parts else 1] for partitions in ranges]
-        function = store_part_shard if is_parts else store_offset_shard
-        args = (self.root, layout, shard, firsts, *packed)
-        return await self.store(layout.name, function, *args, number=shard)
+        firsts = [starts[start, :2].tolist() for start, _ in ranges]
+        runs = [(await self._pack(partitions))[0 if is_parts else 1] for partitions in ranges]
+        args = (self.root, layout, shard, firsts, *runs)
+        return await self.store(layout.name, store_packed_shard, *args, number=shard)
 
 
 def packing_facts(plan: PackingPlan, starts: Int64Array) -> dict[str, Any]:
@@ -283,26 +257,10 @@ def _read_sample(
 class PackedArrays(CountedArrays):
     """The arrays that map a position of the run to whole documents, or parts of long ones."""
 
+    plan_type = PackingPlan
+    array_specs = (schema.PARTITION_OFFSET, schema.PART_INDEX, schema.SAMPLE_OFFSET)
+
     #: Parts of samples: shape (parts, 2), document id and token offset in that document.
     part_index: RowReader
     #: Samples to parts: shape (samples + 1,).
     sample_offset: RowReader
-
-
-def open_packed_arrays(store: Store) -> PackedArrays:
-    """Return the arrays of a committed packed index, read lazily.
-
-    Parameters
-    ----------
-    store
-        An index store, built with ``store="all"`` or ``"minimal"``.
-    """
-    spec = dict(store.spec)
-    has_shuffle = schema.SHUFFLE_INDEX.name in store
-    return PackedArrays(
-        PackingPlan.from_spec(spec, stored=spec.pop("store")),
-        store[schema.PARTITION_OFFSET.name],
-        store[schema.SHUFFLE_INDEX.name] if has_shuffle else None,
-        store[schema.PART_INDEX.name],
-        store[schema.SAMPLE_OFFSET.name],
-    )

@@ -74,52 +74,33 @@ def take_counts(offsets: RunOffsets) -> Int64Array:
     return offsets.counts
 
 
-def store_part_shard(
-    root: Place, layout: ArrayLayout, shard: int, first_parts: Sequence[int], *runs: PackedRun
-) -> ShardResult:
-    """Task: store one shard of the part index, from the partitions that overlap it.
-
-    Parameters
-    ----------
-    root, layout, shard
-        The store, the array and the shard's number.
-    first_parts, runs
-        Packed partitions in order, and the part at which each starts.
-    """
-    start, stop = layout.shard_bounds(shard)
-
-    def compute() -> AnyArray:
-        values = np.empty((stop - start, 2), layout.dtype)
-        for first, run in zip(first_parts, runs, strict=True):
-            copy_overlap(run.part_index, first, values, start)
-        return values
-
-    return store_shard(root, layout, shard, compute)
-
-
-def store_offset_shard(
+def store_packed_shard(
     root: Place,
     layout: ArrayLayout,
     shard: int,
     firsts: Sequence[tuple[int, int]],
-    *runs: RunOffsets,
+    *runs: PackedRun | RunOffsets,
 ) -> ShardResult:
-    """Task: store one shard of sample offsets, from the partitions that overlap it.
+    """Task: store one shard of parts or of sample offsets, from the partitions that overlap it.
 
     Parameters
     ----------
     root, layout, shard
         The store, the array and the shard's number.
     firsts, runs
-        Packed partitions in order, and the sample and the part at which each starts.
+        Packed partitions in order, and the sample and the part at which each starts. Shards of
+        parts need all of them, others their offsets.
     """
     start, stop = layout.shard_bounds(shard)
 
     def compute() -> AnyArray:
-        values = np.empty(stop - start, layout.dtype)
+        values = np.empty((stop - start, *layout.shape[1:]), layout.dtype)
         for (first_sample, first_part), run in zip(firsts, runs, strict=True):
-            # The end of a partition is the start of the next, and finally the number of parts.
-            copy_overlap(run.sample_offset + first_part, first_sample, values, start)
+            if isinstance(run, PackedRun):
+                copy_overlap(run.part_index, first_part, values, start)
+            else:
+                # The end of a partition is the start of the next, and finally the number of parts.
+                copy_overlap(run.sample_offset + first_part, first_sample, values, start)
         return values
 
     return store_shard(root, layout, shard, compute)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from zindex import schema
 from zindex.config import RunConfig
 from zindex.errors import PlanError
 from zindex.execution.executor import Executor, run_together
+from zindex.indexing.store_build import batch_items
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io.objects import is_remote
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
@@ -25,6 +27,7 @@ from zindex.plan.blend_sizes import BlendSizes, resolve_blend
 from zindex.plan.build_plan import SplitPlan, choose_grid
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
+from zindex.plan.journal import BlendFacts
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.open import Store
@@ -192,22 +195,28 @@ def _plan_blends(
         sizes = resolve_blend(request, split, tokens)
         if sizes is None or not sizes.members:
             continue
-        settings: dict[str, Any] = {
-            "split": split,
-            "order": config.order,
-            "seed": config.seed,
-            "shuffle": config.shuffle,
-            "stored": config.store,
-            "grid": config.grid,
-        }
-        if sizes.weights is not None:
-            plan = BlendPlan.weighted(sizes.weights, sizes.num_samples, **settings)
-        else:
-            assert sizes.sizes is not None
-            plan = BlendPlan.exhaustive(sizes.sizes, **settings)
         datasets = tuple(request.datasets[row] for row in sizes.members)
+        plan = plan_blend(config, split, sizes, config.seed)
         blends.append(PlannedBlend(datasets, plan, sizes))
     return tuple(blends)
+
+
+def plan_blend(
+    config: RunConfig, split: str, shares: BlendSizes | BlendFacts, seed: int
+) -> BlendPlan:
+    """Return the plan of a blend of a run, of given shares."""
+    settings: dict[str, Any] = {
+        "split": split,
+        "order": config.order,
+        "seed": seed,
+        "shuffle": config.shuffle,
+        "stored": config.store,
+        "grid": config.grid,
+    }
+    if shares.sizes is not None:
+        return BlendPlan.exhaustive(shares.sizes, **settings)
+    assert shares.weights is not None
+    return BlendPlan.weighted(shares.weights, shares.num_samples, **settings)
 
 
 def plan_split(
@@ -329,16 +338,15 @@ async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[Length
     """
     pairs = [path for path in paths if _idx_nbytes(path)]
 
-    async def one(number: int, batch: list[str]) -> list[LengthSource]:
+    async def one(rows: range) -> list[LengthSource]:
         # Workers may run in another directory.
-        absolute = [os.path.abspath(path) for path in batch]
-        found = await executor.run(open_pairs, absolute, key=f"check-{number}", priority=_FIRST)
-        return [replace(source, path=path) for source, path in zip(found, batch, strict=True)]
+        absolute = [os.path.abspath(pairs[row]) for row in rows]
+        key = f"check-{rows.start}"
+        found = await executor.run(open_pairs, absolute, key=key, priority=_FIRST)
+        return [replace(source, path=pairs[row]) for source, row in zip(found, rows, strict=True)]
 
-    batches = enumerate(_batch_pairs(pairs))
-    opened = [
-        source for batch in await run_together(one(*item) for item in batches) for source in batch
-    ]
+    batches = batch_items([_idx_nbytes(path) for path in pairs], TASK_FILES, TASK_NBYTES)
+    opened = chain.from_iterable(await run_together(map(one, batches)))
     by_path = dict(zip(pairs, opened, strict=True))
     others = [path for path in paths if path not in by_path]
     by_path |= zip(others, open_here(others), strict=True)
@@ -348,19 +356,6 @@ async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[Length
 def open_pairs(paths: Sequence[str]) -> list[LengthSource]:
     """Task: open pairs."""
     return [open_source(path) for path in paths]
-
-
-def _batch_pairs(pairs: Sequence[str]) -> list[list[str]]:
-    """Group pairs into per-task batches."""
-    batches: list[list[str]] = []
-    nbytes = 0
-    for path in pairs:
-        nbytes += _idx_nbytes(path)
-        if not batches or nbytes > TASK_NBYTES or len(batches[-1]) == TASK_FILES:
-            batches.append([])
-            nbytes = _idx_nbytes(path)
-        batches[-1].append(path)
-    return batches
 
 
 def _idx_nbytes(path: str) -> int:

@@ -6,7 +6,7 @@ otherwise all run in parallel, as do the tasks that store.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array, UInt32Array
 from zindex.errors import PlanError
-from zindex.execution.executor import run_together
 from zindex.indexing.computed_arrays import CountedArrays, fill_shuffle
 from zindex.indexing.mapping_tasks import (
     SentenceSource,
@@ -52,25 +51,21 @@ class MappingBuild(CountedBuild[MappingPlan]):
     starts_spec = schema.SCAN_OFFSET
 
     async def count(self, start: int, stop: int) -> Int64Array:
-        """Scan partitions; return samples and drawn targets of each."""
-        plan = self.plan
-        num_sentences = max(1, plan.num_sentences // plan.partitions_per_epoch)
-        step = max(1, self.task_length // num_sentences)
-
-        async def one(first: int) -> Int64Array:
-            partitions = (first, min(first + step, stop))
-            args = (plan, self.source, *partitions, self.memory)
-            counts, self.memory = await self.run(
-                "count", count_partitions, *args, number=first, priority=FIRST
-            )
-            return counts
-
-        firsts = range(start, stop, step)
-        if not plan.is_chained:
-            return np.concatenate(await run_together(map(one, firsts)))
+        """Count partitions, one task after the other if their targets form a chain."""
+        if not self.plan.is_chained:
+            return await super().count(start, stop)
         if self.memory is None:
-            self.memory = seed_targets(plan.seed)
-        return np.concatenate([await one(first) for first in firsts])
+            self.memory = seed_targets(self.plan.seed)
+        ranges = self.split(start, stop)
+        return np.concatenate([await self.count_range(*partitions) for partitions in ranges])
+
+    async def count_range(self, start: int, stop: int) -> Int64Array:
+        """Scan partitions; return samples and drawn targets of each."""
+        args = (self.plan, self.source, start, stop, self.memory)
+        counts, self.memory = await self.run(
+            "count", count_partitions, *args, number=start, priority=FIRST
+        )
+        return counts
 
     def no_samples(self) -> PlanError:
         """Return the error of a split whose documents are all too short or too long."""
@@ -85,21 +80,21 @@ class MappingBuild(CountedBuild[MappingPlan]):
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
     ) -> list[ShardResult]:
-        """Store samples and shuffle."""
+        """Store samples."""
         rows = layouts[schema.SENTENCE_INDEX.name]
-        work: list[Coroutine[Any, Any, list[ShardResult]]] = []
-        for shard in range(rows.num_shards):
+
+        def arguments(shard: int) -> tuple[Any, ...]:
             near = near_partitions(starts, *rows.shard_bounds(shard))
-            args = (self.plan, self.source, self.root, rows, shard, near)
-            work.append(self.store("sentences", store_row_shard, *args, number=shard))
-        shuffle = layouts.get(schema.SHUFFLE_INDEX.name)
-        if shuffle is not None and self.plan.order == "megatron":
-            # The longest task, which depends on no other.
-            whole = (self.plan, self.root, shuffle)
-            work.append(self.store("shuffle", store_shuffled_mapping, *whole, priority=FIRST))
-        elif shuffle is not None:
-            work += self.shuffle_tasks(shuffle, starts)
-        return [result for results in await run_together(work) for result in results]
+            return self.plan, self.source, self.root, rows, shard, near
+
+        return await self.store_shards("sentences", store_row_shard, rows, arguments)
+
+    async def store_shuffle(self, layout: ArrayLayout, starts: Int64Array) -> list[ShardResult]:
+        """Store the shuffle, Megatron's by one task: the longest one, which depends on no other."""
+        if self.plan.order == "scalable":
+            return await super().store_shuffle(layout, starts)
+        args = (self.plan, self.root, layout)
+        return await self.store("shuffle", store_shuffled_mapping, *args, priority=FIRST)
 
 
 def nothing_to_map(plan: MappingPlan, path: str) -> PlanError:
@@ -144,6 +139,9 @@ def near_partitions(starts: Int64Array, start: int, stop: int) -> tuple[int, int
 @dataclass(frozen=True)
 class MappingArrays(CountedArrays):
     """The arrays that map a position of the run to sentences."""
+
+    plan_type = MappingPlan
+    array_specs = (schema.SCAN_OFFSET, schema.SENTENCE_INDEX)
 
     plan: MappingPlan
     #: Samples of one epoch, or of all where they differ: shape (rows, 3), uint32 or uint64.
@@ -196,24 +194,6 @@ class _ShuffledSamples(RowReader):
 def _number(rows: AnyArray, numbers: AnyArray) -> AnyArray:
     """Return blocks with their numbers in an additional column."""
     return np.column_stack([rows, numbers.astype(rows.dtype)])
-
-
-def open_mapping_arrays(store: Store) -> MappingArrays:
-    """Return the arrays of a committed mapping, read lazily.
-
-    Parameters
-    ----------
-    store
-        An index store, built with ``store="all"`` or ``"minimal"``.
-    """
-    spec = dict(store.spec)
-    has_shuffle = schema.SHUFFLE_INDEX.name in store
-    return MappingArrays(
-        MappingPlan.from_spec(spec, stored=spec.pop("store")),
-        store[schema.SCAN_OFFSET.name],
-        store[schema.SHUFFLE_INDEX.name] if has_shuffle else None,
-        store[schema.SENTENCE_INDEX.name],
-    )
 
 
 def stored_facts(source: SentenceSource) -> SentenceFacts:

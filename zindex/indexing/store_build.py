@@ -1,8 +1,9 @@
 """The build of one store: find it, begin it, run a task per shard, commit it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, starmap
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import NotReadyError, PlanError, StoreNotFoundError, VerificationError
-from zindex.execution.executor import Executor, Held
+from zindex.execution.executor import Executor, Held, run_together
 from zindex.indexing.computed_arrays import fill_shuffle
 from zindex.io.objects import Place, PlaceLike
 from zindex.plan.build_plan import BuildPlan, CountedPlan, count_epochs
@@ -40,6 +41,25 @@ class BuildResult:
 
 def ignore_progress(num_shards: int) -> None:
     """Report no progress."""
+
+
+def batch_items(sizes: Sequence[int], most: int, room: int) -> list[range]:
+    """Group consecutive items into batches, each the work of one task.
+
+    Parameters
+    ----------
+    sizes
+        Size of each item.
+    most, room
+        Most items of a batch, and their size together; an item that is larger is a batch.
+    """
+    batches, start, filled = [], 0, 0
+    for number, size in enumerate(sizes):
+        if number > start and (number - start == most or filled + size > room):
+            batches.append(range(start, number))
+            start, filled = number, 0
+        filled += size
+    return [*batches, range(start, len(sizes))] if sizes else []
 
 
 def find_index(store_plan: StorePlan) -> Store | None:
@@ -114,6 +134,7 @@ class StoreBuild(Generic[P]):
     async def begin(self, store_plan: StorePlan | None = None) -> None:
         """Write the store's plan, or adopt the grid of one that was begun before."""
         self.store_plan = await asyncio.to_thread(begin_store, store_plan or self.store_plan)
+        self.plan = replace(self.plan, grid=self.store_plan.grid or self.plan.grid)
 
     async def run(
         self,
@@ -154,6 +175,26 @@ class StoreBuild(Generic[P]):
         self.advance(len(results))
         return results
 
+    async def store_shards(
+        self,
+        stage: str,
+        function: Callable[..., ShardResult],
+        layout: ArrayLayout,
+        arguments: Callable[[int], tuple[Any, ...]],
+    ) -> list[ShardResult]:
+        """Run one task for every shard of an array, with arguments that depend on its number."""
+        return await store_together(
+            self.store(stage, function, *arguments(shard), number=shard)
+            for shard in range(layout.num_shards)
+        )
+
+
+async def store_together(
+    work: Iterable[Coroutine[Any, Any, list[ShardResult]]],
+) -> list[ShardResult]:
+    """Run coroutines that store shards concurrently; return all of their results, in order."""
+    return list(chain.from_iterable(await run_together(work)))
+
 
 @dataclass(kw_only=True)
 class CountedBuild(StoreBuild[C], Generic[C]):
@@ -169,8 +210,19 @@ class CountedBuild(StoreBuild[C], Generic[C]):
     #: Rows that one counting task covers at least, over several epochs: a task costs milliseconds.
     task_length: int
 
+    def split(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return partitions ``[start, stop)`` as ranges for one task each."""
+        rows = -(-self.plan.rows_per_epoch // self.plan.partitions_per_epoch)
+        step = max(1, self.task_length // max(1, rows))
+        return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
     async def count(self, start: int, stop: int) -> Int64Array:
-        """Return the counts of partitions ``[start, stop)``: samples in the first column."""
+        """Count partitions ``[start, stop)``, several tasks at a time; see `count_range`."""
+        ranges = self.split(start, stop)
+        return np.concatenate(await run_together(starmap(self.count_range, ranges)))
+
+    async def count_range(self, start: int, stop: int) -> Int64Array:
+        """Run the task that counts some partitions: samples in the first column."""
         raise NotImplementedError
 
     def no_samples(self) -> PlanError:
@@ -187,7 +239,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
     ) -> list[ShardResult]:
-        """Store every array but the partition starts."""
+        """Store every array but the partition starts and the shuffle."""
         raise NotImplementedError
 
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
@@ -207,7 +259,10 @@ class CountedBuild(StoreBuild[C], Generic[C]):
             results = await self.store(
                 "starts", store_all_shards, root, by_name[spec.name], starts, number=0
             )
-            return results + await self.store_counted(by_name, starts), facts
+            work = [self.store_counted(by_name, starts)]
+            if schema.SHUFFLE_INDEX.name in by_name:
+                work.append(self.store_shuffle(by_name[schema.SHUFFLE_INDEX.name], starts))
+            return results + await store_together(work), facts
         finally:
             remove_first_heartbeat(root)
 
@@ -228,15 +283,15 @@ class CountedBuild(StoreBuild[C], Generic[C]):
             assert plan.num_wanted is not None
             num_epochs = max(num_epochs + 1, -(-plan.num_wanted * num_epochs // num_samples))
 
-    def shuffle_tasks(self, layout: ArrayLayout, starts: Int64Array) -> Iterable[Any]:
-        """Return one coroutine per shard of a shuffle within epochs."""
-        sample_starts = self.plan.sample_starts(starts)
-        for shard in range(layout.num_shards):
-            args = (self.plan, sample_starts, self.root, layout, shard)
-            yield self.store("shuffle", store_shuffle, *args, number=shard)
+    async def store_shuffle(self, layout: ArrayLayout, starts: Int64Array) -> list[ShardResult]:
+        """Store a shuffle within epochs."""
+        args = (self.plan, self.plan.sample_starts(starts), self.root, layout)
+        return await self.store_shards(
+            "shuffle", store_shuffle_shard, layout, lambda shard: (*args, shard)
+        )
 
 
-def store_shuffle(
+def store_shuffle_shard(
     plan: CountedPlan, sample_starts: Int64Array, root: Place, layout: ArrayLayout, shard: int
 ) -> ShardResult:
     """Task: store one shard of a shuffle within epochs."""

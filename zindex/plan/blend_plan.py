@@ -1,7 +1,7 @@
 """The plan of a blend: the datasets of a split, how many samples of each, and their order."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -159,6 +159,25 @@ class BlendPlan(BuildPlan):
                 f"{wrong[0]} of {values.size}; leave that dataset out"
             )
         return cls(weights=values / float(total), sizes=values, num_samples=total, **settings)
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        weights: npt.NDArray[np.float64],
+        sizes: npt.NDArray[np.int64] | None,
+    ) -> "BlendPlan":
+        """Return the plan of a stored blend from its spec, and the shares of its datasets."""
+        return cls(
+            split=spec["split"],
+            weights=weights,
+            sizes=sizes if spec["exhaustive"] else None,
+            num_samples=spec["num_samples"],
+            order=spec["algorithm"],
+            seed=spec.get("seed", 0),
+            shuffle=spec.get("shuffle", "keyed"),
+            stored=spec["store"],
+        )
 
     @property
     def num_datasets(self) -> int:

@@ -2,50 +2,33 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 from zindex.errors import PlanError
+from zindex.plan.blend_request import BlendRequest
 from zindex.plan.split import normalize
 
 
-@dataclass(frozen=True, slots=True)
-class EpochLimit:
-    """The most that a blend may draw of one dataset."""
-
-    dataset: str
-    #: Row of the dataset in the blend's shares.
-    row: int
-    max_epochs: float
-    tokens_per_epoch: int
-    #: Samples that max_epochs epochs give.
-    num_samples: int
-
-
-def check_limits(
-    limits: Sequence[EpochLimit],
+def check_epochs(
+    request: BlendRequest,
+    members: Sequence[int],
     shares: Sequence[float],
     size: int,
-    *,
-    sequence_length: int,
-    extra_token: int,
-    by_weight: bool,
+    tokens: Sequence[int],
 ) -> None:
-    """Check that a train blend draws at most what the epochs of each dataset give.
+    """Check that a weighted train blend draws at most max_epochs epochs of a dataset.
 
     Parameters
     ----------
-    limits
-        Datasets with a limit.
-    shares
-        Weight of each dataset of the blend, each > 0.
+    request
+        The blends of the run.
+    members, shares
+        The datasets of the blend, and the weight of each, > 0.
     size
         Samples of the blend.
-    sequence_length, extra_token
-        Tokens per sample.
-    by_weight
-        Whether the shares are configured weights, which can be lowered.
+    tokens
+        Tokens of one epoch of each dataset of the request.
 
     Raises
     ------
@@ -58,27 +41,33 @@ def check_limits(
     A weighted count is known to within one sample, which is tolerated.
     """
     weights = normalize(shares)
-    short = [limit for limit in limits if math.floor(size * weights[limit.row]) > limit.num_samples]
+    most = {
+        row: request.count_samples(limit, tokens[d])
+        for row, d in enumerate(members)
+        if (limit := request.max_epochs[d]) is not None
+    }
+    short = [row for row in most if math.floor(size * weights[row]) > most[row]]
     if not short:
         return
 
-    def epochs_to_raise_to(limit: EpochLimit) -> str:
-        target = math.ceil(size * weights[limit.row])
-        need = Fraction(target * sequence_length + extra_token, limit.tokens_per_epoch)
-        return _format_hundredths(math.ceil(need * 100))
+    def epochs_to_raise_to(row: int) -> str:
+        target = math.ceil(size * weights[row])
+        num_tokens = target * request.sequence_length + request.extra_token
+        return _format_hundredths(math.ceil(Fraction(num_tokens, tokens[members[row]]) * 100))
 
-    worst = max(short, key=lambda limit: float(epochs_to_raise_to(limit)))
-    others = sum(map(Fraction, shares)) - Fraction(shares[worst.row])
-    if by_weight and others:
-        weight = Fraction(worst.num_samples, size - worst.num_samples) * others
+    worst = max(short, key=lambda row: float(epochs_to_raise_to(row)))
+    others = sum(map(Fraction, shares)) - Fraction(shares[worst])
+    if request.kind == "weight" and others:
+        weight = Fraction(most[worst], size - most[worst]) * others
         way_out = f"its weight to {_format_down(weight)}"
     else:
-        most = min(math.floor(limit.num_samples / weights[limit.row]) for limit in limits)
-        way_out = f"samples.train to {most:,}"
+        least = min(math.floor(count / weights[row]) for row, count in most.items())
+        way_out = f"samples.train to {least:,}"
     also = f"; so it is with {len(short) - 1:,} more" if len(short) > 1 else ""
+    d = members[worst]
     raise PlanError(
-        f"blend needs {math.ceil(size * weights[worst.row]):,} samples of train from "
-        f"'{worst.dataset}' but {worst.max_epochs:g} epochs give {worst.num_samples:,}; raise "
+        f"blend needs {math.ceil(size * weights[worst]):,} samples of train from "
+        f"'{request.datasets[d]}' but {request.max_epochs[d]:g} epochs give {most[worst]:,}; raise "
         f"max_epochs to {epochs_to_raise_to(worst)} or lower {way_out}{also}"
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -137,6 +137,9 @@ def check_order(order: Order, stored: Stored) -> None:
 class SplitPlan(BuildPlan):
     """One index of a split of a dataset: documents ``[start, stop)`` of a source."""
 
+    #: Fields that the spec holds under their own names.
+    spec_fields: ClassVar[tuple[str, ...]] = ("split", "start", "stop", "seed")
+
     source: Any
     #: Documents of the split, half-open.
     start: int
@@ -177,10 +180,20 @@ class SplitPlan(BuildPlan):
         """Return the layout of one array on the plan's grid."""
         return ArrayLayout.plan(spec, length, dtype, self.grid)
 
-    @cached_property
-    def split_spec(self) -> dict[str, Any]:
-        """Fields that the specs of all indices of a split share."""
-        return {"split": self.split, "start": self.start, "stop": self.stop, "seed": self.seed}
+    @property
+    def document_dtype(self) -> np.dtype[Any]:
+        """Dtype of document ids, and of offsets in documents."""
+        return np.dtype(np.int32 if self.stop - 1 <= INT32_MAX else np.int64)
+
+    @property
+    def own_spec(self) -> dict[str, Any]:
+        """The part of the spec that names fields of the plan."""
+        return {name: getattr(self, name) for name in self.spec_fields}
+
+    @classmethod
+    def read_spec(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a plan that the spec of its store names."""
+        return {name: spec[name] for name in cls.spec_fields} | {"stored": spec["store"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +205,18 @@ class CountedPlan(SplitPlan):
 
     #: Samples wanted at least, in as many whole epochs as it takes; None means one epoch.
     num_requested: int | None = None
+    #: Rows counted together at least, about; other values than the default are for tests.
+    partition_length: int
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows that are counted in one epoch."""
+        return self.num_documents
 
     @property
     def partitions_per_epoch(self) -> int:
-        """Partitions of one epoch."""
-        raise NotImplementedError
+        """Partitions of an epoch's documents, counted independently."""
+        return max(1, min(self.num_documents, self.rows_per_epoch // self.partition_length))
 
     @property
     def num_wanted(self) -> int | None:

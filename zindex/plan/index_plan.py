@@ -1,5 +1,6 @@
 """The plan of a GPT index: one split of a dataset, its order, and every size that follows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zindex import schema
-from zindex.plan.build_plan import INT32_MAX, Order, SourceFacts, SplitPlan, Stored, check_order
+from zindex.plan.build_plan import INT32_MAX, Order, SourceFacts, SplitPlan, check_order
 from zindex.plan.epochs import EpochPlan
 from zindex.store.layout import ArrayLayout
 
@@ -18,6 +19,8 @@ ALGORITHM_VERSIONS: dict[str, int] = {"megatron": 1, "scalable": 1}
 @dataclass(frozen=True, kw_only=True)
 class IndexPlan(SplitPlan):
     """One index: which documents, in which order, cut into which samples, stored how."""
+
+    spec_fields = (*SplitPlan.spec_fields, "sequence_length", "extra_token", "drop_last")
 
     source: SourceFacts
     epochs: EpochPlan
@@ -60,8 +63,7 @@ class IndexPlan(SplitPlan):
     @cached_property
     def document_layout(self) -> ArrayLayout:
         """Layout of ``document_index``, stored or not: tasks follow its shards."""
-        dtype = np.int32 if self.stop - 1 <= INT32_MAX else np.int64
-        return self.layout(schema.DOCUMENT_INDEX, self.num_rows, dtype)
+        return self.layout(schema.DOCUMENT_INDEX, self.num_rows, self.document_dtype)
 
     @cached_property
     def sample_layout(self) -> ArrayLayout:
@@ -102,7 +104,7 @@ class IndexPlan(SplitPlan):
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Everything that decides the values, as JSON."""
-        return self.split_spec | {
+        return self.own_spec | {
             "algorithm": self.order,
             "algorithm_version": ALGORITHM_VERSIONS[self.order],
             "kind": "gpt",
@@ -111,15 +113,12 @@ class IndexPlan(SplitPlan):
             "tokens_per_epoch": self.epochs.tokens_per_epoch,
             "num_epochs": self.epochs.num_epochs,
             "separate_final_epoch": self.epochs.separate_final_epoch,
-            "sequence_length": self.sequence_length,
-            "extra_token": self.extra_token,
-            "drop_last": self.drop_last,
             "num_samples": self.num_samples,
         }
 
     @classmethod
-    def from_spec(cls, spec: dict[str, Any], *, stored: Stored) -> "IndexPlan":
-        """Return the plan of a committed index, as far as a reader needs it."""
+    def from_spec(cls, spec: Mapping[str, Any]) -> "IndexPlan":
+        """Return the plan of a committed index from the spec of its store."""
         tokens = spec["tokens_per_epoch"]
         sans_final = 0
         if spec["num_epochs"] > 1:
@@ -132,11 +131,9 @@ class IndexPlan(SplitPlan):
             num_samples=spec["num_samples"],
             tokens_per_epoch=tokens,
         )
-        same = ("split", "start", "stop", "seed", "sequence_length", "extra_token", "drop_last")
         return cls(
             source=SourceFacts(spec["length_digest"], spec["num_sequences"], num_tokens=-1),
             epochs=epochs,
             order=spec["algorithm"],
-            stored=stored,
-            **{name: spec[name] for name in same},
+            **cls.read_spec(spec),
         )

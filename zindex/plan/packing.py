@@ -5,6 +5,7 @@ then the samples of each epoch are shuffled. The number of samples is known only
 are packed; before that, there is a lower bound.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -13,8 +14,8 @@ import numpy as np
 
 from zindex import schema
 from zindex.errors import ConfigError, PlanError
-from zindex.kernels.packing import DROP, PACKING_VERSION, SPLIT, TRUNCATE, FitRules
-from zindex.plan.build_plan import INT32_MAX, CountedPlan, SourceFacts, Stored
+from zindex.kernels.packing import DROP, PACKING_VERSION, SPLIT, TRUNCATE
+from zindex.plan.build_plan import INT32_MAX, CountedPlan, SourceFacts
 from zindex.plan.settings import show
 from zindex.store.layout import ArrayLayout
 
@@ -60,6 +61,11 @@ class PackingRules:
 class PackingPlan(CountedPlan):
     """One packed index: which documents, into samples of what length, under which rules."""
 
+    spec_fields = (
+        *CountedPlan.spec_fields,
+        *("tokens_per_epoch", "sequence_length", "extra_token", "partition_length"),
+    )
+
     source: SourceFacts
     #: Tokens of the split's documents.
     tokens_per_epoch: int
@@ -67,7 +73,6 @@ class PackingPlan(CountedPlan):
     #: 1 if a sample has room for one token more than ``sequence_length``, else 0.
     extra_token: int
     rules: PackingRules = field(default_factory=PackingRules)
-    #: Documents packed together at least; other values than the default are for tests.
     partition_length: int = PARTITION_LENGTH
 
     def __post_init__(self) -> None:
@@ -91,23 +96,6 @@ class PackingPlan(CountedPlan):
         return self.sequence_length + self.extra_token
 
     @property
-    def fit_rules(self) -> FitRules:
-        """The rules as the kernels take them."""
-        long_documents = LONG_DOCUMENTS[self.rules.long_documents]
-        shape = (self.sequence_length, self.extra_token, self.rules.max_documents)
-        return FitRules(*shape, long_documents)
-
-    @property
-    def partitions_per_epoch(self) -> int:
-        """Partitions of an epoch's shuffled documents, packed independently."""
-        return max(1, self.num_documents // self.partition_length)
-
-    @property
-    def document_dtype(self) -> np.dtype[Any]:
-        """Dtype of document ids and offsets in them."""
-        return np.dtype(np.int32 if self.stop - 1 <= INT32_MAX else np.int64)
-
-    @property
     def least_samples(self) -> int:
         """Least number of samples of an epoch: that without padding.
 
@@ -125,34 +113,25 @@ class PackingPlan(CountedPlan):
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Everything that decides the values, as JSON."""
-        return self.split_spec | {
+        return self.own_spec | {
             "algorithm": "best-fit-decreasing",
             "algorithm_version": PACKING_VERSION,
             "kind": "packed",
             "length_digest": self.source.length_digest,
             "num_sequences": self.source.num_sequences,
-            "tokens_per_epoch": self.tokens_per_epoch,
-            "sequence_length": self.sequence_length,
-            "extra_token": self.extra_token,
             "max_documents": self.rules.max_documents,
             "long_documents": self.rules.long_documents,
-            "partition_length": self.partition_length,
             "num_wanted": self.num_wanted,
         }
 
     @classmethod
-    def from_spec(cls, spec: dict[str, Any], *, stored: Stored) -> "PackingPlan":
-        """Return the plan of a committed index."""
-        same = (
-            *("split", "start", "stop", "seed", "tokens_per_epoch", "sequence_length"),
-            *("extra_token", "partition_length"),
-        )
+    def from_spec(cls, spec: Mapping[str, Any]) -> "PackingPlan":
+        """Return the plan of a committed index from the spec of its store."""
         return cls(
             source=SourceFacts(spec["length_digest"], spec["num_sequences"], num_tokens=-1),
             num_requested=spec["num_wanted"],
             rules=PackingRules(spec["max_documents"], spec["long_documents"]),
-            stored=stored,
-            **{name: spec[name] for name in same},
+            **cls.read_spec(spec),
         )
 
     def layouts_of(

@@ -5,6 +5,7 @@ epochs give the same samples, and one epoch is stored.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -16,14 +17,7 @@ from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.kernels.sentence_mapping import SCAN_VERSION, ScanRule, block_rule, sentence_rule
-from zindex.plan.build_plan import (
-    UINT32_MAX,
-    CountedPlan,
-    Order,
-    SourceFacts,
-    Stored,
-    check_order,
-)
+from zindex.plan.build_plan import UINT32_MAX, CountedPlan, Order, SourceFacts, check_order
 from zindex.plan.keys import Stage
 from zindex.store.layout import ArrayLayout
 
@@ -57,6 +51,12 @@ class SentenceFacts:
 class MappingPlan(CountedPlan):
     """One sentence mapping: which documents, into samples by which rule, in which order."""
 
+    spec_fields = (
+        *CountedPlan.spec_fields,
+        *("first_sentence", "stop_sentence", "max_sequence_length", "min_num_sentences"),
+        *("short_sequence_probability", "partition_length"),
+    )
+
     source: SentenceFacts
     #: Sentences of the split's documents, half-open.
     first_sentence: int
@@ -69,7 +69,6 @@ class MappingPlan(CountedPlan):
     short_sequence_probability: float = 0.0
     kind: MappingKind = "sentences"
     order: Order = "megatron"
-    #: Sentences scanned together, about; other values than the default are for tests.
     partition_length: int = PARTITION_LENGTH
 
     def __post_init__(self) -> None:
@@ -139,14 +138,9 @@ class MappingPlan(CountedPlan):
         return self.order == "megatron" and not self.repeats
 
     @property
-    def num_sentences(self) -> int:
+    def rows_per_epoch(self) -> int:
         """Sentences of one epoch."""
         return self.stop_sentence - self.first_sentence
-
-    @property
-    def partitions_per_epoch(self) -> int:
-        """Partitions of an epoch's documents, scanned independently."""
-        return max(1, min(self.num_documents, self.num_sentences // self.partition_length))
 
     @property
     def num_wanted(self) -> int | None:
@@ -173,7 +167,7 @@ class MappingPlan(CountedPlan):
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Everything that decides the values, as JSON."""
-        return self.split_spec | {
+        return self.own_spec | {
             "algorithm": self.order,
             "algorithm_version": SCAN_VERSION,
             "kind": "sentence_mapping",
@@ -183,32 +177,20 @@ class MappingPlan(CountedPlan):
             "document_digest": self.source.document_digest,
             "num_documents": self.source.num_documents,
             "title_digest": self.source.title_digest,
-            "first_sentence": self.first_sentence,
-            "stop_sentence": self.stop_sentence,
-            "max_sequence_length": self.max_sequence_length,
-            "min_num_sentences": self.min_num_sentences,
-            "short_sequence_probability": self.short_sequence_probability,
-            "partition_length": self.partition_length,
             "num_wanted": self.num_requested,
         }
 
     @classmethod
-    def from_spec(cls, spec: dict[str, Any], *, stored: Stored) -> "MappingPlan":
-        """Return the plan of a committed mapping."""
+    def from_spec(cls, spec: Mapping[str, Any]) -> "MappingPlan":
+        """Return the plan of a committed mapping from the spec of its store."""
         lengths = SourceFacts(spec["length_digest"], spec["num_sequences"], num_tokens=-1)
         documents = (spec["document_digest"], spec["num_documents"], spec["title_digest"])
-        same = (
-            *("split", "start", "stop", "first_sentence", "stop_sentence", "seed"),
-            *("max_sequence_length", "min_num_sentences", "short_sequence_probability"),
-        )
         return cls(
             source=SentenceFacts(lengths, *documents),
             num_requested=spec["num_wanted"],
             kind=spec["rule"],
             order=spec["algorithm"],
-            stored=stored,
-            partition_length=spec["partition_length"],
-            **{name: spec[name] for name in same},
+            **cls.read_spec(spec),
         )
 
     def layouts_of(
@@ -233,7 +215,7 @@ class MappingPlan(CountedPlan):
     @cached_property
     def layouts(self) -> tuple[ArrayLayout, ...]:
         """Layouts of the mapping if a sample were eight sentences."""
-        per_epoch = max(1, self.num_sentences // 8)
+        per_epoch = max(1, self.rows_per_epoch // 8)
         num_epochs = -(-(self.num_requested or 1) // per_epoch)
         scanned = 1 if self.repeats else num_epochs
         sizes = (scanned * self.partitions_per_epoch, scanned * per_epoch)
@@ -242,4 +224,4 @@ class MappingPlan(CountedPlan):
     @property
     def num_build_rows(self) -> int:
         """Sentences that a build scans, and rows that it writes, about."""
-        return self.num_sentences + sum(layout.length for layout in self.layouts)
+        return self.rows_per_epoch + sum(layout.length for layout in self.layouts)

@@ -12,7 +12,7 @@ from zindex.inspection.tables.formatting import (
     format_share,
     table_lines,
 )
-from zindex.plan.blend_sizes import BlendKind
+from zindex.plan.blend_request import BlendKind
 from zindex.store.commit import StoreStatus
 
 if TYPE_CHECKING:  # planning imports kernels and their compiler

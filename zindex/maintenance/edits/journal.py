@@ -22,7 +22,14 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run, plan_split
+from zindex.indexing.run_plan import (
+    PlannedBlend,
+    PlannedIndex,
+    RunPlan,
+    plan_blend,
+    plan_run,
+    plan_split,
+)
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io import files
 from zindex.io.objects import Place, place_of
@@ -171,19 +178,7 @@ class RunJournal:
         """Return the plan of a blend of the run by its number."""
         if number == 0:
             return self.blend.plan
-        config = self.config
-        settings: dict[str, Any] = {
-            "split": self.split,
-            "order": config.order,
-            "seed": facts.seed,
-            "shuffle": config.shuffle,
-            "stored": config.store,
-            "grid": config.grid,
-        }
-        if facts.sizes is not None:
-            return BlendPlan.exhaustive(facts.sizes, **settings)
-        assert facts.weights is not None
-        return BlendPlan.weighted(facts.weights, facts.num_samples, **settings)
+        return plan_blend(self.config, self.split, facts, facts.seed)
 
     @cached_property
     def _opened(self) -> dict[str, LengthSource]:

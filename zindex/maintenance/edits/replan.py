@@ -19,7 +19,6 @@ from zindex.kernels.bitset import WORD_BITS, digest_set, mark_images
 from zindex.maintenance.edits.consumed import ConsumedSet, num_words, set_of_bits, store_sets
 from zindex.maintenance.edits.draws import BLOCK, BlendScan, blocks_of, shuffle_cut
 from zindex.maintenance.edits.journal import RunJournal
-from zindex.plan.blend_sizes import count_samples
 from zindex.plan.journal import (
     BlendFacts,
     Change,
@@ -267,7 +266,7 @@ class Replan:
             if limit is None:
                 continue
             lengths, span = self.journal.open_split(path)
-            most = count_samples(limit, lengths.count_tokens(*span), request)
+            most = request.count_samples(limit, lengths.count_tokens(*span))
             most = max(0, most - -(-state.consumed_tokens[dataset] // length))
             # A weighted count is known to within one sample, so rounding down allows that one.
             count = int(weight / total * coming.num_samples)

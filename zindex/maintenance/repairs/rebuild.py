@@ -176,10 +176,8 @@ def _choose_index_builder(
     plan: StorePlan, source: Source, folder: Place
 ) -> tuple[Place, Callable[[], object]]:
     """Return the root of the copy of an index, and the call that builds and commits it."""
-    spec = dict(plan.spec)
-    plan_type, what = _INDICES[spec["kind"]]
-    made = plan_type.from_spec(spec, stored=spec.pop("store"))
-    made = replace(made, grid=plan.grid or ChunkGrid())
+    plan_type, what = _INDICES[plan.spec["kind"]]
+    made = replace(plan_type.from_spec(plan.spec), grid=plan.grid or ChunkGrid())
     opened: Any
     if isinstance(made, MappingPlan):
         opened = _LazySource(lambda: _open_sentences(made, source, plan.root))
@@ -250,10 +248,8 @@ def _open_sentences(plan: MappingPlan, source: Source, root: Place) -> SentenceS
 
 def _plan_blend(plan: StorePlan, sound: Sound, known: BlendPlan | None) -> BlendPlan:
     """Return the plan of a blend: what a run says, or what its stored weights or sizes give."""
-    spec, grid = plan.spec, plan.grid or ChunkGrid()
-    if known is not None:
-        made = replace(known, grid=grid)
-    else:
+    spec, made = plan.spec, known
+    if made is None:
         weights = _read_datasets(plan, schema.DATASET_WEIGHT, sound)
         sizes = _read_datasets(plan, schema.DATASET_COUNT, sound) if spec["exhaustive"] else None
         if spec["exhaustive"]:
@@ -265,17 +261,8 @@ def _plan_blend(plan: StorePlan, sound: Sound, known: BlendPlan | None) -> Blend
                 f"{plan.root} must have its dataset_weight to be repaired, that is damaged; name "
                 "the run file that built it"
             )
-        made = BlendPlan(
-            split=spec["split"],
-            weights=weights,
-            sizes=sizes,
-            num_samples=spec["num_samples"],
-            order=spec["algorithm"],
-            seed=spec.get("seed", 0),
-            shuffle=spec.get("shuffle", "keyed"),
-            stored=spec["store"],
-            grid=grid,
-        )
+        made = BlendPlan.from_spec(spec, weights, sizes)
+    made = replace(made, grid=plan.grid or ChunkGrid())
     if made.spec | {"store": made.stored} != spec:
         raise FingerprintMismatchError(
             f"{plan.root} must be the blend of these weights, its fingerprint is another; name "
