@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import math
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -377,19 +376,6 @@ def test_missing_and_short_files_are_named(tmp_path: Path) -> None:
         match=rf"part-0001.scratch must hold {counts[1, 0] * 4} bytes .* byte 0 on, it is shorter",
     ):
         shuffle_pieces(SMALL, tmp_path, 0, locate_pieces(counts, 0))
-
-
-def test_reads_that_the_system_cuts_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK_LENGTH", 8)
-    monkeypatch.setattr(module, "_MAX_BUFFERS", 4)
-    starts = write_all(SMALL, tmp_path)
-    preadv = os.preadv
-
-    def read_little(descriptor: int, views: list[memoryview], offset: int) -> int:
-        return preadv(descriptor, [views[0][:5]], offset)
-
-    monkeypatch.setattr(os, "preadv", read_little)
-    assert np.array_equal(read_positions(SMALL, tmp_path, starts, 0, 100), permute_all(SMALL))
 
 
 def test_removal_leaves_what_is_not_scratch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ another seed, split or size is rejected like a damaged one.
 """
 
 import contextlib
-import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, VerificationError
-from zindex.io import local
+from zindex.io import files, local
 from zindex.kernels import scatter_shuffle as kernels
 from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
 from zindex.plan.keys import Stage, shuffle_key
@@ -39,8 +39,6 @@ MAX_SAMPLES = 2**43
 # Samples per block of a bucket's file, the unit of reading and verification.
 _BLOCK_LENGTH = 2**16
 _CRC_NBYTES = 4
-# Buffers per read, two for each block; the system takes at most 1024.
-_MAX_BUFFERS = 512
 _REMEDY = "remove the file and build again"
 
 
@@ -302,17 +300,19 @@ def _seal(buffer: bytes | memoryview, salt: int) -> bytes:
     return (checksum(buffer) ^ salt).to_bytes(_CRC_NBYTES, "little")
 
 
+def _split(samples: Samples, lengths: Iterable[int]) -> Iterator[memoryview]:
+    """Yield consecutive blocks of samples as bytes."""
+    raw, start = samples.view(np.uint8).data, 0
+    for length in lengths:
+        stop = start + length * samples.dtype.itemsize
+        yield raw[start:stop]
+        start = stop
+
+
 def _write(path: Path, samples: Samples, lengths: Int64Array, salt: int) -> None:
     """Write a scratch file, replacing a damaged one."""
-    raw, itemsize = samples.view(np.uint8).data, samples.dtype.itemsize
-    buffers: list[bytes | memoryview] = []
-    start = 0
-    for length in lengths.tolist():
-        block = raw[start : start + length * itemsize]
-        buffers += (block, _seal(block, salt))
-        start += length * itemsize
-    footer = lengths.astype("<i8").tobytes()
-    buffers += (footer, _seal(footer, salt))
+    blocks = [*_split(samples, lengths.tolist()), lengths.astype("<i8").tobytes()]
+    buffers = [part for block in blocks for part in (block, _seal(block, salt))]
     if not local.write_once(path, buffers):
         found = _find_lengths(path, len(lengths), samples.size, samples.dtype, salt)
         if found is None or not np.array_equal(found, lengths):
@@ -326,20 +326,13 @@ def _find_lengths(
 
     Its size and footer are verified here, blocks when they are read.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    footer_nbytes = num_blocks * 8 + _CRC_NBYTES
+    nbytes = size * dtype.itemsize + num_blocks * _CRC_NBYTES + footer_nbytes
+    if files.file_nbytes(path) != nbytes:
         return None
-    try:
-        nbytes = os.fstat(descriptor).st_size
-        footer_nbytes = num_blocks * 8 + _CRC_NBYTES
-        if nbytes != size * dtype.itemsize + num_blocks * _CRC_NBYTES + footer_nbytes:
-            return None
-        stored = os.pread(descriptor, footer_nbytes, nbytes - footer_nbytes)
-    finally:
-        os.close(descriptor)
+    stored = bytes(files.read_range(path, nbytes - footer_nbytes, nbytes))
     footer, seal = stored[:-_CRC_NBYTES], stored[-_CRC_NBYTES:]
-    if len(stored) != footer_nbytes or seal != _seal(footer, salt):
+    if seal != _seal(footer, salt):
         return None
     return np.frombuffer(footer, "<i8").astype(np.int64)
 
@@ -360,50 +353,24 @@ def _read_bucket(
 
 def _read_blocks(path: Path, samples: Samples, lengths: list[int], offset: int, salt: int) -> None:
     """Fill ``samples`` with consecutive blocks at a byte offset, and verify them."""
-    raw, itemsize = samples.view(np.uint8).data, samples.dtype.itemsize
-    views: list[memoryview] = []
-    start = 0
-    for length in lengths:
-        block = raw[start : start + length * itemsize]
-        views += (block, memoryview(bytearray(_CRC_NBYTES)))
-        start += length * itemsize
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb") as file:
+            file.seek(offset)
+            for k, block in enumerate(_split(samples, lengths)):
+                file.readinto(block)
+                seal = file.read(_CRC_NBYTES)
+                if len(seal) < _CRC_NBYTES:
+                    raise VerificationError(
+                        f"{path} must hold {samples.nbytes} bytes of samples from byte {offset} "
+                        f"on, it is shorter; {_REMEDY}"
+                    )
+                if seal != _seal(block, salt):
+                    raise VerificationError(
+                        f"block {k} ({lengths[k]} samples) from byte {offset} on of {path} fails "
+                        f"its checksum; {_REMEDY}"
+                    )
     except FileNotFoundError as error:
         raise VerificationError(
             f"{path} must hold samples of a shuffle, it is missing; build again, with an index "
             "folder that all workers share"
         ) from error
-    try:
-        whole = _fill(descriptor, views, offset)
-    finally:
-        os.close(descriptor)
-    if not whole:
-        raise VerificationError(
-            f"{path} must hold {start} bytes of samples from byte {offset} on, it is shorter; "
-            f"{_REMEDY}"
-        )
-    for k, length in enumerate(lengths):
-        if views[2 * k + 1] != _seal(views[2 * k], salt):
-            raise VerificationError(
-                f"block {k} ({length} samples) from byte {offset} on of {path} fails its "
-                f"checksum; {_REMEDY}"
-            )
-
-
-def _fill(descriptor: int, views: list[memoryview], offset: int) -> bool:
-    """Read into consecutive views; return whether the file was long enough."""
-    pending = [view for view in reversed(views) if len(view)]
-    while pending:
-        batch = pending[: -_MAX_BUFFERS - 1 : -1]
-        nbytes = os.preadv(descriptor, batch, offset)
-        if nbytes == 0:
-            return False
-        offset += nbytes
-        while nbytes:
-            head = pending.pop()
-            if nbytes < len(head):
-                pending.append(head[nbytes:])
-                break
-            nbytes -= len(head)
-    return True
