@@ -19,7 +19,6 @@ from zindex import schema
 from zindex.errors import NotReadyError, PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import packing as module
-from zindex.indexing import packing_tasks
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import Builds, build_store, request_build
 from zindex.indexing.store_build import find_index, find_starts
@@ -191,8 +190,8 @@ def test_lengths_that_do_not_add_up_are_refused(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, source = plan_packing(write_corpus(LENGTHS), extra_token=0)
-    order = packing_tasks.order_lengths
-    monkeypatch.setattr(packing_tasks, "order_lengths", lambda *args: np.maximum(order(*args), 1))
+    order = module.order_lengths
+    monkeypatch.setattr(module, "order_lengths", lambda *args: np.maximum(order(*args), 1))
     with pytest.raises(VerificationError, match="must hold 140 tokens in train, its lengths sum"):
         build(plan, source, tmp_path)
     assert find_index(plan.store_plan(tmp_path)) is None

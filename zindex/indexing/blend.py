@@ -127,14 +127,6 @@ def _store(
     ]
 
 
-def find_scalable_shard(plan: BlendPlan, root: Place, shard: int) -> list[ShardResult]:
-    """Task: return the receipts of a stored shard of both arrays; empty if one is missing."""
-    layouts = (plan.dataset_layout, plan.sample_layout)
-    receipts = [find_receipt(root, layout, shard) for layout in layouts]
-    found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
-    return found if len(found) == len(layouts) else []
-
-
 def store_scalable_shard(
     plan: BlendPlan, root: Place, shard: int, numbers: AnyArray | None
 ) -> list[ShardResult]:
@@ -230,10 +222,8 @@ class BlendBuild(StoreBuild[BlendPlan]):
 
         async def one(shard: int) -> list[ShardResult]:
             if not is_new:
-                found = await self.store(
-                    "find", find_scalable_shard, plan, root, shard, number=shard
-                )
-                if found:
+                found = await self.find_shard(shard, plan.dataset_layout, plan.sample_layout)
+                if found is not None:
                     return found
             args = (plan, root, shard, await permutation.take(shard))
             return await self.store(
@@ -266,16 +256,15 @@ class BlendBuild(StoreBuild[BlendPlan]):
 
         async def compute(shard: int, counts: Int64Array | None) -> ChunkEnds:
             stage = "blend" if counts is None else "again"
-            args = (plan, root, shard, counts)
-            chunks[shard] = await self.hold(
-                stage, compute_chunk, *args, number=shard, priority=_COMPUTE
+            chunks[shard] = await self.executor.hold(
+                compute_chunk, plan, root, shard, counts, **self.task(stage, shard, _COMPUTE)
             )
-            return await self.run(
-                f"describe_{stage}", describe_chunk, chunks[shard], number=shard, priority=_WRITE
+            return await self.executor.run(
+                describe_chunk, chunks[shard], **self.task(f"describe_{stage}", shard, _WRITE)
             )
 
         async def count(shard: int) -> Int64Array:
-            return await self.run("count", count_chunk, chunks[shard], number=shard)
+            return await self.executor.run(count_chunk, chunks[shard], **self.task("count", shard))
 
         async def one(shard: int) -> list[ShardResult]:
             ends = await compute(shard, None)

@@ -83,6 +83,13 @@ def fill_shuffle(plan: SplitPlan, sample_starts: Int64Array, start: int, out: An
     permute_epochs(plan, Stage.SAMPLE, start, out, find_epoch)
 
 
+def copy_overlap(source: AnyArray, first: int, out: AnyArray, start: int) -> None:
+    """Copy the overlap of rows ``[first, ...)`` into rows ``[start, ...)``."""
+    low, high = max(first, start), min(first + len(source), start + len(out))
+    if low < high:
+        out[low - start : high - start] = source[low - first : high - first]
+
+
 class ComputedArray(RowReader):
     """An array that is not stored: a pure function of the plan, computed for the rows of a read.
 

@@ -79,7 +79,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
             async with asyncio.TaskGroup() as group:
                 if plan.order == "scalable":
-                    shuffle = group.create_task(self._shuffle_scalable())
+                    shuffle = group.create_task(self._shuffle())
                     source = self.source if samples is None else None
                     stored = await self._each_document_shard(
                         "documents", store_document_shard, source, int(plan.stored == "all")
@@ -91,13 +91,13 @@ class IndexBuild(StoreBuild[IndexPlan]):
                     documents = await self.store(
                         "documents", store_shuffled_documents, plan, self.root, priority=FIRST
                     )
-                    shuffle = group.create_task(self._shuffle_megatron())
+                    shuffle = group.create_task(self._shuffle())
                     if samples is None:
                         num_tokens = await self._each_document_shard(
                             "count", count_document_shard, self.source
                         )
                 if samples is None:
-                    samples = await self._samples(self._token_starts(num_tokens))
+                    samples = await self._samples(num_tokens)
                 else:
                     self.advance(len(samples))
         finally:
@@ -112,14 +112,14 @@ class IndexBuild(StoreBuild[IndexPlan]):
 
         async def one(shard: int) -> R:
             args = (self.plan, self.root, source, shard)
-            result = await self.run(stage, function, *args, number=shard, priority=FIRST)
+            result = await self.executor.run(function, *args, **self.task(stage, shard, FIRST))
             self.advance(advance)
             return result
 
         return await run_together(map(one, range(self.plan.document_layout.num_shards)))
 
-    def _token_starts(self, num_tokens: list[int]) -> list[int]:
-        """Return the stream position of each document shard's first token."""
+    async def _samples(self, num_tokens: list[int]) -> list[ShardResult]:
+        """Store every shard of the sample index, given the tokens of every document shard."""
         sums = [0, *accumulate(num_tokens)]
         expected = self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
         if sums[-1] != expected:
@@ -127,33 +127,24 @@ class IndexBuild(StoreBuild[IndexPlan]):
                 f"{self.source.path} must hold {expected} tokens in {self.plan.split}, its lengths "
                 f"sum to {sums[-1]}; convert it again"
             )
-        return sums[:-1]
-
-    async def _samples(self, token_starts: list[int]) -> list[ShardResult]:
-        """Store every shard of the sample index from its document shards."""
 
         def arguments(shard: int) -> tuple[Any, ...]:
-            near = find_partitions(self.plan, token_starts, shard)
+            near = find_partitions(self.plan, sums[:-1], shard)
             return self.plan, self.root, self.source, *near, shard
 
         layout = self.plan.sample_layout
         return await self.store_shards("samples", store_sample_shard, layout, arguments)
 
-    async def _shuffle_scalable(self) -> list[ShardResult]:
-        """Store every shard of the shuffle index; none depends on another array."""
-        if self.plan.stored == "minimal":
+    async def _shuffle(self) -> list[ShardResult]:
+        """Store the shuffle index; Megatron's is one task, with the generator of the documents."""
+        plan, args = self.plan, (self.plan, self.root)
+        if plan.stored == "minimal" or not plan.num_samples:
             return []
-        args = (self.plan, self.root)
+        if plan.order == "megatron":
+            return await self.store("shuffle", store_shuffled_samples, *args, priority=FIRST)
         return await self.store_shards(
-            "shuffle", store_shuffle_shard, self.plan.shuffle_layout, lambda shard: (*args, shard)
+            "shuffle", store_shuffle_shard, plan.shuffle_layout, lambda shard: (*args, shard)
         )
-
-    async def _shuffle_megatron(self) -> list[ShardResult]:
-        """Shuffle all samples in one task, continuing the generator of the documents."""
-        if not self.plan.num_samples:
-            return []
-        args = (self.plan, self.root)
-        return await self.store("shuffle", store_shuffled_samples, *args, priority=FIRST)
 
 
 def is_small(plan: IndexPlan) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array, UInt32Array, UInt64Array
-from zindex.indexing.packing_tasks import copy_overlap
+from zindex.indexing.computed_arrays import copy_overlap
 from zindex.indexing.store_build import store_whole_array
 from zindex.ingest.length_source import LengthSource
 from zindex.io.objects import Place

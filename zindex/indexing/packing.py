@@ -7,33 +7,30 @@ it are written.
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import PlanError, VerificationError
 from zindex.execution.executor import Held
-from zindex.indexing.computed_arrays import CountedArrays
-from zindex.indexing.length_cache import evict_lengths
-from zindex.indexing.packing_tasks import (
-    pack_partitions,
-    store_packed_shard,
-    take_counts,
-    take_offsets,
-)
+from zindex.indexing.computed_arrays import CountedArrays, copy_overlap
+from zindex.indexing.length_cache import evict_lengths, order_lengths
 from zindex.indexing.store_build import FIRST, CountedBuild, store_together
 from zindex.ingest.length_source import LengthSource
-from zindex.kernels.packing import count_samples
-from zindex.plan.packing import PackingPlan
+from zindex.io.objects import Place
+from zindex.kernels.bijection import permute_range
+from zindex.kernels.packing import count_samples, pack_documents
+from zindex.plan.keys import Stage
+from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
-from zindex.store.rows import RowReader
-from zindex.store.shard_files import ShardResult, find_receipt
+from zindex.store.reader import RowReader
+from zindex.store.shard_files import ShardResult, store_shard
 
 #: The origin of sizes. Estimated ones differ from those of a build.
 Basis = Literal["built", "computed", "estimated"]
@@ -42,6 +39,101 @@ Basis = Literal["built", "computed", "estimated"]
 # number of spans that these are read from.
 _SAMPLE_LENGTH = 1 << 21
 _NUM_RUNS = 64
+
+
+class PackedRun(NamedTuple):
+    """Consecutive partitions, packed."""
+
+    #: Shape (parts, 2): document id, and token offset in that document.
+    part_index: AnyArray
+    #: Shape (samples + 1,), int64: part at which each sample starts, from 0.
+    sample_offset: Int64Array
+    #: Shape (partitions, 3), int64: samples, parts and tokens of each.
+    counts: Int64Array
+
+
+class RunOffsets(NamedTuple):
+    """The small fields of packed partitions that shards of ``sample_offset`` need."""
+
+    sample_offset: Int64Array
+    counts: Int64Array
+
+
+def pack_partitions(plan: PackingPlan, source: LengthSource, start: int, stop: int) -> PackedRun:
+    """Task: pack partitions ``[start, stop)``, each independently.
+
+    Notes
+    -----
+    Law: each partition's samples depend only on its documents.
+    """
+    runs, counts = [], np.empty((stop - start, 3), np.int64)
+    for partition in range(start, stop):
+        epoch, first, last = plan.partition_bounds(partition)
+        documents: AnyArray = np.empty(last - first, plan.document_dtype)
+        keys = plan.round_keys(Stage.DOCUMENT, epoch)
+        permute_range(first, plan.num_documents, keys, plan.start, documents)
+        packing = pack_documents(
+            order_lengths(plan, source, documents),
+            documents,
+            plan.sequence_length,
+            plan.extra_token,
+            plan.rules.max_documents,
+            LONG_DOCUMENTS[plan.rules.long_documents],
+        )
+        runs.append(packing)
+        num_samples = len(packing.sample_offset) - 1
+        counts[partition - start] = num_samples, len(packing.part_index), packing.num_tokens
+    if len(runs) == 1:
+        return PackedRun(runs[0].part_index, runs[0].sample_offset, counts)
+    first_parts = np.cumsum(counts[:, 1]) - counts[:, 1]
+    offsets = [run.sample_offset[:-1] + part for run, part in zip(runs, first_parts, strict=True)]
+    return PackedRun(
+        np.concatenate([run.part_index for run in runs]),
+        np.concatenate([*offsets, [counts[:, 1].sum()]]),
+        counts,
+    )
+
+
+def take_offsets(run: PackedRun) -> RunOffsets:
+    """Task: return the sample offsets of packed partitions, without their parts."""
+    return RunOffsets(run.sample_offset, run.counts)
+
+
+def take_counts(offsets: RunOffsets) -> Int64Array:
+    """Task: return samples, parts and tokens of each packed partition."""
+    return offsets.counts
+
+
+def store_packed_shard(
+    root: Place,
+    layout: ArrayLayout,
+    shard: int,
+    firsts: Sequence[tuple[int, int]],
+    *runs: PackedRun | RunOffsets,
+) -> ShardResult:
+    """Task: store one shard of parts or of sample offsets, from the partitions that overlap it.
+
+    Parameters
+    ----------
+    root, layout, shard
+        The store, the array and the shard's number.
+    firsts, runs
+        Packed partitions in order, and the sample and the part at which each starts. Shards of
+        parts need all of them, others their offsets.
+    """
+    start, stop = layout.shard_bounds(shard)
+
+    def compute() -> AnyArray:
+        values = np.empty((stop - start, *layout.shape[1:]), layout.dtype)
+        for (first_sample, first_part), run in zip(firsts, runs, strict=True):
+            if isinstance(run, PackedRun):
+                copy_overlap(run.part_index, first_part, values, start)
+            else:
+                # The end of a partition is the start of the next, and finally the number of parts.
+                copy_overlap(run.sample_offset + first_part, first_sample, values, start)
+        return values
+
+    return store_shard(root, layout, shard, compute)
 
 
 @dataclass(kw_only=True)
@@ -75,16 +167,17 @@ class PackingBuild(CountedBuild[PackingPlan]):
         number, per_epoch = partitions[0], self.plan.partitions_per_epoch
         place = number % per_epoch / per_epoch
         args = (self.plan, self.source, *partitions)
-        packed = await self.hold(
-            "pack", pack_partitions, *args, number=number, priority=FIRST, place=place
+        packed = await self.executor.hold(
+            pack_partitions, *args, **self.task("pack", number, FIRST), place=place
         )
-        offsets = await self.hold("offsets", take_offsets, packed, number=number, priority=FIRST)
-        return packed, offsets
+        return packed, await self.executor.hold(
+            take_offsets, packed, **self.task("offsets", number, FIRST)
+        )
 
     async def count_range(self, start: int, stop: int) -> Int64Array:
         """Pack partitions; return samples, parts and tokens of each."""
         _, offsets = await self._pack((start, stop))
-        return await self.run("count", take_counts, offsets, number=start, priority=FIRST)
+        return await self.executor.run(take_counts, offsets, **self.task("count", start, FIRST))
 
     def no_samples(self) -> PlanError:
         """Return the error of a split all of whose documents were dropped."""
@@ -103,11 +196,6 @@ class PackingBuild(CountedBuild[PackingPlan]):
                 f"{self.source.path} must hold {plan.tokens_per_epoch} tokens in {plan.split}, its "
                 f"lengths sum to {starts[-1, 2] // num_epochs}; convert it again"
             )
-
-    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
-        """Return the exact layouts, and facts for the attributes."""
-        sizes = (len(starts) - 1, int(starts[-1, 0]), int(starts[-1, 1]))
-        return self.plan.layouts_of(*sizes), packing_facts(self.plan, starts)
 
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
@@ -130,41 +218,14 @@ class PackingBuild(CountedBuild[PackingPlan]):
         self, layout: ArrayLayout, shard: int, starts: Int64Array, ranges: list[tuple[int, int]]
     ) -> list[ShardResult]:
         """Store a shard of parts or of offsets, unless it exists."""
-        receipt = await asyncio.to_thread(find_receipt, self.root, layout, shard)
-        if receipt is not None:
-            self.advance(1)
-            return [ShardResult(receipt, written=False)]
+        found = await self.find_shard(shard, layout)
+        if found is not None:
+            return found
         is_parts = layout.name == schema.PART_INDEX.name
         firsts = [starts[start, :2].tolist() for start, _ in ranges]
         runs = [(await self._pack(partitions))[0 if is_parts else 1] for partitions in ranges]
         args = (self.root, layout, shard, firsts, *runs)
         return await self.store(layout.name, store_packed_shard, *args, number=shard)
-
-
-def packing_facts(plan: PackingPlan, starts: Int64Array) -> dict[str, Any]:
-    """Return the sizes of a packed index, for its attributes.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    starts
-        Shape (partitions + 1, 3), int64: sample, part and token at which each partition starts.
-    """
-    num_samples, num_parts, num_tokens = starts[-1].tolist()
-    return {
-        "num_samples": num_samples,
-        "num_parts": num_parts,
-        "num_tokens": num_tokens,
-        "num_epochs": (len(starts) - 1) // plan.partitions_per_epoch,
-        "num_documents": plan.num_documents,
-        "padding_share": padding_share(plan, num_samples, num_tokens),
-    }
-
-
-def padding_share(plan: PackingPlan, num_samples: int, num_tokens: int) -> float:
-    """Return the share of padding in the room of all samples."""
-    return 1 - num_tokens / max(1, num_samples * plan.room)
 
 
 def nothing_to_pack(plan: PackingPlan, source: LengthSource) -> PlanError:
@@ -229,8 +290,15 @@ def measure_packing(
         if is_exact
         else _read_sample(plan, source, sample_length)
     )
-    num_samples, num_parts, num_tokens = count_samples(lengths, plan.fit_rules)
-    share = padding_share(plan, num_samples, num_tokens)
+    rules = plan.rules
+    num_samples, num_parts, num_tokens = count_samples(
+        lengths,
+        plan.sequence_length,
+        plan.extra_token,
+        rules.max_documents,
+        LONG_DOCUMENTS[rules.long_documents],
+    )
+    share = plan.padding_share(num_samples, num_tokens)
     if is_exact:
         if not num_samples:
             raise nothing_to_pack(plan, source)

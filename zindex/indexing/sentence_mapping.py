@@ -62,20 +62,14 @@ class MappingBuild(CountedBuild[MappingPlan]):
     async def count_range(self, start: int, stop: int) -> Int64Array:
         """Scan partitions; return samples and drawn targets of each."""
         args = (self.plan, self.source, start, stop, self.memory)
-        counts, self.memory = await self.run(
-            "count", count_partitions, *args, number=start, priority=FIRST
+        counts, self.memory = await self.executor.run(
+            count_partitions, *args, **self.task("count", start, FIRST)
         )
         return counts
 
     def no_samples(self) -> PlanError:
         """Return the error of a split whose documents are all too short or too long."""
         return nothing_to_map(self.plan, self.source.sentences.path)
-
-    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
-        """Return the exact layouts, and facts for the attributes."""
-        facts = mapping_facts(self.plan, starts)
-        sizes = (len(starts) - 1, facts["num_rows"], facts["num_samples"])
-        return self.plan.layouts_of(*sizes), facts
 
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
@@ -95,38 +89,6 @@ class MappingBuild(CountedBuild[MappingPlan]):
             return await super().store_shuffle(layout, starts)
         args = (self.plan, self.root, layout)
         return await self.store("shuffle", store_shuffled_mapping, *args, priority=FIRST)
-
-
-def nothing_to_map(plan: MappingPlan, path: str) -> PlanError:
-    """Return the error of a split whose documents are all too short or too long."""
-    return PlanError(
-        f"{plan.split} of {path} must hold documents of at least {plan.min_num_sentences} "
-        f"sentences, none too long, its {plan.num_documents:,} give no sample; split documents "
-        "into sentences, or give it a larger share"
-    )
-
-
-def mapping_facts(plan: MappingPlan, starts: Int64Array) -> dict[str, Any]:
-    """Return the sizes of a mapping, for its attributes.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    starts
-        Shape (partitions + 1, 2), int64: sample and drawn target at which each partition starts.
-    """
-    num_rows = int(starts[-1, 0])
-    num_samples = int(plan.sample_starts(starts)[-1])
-    num_epochs = (len(starts) - 1) // plan.partitions_per_epoch
-    if plan.repeats:
-        num_epochs = num_samples // num_rows
-    return {
-        "num_samples": num_samples,
-        "num_rows": num_rows,
-        "num_epochs": num_epochs,
-        "num_documents": plan.num_documents,
-    }
 
 
 def near_partitions(starts: Int64Array, start: int, stop: int) -> tuple[int, int, int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import NotReadyError, PlanError, StoreNotFoundError, VerificationError
-from zindex.execution.executor import Executor, Held, run_together
+from zindex.execution.executor import Executor, run_together
 from zindex.indexing.computed_arrays import fill_shuffle
 from zindex.io.objects import Place, PlaceLike
 from zindex.plan.build_plan import BuildPlan, CountedPlan, count_epochs
@@ -127,6 +127,17 @@ class StoreBuild(Generic[P]):
             num_shards=self.store_plan.num_shards,
         )
 
+    async def find_shard(self, shard: int, *layouts: ArrayLayout) -> list[ShardResult] | None:
+        """Return a stored shard of some arrays as progress, or None if one is missing."""
+        receipts = [
+            await asyncio.to_thread(find_receipt, self.root, layout, shard) for layout in layouts
+        ]
+        found = [ShardResult(item, written=False) for item in receipts if item is not None]
+        if len(found) < len(layouts):
+            return None
+        self.advance(len(found))
+        return found
+
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
         """Store every array; return the results of all shards, and facts for the attributes."""
         raise NotImplementedError
@@ -136,30 +147,9 @@ class StoreBuild(Generic[P]):
         self.store_plan = await asyncio.to_thread(begin_store, store_plan or self.store_plan)
         self.plan = replace(self.plan, grid=self.store_plan.grid or self.plan.grid)
 
-    async def run(
-        self,
-        stage: str,
-        function: Callable[..., R],
-        *args: Any,
-        number: int | None = None,
-        priority: int = 0,
-    ) -> R:
-        """Run one task of a stage."""
-        key, priority = task_key(self.root, stage, number), self.priority + priority
-        return await self.executor.run(function, *args, key=key, priority=priority)
-
-    async def hold(
-        self,
-        stage: str,
-        function: Callable[..., Any],
-        *args: Any,
-        number: int,
-        priority: int = 0,
-        place: float | None = None,
-    ) -> Held:
-        """Run one task of a stage whose result stays on its worker, for later tasks."""
-        key, priority = task_key(self.root, stage, number), self.priority + priority
-        return await self.executor.hold(function, *args, key=key, priority=priority, place=place)
+    def task(self, stage: str, number: int | None = None, priority: int = 0) -> dict[str, Any]:
+        """Return the key and the priority of a task of a stage, for the executor."""
+        return {"key": task_key(self.root, stage, number), "priority": self.priority + priority}
 
     async def store(
         self,
@@ -170,7 +160,7 @@ class StoreBuild(Generic[P]):
         priority: int = 0,
     ) -> list[ShardResult]:
         """Run one task that stores a shard or several, and report them as progress."""
-        found = await self.run(stage, function, *args, number=number, priority=priority)
+        found = await self.executor.run(function, *args, **self.task(stage, number, priority))
         results = found if isinstance(found, list) else [found]
         self.advance(len(results))
         return results
@@ -232,10 +222,6 @@ class CountedBuild(StoreBuild[C], Generic[C]):
     def check_starts(self, starts: Int64Array) -> None:
         """Check the starts of all partitions."""
 
-    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
-        """Return the exact layouts, and facts for the attributes, given the partition starts."""
-        raise NotImplementedError
-
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
     ) -> list[ShardResult]:
@@ -252,7 +238,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
                 await asyncio.to_thread(write_first_heartbeat, root)
                 starts = await self._count_epochs()
                 self.check_starts(starts)
-            layouts, facts = self.describe(starts)
+            layouts, facts = self.plan.describe(starts)
             exact = StorePlan(root, "index", self.store_plan.spec, layouts, self.plan.grid)
             await self.begin(exact)
             by_name = {layout.name: layout for layout in self.store_plan.layouts}

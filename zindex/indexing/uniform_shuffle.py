@@ -311,8 +311,9 @@ def _split(samples: Samples, lengths: Iterable[int]) -> Iterator[memoryview]:
 
 def _write(path: Path, samples: Samples, lengths: Int64Array, salt: int) -> None:
     """Write a scratch file, replacing a damaged one."""
-    blocks = [*_split(samples, lengths.tolist()), lengths.astype("<i8").tobytes()]
-    buffers = [part for block in blocks for part in (block, _seal(block, salt))]
+    buffers: list[bytes | memoryview] = []
+    for block in (*_split(samples, lengths.tolist()), lengths.astype("<i8").data.cast("B")):
+        buffers += (block, _seal(block, salt))
     if not local.write_once(path, buffers):
         found = _find_lengths(path, len(lengths), samples.size, samples.dtype, salt)
         if found is None or not np.array_equal(found, lengths):

@@ -223,6 +223,16 @@ class CountedPlan(SplitPlan):
         """Samples to count, or None if one epoch is enough."""
         return self.num_requested
 
+    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
+        """Return the exact layouts, and sizes for the attributes, given the partition starts.
+
+        Parameters
+        ----------
+        starts
+            Shape (partitions + 1, columns), int64; see `sample_starts`.
+        """
+        raise NotImplementedError
+
     def partition_bounds(self, partition: int) -> tuple[int, int, int]:
         """Return the epoch of a partition, and its documents ``[first, last)`` of the split.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zindex import schema
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError
 from zindex.kernels.packing import DROP, PACKING_VERSION, SPLIT, TRUNCATE
 from zindex.plan.build_plan import INT32_MAX, CountedPlan, SourceFacts
@@ -133,6 +134,22 @@ class PackingPlan(CountedPlan):
             rules=PackingRules(spec["max_documents"], spec["long_documents"]),
             **cls.read_spec(spec),
         )
+
+    def padding_share(self, num_samples: int, num_tokens: int) -> float:
+        """Return the share of padding in the room of all samples."""
+        return 1 - num_tokens / max(1, num_samples * self.room)
+
+    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
+        """Return the exact layouts, and facts for the attributes; see `CountedPlan`."""
+        num_samples, num_parts, num_tokens = starts[-1].tolist()
+        return self.layouts_of(len(starts) - 1, num_samples, num_parts), {
+            "num_samples": num_samples,
+            "num_parts": num_parts,
+            "num_tokens": num_tokens,
+            "num_epochs": (len(starts) - 1) // self.partitions_per_epoch,
+            "num_documents": self.num_documents,
+            "padding_share": self.padding_share(num_samples, num_tokens),
+        }
 
     def layouts_of(
         self, num_partitions: int, num_samples: int, num_parts: int

@@ -193,6 +193,17 @@ class MappingPlan(CountedPlan):
             **cls.read_spec(spec),
         )
 
+    def describe(self, starts: Int64Array) -> tuple[tuple[ArrayLayout, ...], dict[str, Any]]:
+        """Return the exact layouts, and facts for the attributes; see `CountedPlan`."""
+        num_rows, num_samples = int(starts[-1, 0]), int(self.sample_starts(starts)[-1])
+        num_epochs = (len(starts) - 1) // self.partitions_per_epoch
+        return self.layouts_of(len(starts) - 1, num_rows, num_samples), {
+            "num_samples": num_samples,
+            "num_rows": num_rows,
+            "num_epochs": num_samples // num_rows if self.repeats else num_epochs,
+            "num_documents": self.num_documents,
+        }
+
     def layouts_of(
         self, num_partitions: int, num_rows: int, num_samples: int
     ) -> tuple[ArrayLayout, ...]:
