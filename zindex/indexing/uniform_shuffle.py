@@ -312,7 +312,7 @@ def _split(samples: Samples, lengths: Iterable[int]) -> Iterator[memoryview]:
 def _write(path: Path, samples: Samples, lengths: Int64Array, salt: int) -> None:
     """Write a scratch file, replacing a damaged one."""
     buffers: list[bytes | memoryview] = []
-    for block in (*_split(samples, lengths.tolist()), lengths.astype("<i8").data.cast("B")):
+    for block in (*_split(samples, lengths.tolist()), lengths.astype("<i8").view(np.uint8).data):
         buffers += (block, _seal(block, salt))
     if not local.write_once(path, buffers):
         found = _find_lengths(path, len(lengths), samples.size, samples.dtype, salt)

@@ -93,7 +93,7 @@ class BlendFacts:
     num_samples: int
     seed: int
     #: For every source that may still be drawn from, in ascending order.
-    consumed: tuple[ConsumedFacts, ...]
+    consumed: tuple[ConsumedFacts, ...] = ()
     #: For every source whose tokens were cut again, by the numbers of its index's samples.
     cut: tuple[ConsumedFacts, ...] = ()
     #: Name of the store with the bits of ``consumed`` or ``cut``; None if there are none.
@@ -310,20 +310,10 @@ def _check_lengths(state: RunState, change: Change, position: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NextBlend:
-    """The next blend of a run: datasets, their shares, and the number of samples."""
-
-    datasets: tuple[int, ...]
-    weights: tuple[float, ...] | None
-    sizes: tuple[int, ...] | None
-    num_samples: int
-
-
 def plan_next(
-    state: RunState, change: Change, position: int, planned: Sequence[int]
-) -> tuple[RunState, NextBlend]:
-    """Return the run's datasets after an edit, and its next blend.
+    state: RunState, change: Change, position: int, planned: Sequence[int], *, seed: int
+) -> tuple[RunState, BlendFacts]:
+    """Return the run's datasets after an edit, and its next blend without consumed samples.
 
     Parameters
     ----------
@@ -333,6 +323,8 @@ def plan_next(
         The edit; checked.
     planned
         Samples of each dataset that the last blend would still have drawn.
+    seed
+        Seed of the next blend.
 
     Raises
     ------
@@ -391,7 +383,7 @@ def plan_next(
         segments=cut_at(state.segments, position),
     )
     shares = None if sizes is not None else tuple(float(weights[d] or 0) for d in kept)
-    return changed, NextBlend(kept, shares, sizes, num_samples)
+    return changed, BlendFacts(kept, shares, sizes, num_samples, seed)
 
 
 def cut_windows(bounds: Sequence[int], old_length: int, new_length: int) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.journal import (
     BlendFacts,
     Change,
-    NextBlend,
     RunState,
     Segment,
     Source,
@@ -110,20 +109,13 @@ class Replan:
         proof = [_prove(number, state.sources[number], item) for number, item in consumed.items()]
         tokens = zip(state.consumed_tokens, counts.consumed * old_length, strict=True)
         state = replace(state, consumed_tokens=tuple(int(old + more) for old, more in tokens))
-        state, coming = plan_next(state, self.change, self.position, counts.planned.tolist())
+        planned = counts.planned.tolist()
+        state, coming = plan_next(state, self.change, self.position, planned, seed=self.seed)
         self._check_epochs(state, coming)
         cut: dict[int, ConsumedSet] = {}
         if state.sequence_length != old_length:
             state, cut, consumed = self._cut_again(state, consumed, old_length)
-        facts = BlendFacts(
-            datasets=coming.datasets,
-            weights=coming.weights,
-            sizes=coming.sizes,
-            num_samples=coming.num_samples,
-            seed=self.seed,
-            consumed=(),
-        )
-        plan = self.journal.blend_plan(facts, self.blend)
+        plan = self.journal.blend_plan(coming, self.blend)
         [store] = build_stores([request_build(plan, self.folder)], self.client)
         drawn = np.zeros(len(state.datasets), np.int64)
         drawn[np.array(coming.datasets)] = store[schema.DATASET_COUNT.name][:]
@@ -131,7 +123,7 @@ class Replan:
         state = self._extend(state, consumed, drawn, rows)
         consumed |= {number: ConsumedSet() for number in range(first, len(state.sources))}
         facts = replace(
-            facts,
+            coming,
             consumed=tuple(item.facts(source) for source, item in consumed.items()),
             cut=tuple(item.facts(source) for source, item in cut.items()),
             store=self._store([*(cut or consumed).values()]),
@@ -250,7 +242,7 @@ class Replan:
         }
         return store_sets(spec, sets, self.journal.config.grid, self.folder, self.journal.split)
 
-    def _check_epochs(self, state: RunState, coming: NextBlend) -> None:
+    def _check_epochs(self, state: RunState, coming: BlendFacts) -> None:
         """Check that no dataset exceeds its limit of epochs."""
         config = self.journal.config
         if self.journal.split != "train" or coming.weights is None:

@@ -1,9 +1,9 @@
 """Rebuild the missing shards of a store with its ordinary builder, in a scratch copy."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from zindex.ingest.records.import_records import import_records
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.plan.blend_plan import BlendPlan
-from zindex.plan.build_plan import SourceFacts
+from zindex.plan.build_plan import CountedPlan, SourceFacts
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.plan.sentence_mapping import MappingPlan
@@ -49,57 +49,12 @@ Sound = Mapping[ShardId, Receipt]
 Source = str | LengthSource | None
 
 
-@contextmanager
-def rebuild_store(
-    plan: StorePlan,
-    sound: Sound,
-    source: Source,
-    *,
-    facts: Mapping[str, Any],
-    blend: BlendPlan | None = None,
-) -> Iterator[Store]:
-    """Yield a committed copy of a store: sound shards are linked, the others recomputed.
-
-    The copy is in the ``_zindex`` folder of the store and is removed with the block. It is made by
-    the builder that makes any store of its kind: a builder keeps the valid shards that it finds, so
-    it computes only the missing ones.
-
-    Parameters
-    ----------
-    plan
-        The plan of the store, as it was committed.
-    sound
-        Receipts of the shards to keep.
-    source
-        What the store was made from, where the user or a run names it.
-    facts
-        Attributes of the store, as far as they are known.
-    blend
-        The plan of a blend, where a run names it; otherwise the stored weights give it.
-
-    Raises
-    ------
-    ConfigError
-        If a source is needed and not given.
-    StoreError
-        If no builder makes stores of this kind.
-    FingerprintMismatchError
-        If the source is not the one that the store was made from.
-    VerificationError
-        If the weights of a blend are damaged and no run names them.
-    """
-    root, build = _choose_builder(plan, sound, source, facts, blend)
-    folder = plan.root / REPAIR_KEY
-    files.remove_tree(folder)  # of a repair that died
-    try:
-        files.write_once(root / PLAN_KEY, [plan_file(plan)])
-        _link_files(plan, sound, root)
-        build()
-        yield open_store(root)
-    finally:
-        if isinstance(root, Path):
-            forget_open_shards(root)
-        files.remove_tree(folder)
+#: Plans of indices by their kind.
+_INDICES: dict[str, Any] = {
+    "gpt": IndexPlan,
+    "packed": PackingPlan,
+    "sentence_mapping": MappingPlan,
+}
 
 
 def select_inputs(plan: StorePlan, sound: Sound, *, is_named: bool) -> Sound:
@@ -126,68 +81,256 @@ def select_attributes(plan: StorePlan, facts: Mapping[str, Any]) -> dict[str, An
     return {name: value for name, value in facts.items() if name not in known}
 
 
-def _link_files(plan: StorePlan, sound: Iterable[ShardId], root: Place) -> None:
-    """Link the files that a rebuild keeps into the copy."""
-    layouts = {layout.name: layout for layout in plan.layouts}
-    keys = [layouts[name].shard_key(shard) for name, shard in sound]
-    if keys and files.exists(plan.root / GENERATOR_KEY):
-        keys.append(GENERATOR_KEY)
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        list(pool.map(lambda key: files.link_file(plan.root / key, root / key), keys))
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A copy of a store in which sound shards are linked and the others recomputed.
 
+    It is made by the builder that makes any store of its kind: a builder keeps the valid shards
+    that it finds, so it computes only the missing ones.
+    """
 
-def _choose_builder(
-    plan: StorePlan, sound: Sound, source: Source, facts: Mapping[str, Any], blend: BlendPlan | None
-) -> tuple[Place, Callable[[], object]]:
-    """Return the root of the copy, and the call that builds and commits it."""
-    folder = plan.root / REPAIR_KEY
-    root = folder / plan.root.name
-    kind = plan.spec.get("kind")
-    if plan.kind == "tokens":
-        return root, partial(_convert, plan, root, sound, source, facts)
-    if plan.kind == KIND and "convert" in plan.spec:
-        return root, partial(_convert_keyed, plan, root, source)
-    if plan.kind == KIND and "import" in plan.spec:
-        return root, partial(_import, plan, root, sound, source)
-    if kind == "blend":
-        drawn = _plan_blend(plan, sound, blend)
-        built = drawn.store_plan(folder)
-        _check_layouts(plan, built)
-        return built.root, lambda: run_builds(build_store(drawn, None, folder, SerialExecutor()))
-    if kind in _INDICES:
-        return _choose_index_builder(plan, source, folder)
-    raise StoreError(
-        f"{plan.root} must hold tokens, records, an index or a blend to be repaired, it holds "
-        f"{kind or plan.kind}; remove it and build it again"
-    )
+    #: The plan of the store, as it was committed.
+    plan: StorePlan
+    #: Receipts of the shards to keep.
+    sound: Sound
+    #: What the store was made from, where the user or a run names it.
+    source: Source
+    #: Attributes of the store, as far as they are known.
+    facts: Mapping[str, Any]
+    #: The plan of a blend, where a run names it; otherwise the stored weights give it.
+    blend: BlendPlan | None
 
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """Yield the committed copy, in the ``_zindex`` folder; it is removed with the block.
 
-# --- indices and blends ---------------------------------------------------------------------
+        Raises
+        ------
+        ConfigError
+            If a source is needed and not given.
+        StoreError
+            If no builder makes stores of this kind.
+        FingerprintMismatchError
+            If the source is not the one that the store was made from.
+        VerificationError
+            If the weights of a blend are damaged and no run names them.
+        """
+        root, build = self._choose_builder()
+        folder = self.plan.root / REPAIR_KEY
+        files.remove_tree(folder)  # of a repair that died
+        try:
+            files.write_once(root / PLAN_KEY, [plan_file(self.plan)])
+            self._link_files(root)
+            build()
+            yield open_store(root)
+        finally:
+            if isinstance(root, Path):
+                forget_open_shards(root)
+            files.remove_tree(folder)
 
-#: Kind of index -> its plan, and its name in messages.
-_INDICES: dict[str, tuple[Any, str]] = {
-    "gpt": (IndexPlan, "the sample index"),
-    "packed": (PackingPlan, "the packing"),
-    "sentence_mapping": (MappingPlan, "the mapping"),
-}
+    def _link_files(self, root: Place) -> None:
+        """Link the files that a rebuild keeps into the copy."""
+        layouts = {layout.name: layout for layout in self.plan.layouts}
+        keys = [layouts[name].shard_key(shard) for name, shard in self.sound]
+        if keys and files.exists(self.plan.root / GENERATOR_KEY):
+            keys.append(GENERATOR_KEY)
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            list(pool.map(lambda key: files.link_file(self.plan.root / key, root / key), keys))
 
+    def _choose_builder(self) -> tuple[Place, Callable[[], object]]:
+        """Return the root of the copy, and the call that builds and commits it."""
+        plan, folder = self.plan, self.plan.root / REPAIR_KEY
+        root, kind = folder / plan.root.name, plan.spec.get("kind")
+        if plan.kind == "tokens":
+            return root, partial(self._convert, root)
+        if plan.kind == KIND and "convert" in plan.spec:
+            return root, partial(self._convert_keyed, root)
+        if plan.kind == KIND and "import" in plan.spec:
+            return root, partial(self._import, root)
+        made: Any
+        source: Any = None
+        if kind == "blend":
+            made = self._plan_blend()
+        elif kind in _INDICES:
+            made = _INDICES[kind].from_spec(plan.spec)
+            if isinstance(made, MappingPlan):
+                source = _LazySource(partial(self._open_sentences, made))
+            else:
+                source = _LazySource(partial(self._open_lengths, made.source), facts=made.source)
+        else:
+            raise StoreError(
+                f"{plan.root} must hold tokens, records, an index or a blend to be repaired, it "
+                f"holds {kind or plan.kind}; remove it and build it again"
+            )
+        made = replace(made, grid=plan.grid or ChunkGrid())
+        built = made.store_plan(folder)
+        if not isinstance(made, CountedPlan) and built.layouts != plan.layouts:
+            raise StoreError(
+                f"{plan.root} must have the arrays that this zindex plans for it, it has others; "
+                "remove it and build it again"
+            )
+        args = (made, source, folder, SerialExecutor())
+        return built.root, lambda: run_builds(build_store(*args))
 
-def _choose_index_builder(
-    plan: StorePlan, source: Source, folder: Place
-) -> tuple[Place, Callable[[], object]]:
-    """Return the root of the copy of an index, and the call that builds and commits it."""
-    plan_type, what = _INDICES[plan.spec["kind"]]
-    made = replace(plan_type.from_spec(plan.spec), grid=plan.grid or ChunkGrid())
-    opened: Any
-    if isinstance(made, MappingPlan):
-        opened = _LazySource(lambda: _open_sentences(made, source, plan.root))
-    else:
-        open_lengths = partial(_open_lengths, source, made.source, plan.root, what)
-        opened = _LazySource(open_lengths, facts=made.source)
-    built = made.store_plan(folder)
-    if isinstance(made, IndexPlan):
-        _check_layouts(plan, built)
-    return built.root, lambda: run_builds(build_store(made, opened, folder, SerialExecutor()))
+    def _unnamed(self, origin: str, remedy: str) -> ConfigError:
+        """Return the error of a source that is needed and not named."""
+        return ConfigError(
+            f"{self.plan.root} was {origin}, which must be named to repair it; {remedy}"
+        )
+
+    # --- indices and blends -----------------------------------------------------------------
+
+    def _open_lengths(self, facts: SourceFacts) -> LengthSource:
+        """Return the lengths of a dataset after checking that an index was made from them."""
+        source = self.source
+        if source is None:
+            raise self._unnamed(
+                "made from the lengths of a dataset",
+                "give --source with its token store or prefix, or name the run file",
+            )
+        if isinstance(source, str):
+            source = open_source(source, require_bin=False)
+        expected = facts.length_digest, facts.num_sequences
+        if (source.facts.length_digest, source.facts.num_sequences) != expected:
+            raise FingerprintMismatchError(
+                f"{source.path} must have the lengths of digest {expected[0][:16]} that "
+                f"{self.plan.root} was made from, it has {source.facts.length_digest[:16]}; name "
+                "the right source"
+            )
+        return source
+
+    def _open_sentences(self, mapping: MappingPlan) -> SentenceSource:
+        """Return the sentences of a dataset after checking that a mapping was made from them."""
+        if mapping.kind == "blocks":
+            raise ConfigError(
+                f"the blocks of {self.plan.root} were made from a dataset and its titles, and a "
+                "repair knows of one dataset only; remove the store and build it again"
+            )
+        expected = mapping.source
+        sentences = SentenceSource(self._open_lengths(expected.lengths))
+        found = stored_facts(sentences).document_digest
+        if found != expected.document_digest:
+            raise FingerprintMismatchError(
+                f"{sentences.sentences.path} must have the documents of digest "
+                f"{expected.document_digest[:16]} that {self.plan.root} was made from, it has "
+                f"{found[:16]}; name the right source"
+            )
+        return sentences
+
+    def _plan_blend(self) -> BlendPlan:
+        """Return the plan of a blend: what a run says, or what its weights or sizes give."""
+        spec, made = self.plan.spec, self.blend
+        if made is None:
+            weights, sizes = map(self._read_datasets, BLEND_INPUTS)
+            if spec["exhaustive"]:
+                if sizes is None and weights is not None:
+                    sizes = np.rint(weights * spec["num_samples"]).astype(np.int64)
+                weights = None if sizes is None else sizes / float(spec["num_samples"])
+            if weights is None:
+                raise VerificationError(
+                    f"{self.plan.root} must have its dataset_weight to be repaired, that is "
+                    "damaged; name the run file that built it"
+                )
+            made = BlendPlan.from_spec(spec, weights, sizes)
+        if made.spec | {"store": made.stored} != spec:
+            raise FingerprintMismatchError(
+                f"{self.plan.root} must be the blend of these weights, its fingerprint is another; "
+                "name the run file that built it"
+            )
+        return made
+
+    def _read_datasets(self, name: str) -> AnyArray | None:
+        """Return an array of one value per dataset, or None if any shard of it is damaged."""
+        layout = next(layout for layout in self.plan.layouts if layout.name == name)
+        if any((name, shard) not in self.sound for shard in range(layout.num_shards)):
+            return None
+        return open_reader(self.plan.root, layout).read(0, layout.length)
+
+    # --- tokens and records -----------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self, source: Source, verb: str) -> Iterator[None]:
+        """Name the wrong source where a builder finds another fingerprint in the copy."""
+        try:
+            yield
+        except FingerprintMismatchError as error:
+            raise FingerprintMismatchError(
+                f"{source} must be what {self.plan.root} was {verb} from, it gives another "
+                f"fingerprint than {self.plan.fingerprint[:16]}; name the right source"
+            ) from error
+
+    def _convert(self, root: Place) -> None:
+        """Convert a ``.bin/.idx`` pair again."""
+        plan, link = self.plan, self.facts.get(LINK)
+        prefix = self.source if isinstance(self.source, str) else None
+        if prefix is None and isinstance(link, dict):
+            prefix = str(link["path"])
+        if prefix is None:
+            if len(self.sound) == plan.num_shards and not plan.spec["link"]:
+                commit_store(replace(plan, root=root), self.sound.values())
+                return
+            raise self._unnamed("converted from a .bin/.idx pair", "give --source PREFIX")
+        prefix = prefix.removesuffix(".idx").removesuffix(".bin")
+        with self._reading(prefix, "converted"):
+            convert(prefix, root, link=bool(plan.spec["link"]), client=SerialExecutor())
+
+    def _convert_keyed(self, root: Place) -> None:
+        """Convert h5 or bin files again."""
+        source, kind = self.source, self.plan.spec["convert"]["storage_type"]
+        if not isinstance(source, str):
+            raise self._unnamed("converted from keyed files", "give --source PATH")
+        with self._reading(source, "converted"):
+            convert_keyed(source, root, storage_type=kind, strict=False, client=SerialExecutor())
+
+    def _import(self, root: Place) -> None:
+        """Import files again, or copy the missing shards from another store of the same records."""
+        plan, source = self.plan, self.source
+        copy = self._find_copy()
+        if copy is not None:
+            receipts = dict(self.sound)
+            for layout in plan.layouts:
+                rows = copy[layout.name]
+                for shard in range(layout.num_shards):
+                    if (layout.name, shard) not in receipts:
+                        read = partial(rows.read, *layout.shard_bounds(shard))
+                        result = store_shard(root, layout, shard, read)
+                        receipts[layout.name, shard] = result.receipt
+            attributes = select_attributes(plan, copy.attributes)
+            commit_store(replace(plan, root=root), receipts.values(), attributes)
+            return
+        identity = plan.spec["import"]
+        lines = identity.get("token_lines")
+        if "tokenizer" in identity:
+            raise ConfigError(
+                f"{plan.root} was made of texts by a tokenizer; tokenise the same texts with "
+                "the same settings at another place, which gives the same store, and name that: "
+                "give --source OTHER_STORE"
+            )
+        if not isinstance(source, str) or (identity["kind"] is None and lines is None):
+            remedy = "give --source PATH, or import them again at another place"
+            raise self._unnamed("imported from files", remedy)
+        settings: dict[str, Any] = {
+            "on_damage": "skip" if identity["skip_damaged"] else "error",
+            "client": SerialExecutor(),
+        }
+        with self._reading(source, "imported"):
+            if lines is not None:
+                dtypes = {key: lines["dtypes"][key] for key in lines["keys"]}
+                convert_keyed(source, root, storage_type="jsonl", dtypes=dtypes, **settings)
+                return
+            for name in ("kind", "fields", "dtypes", "meta_names"):
+                settings[name] = identity[name]
+            import_records(source, root, **settings)
+
+    def _find_copy(self) -> Store | None:
+        """Return the source if it is a store of the same records."""
+        if not isinstance(self.source, str):
+            return None
+        try:
+            found = open_store(self.source)
+        except StoreError:  # it is files, then
+            return None
+        return found if found.fingerprint == self.plan.fingerprint else None
 
 
 class _LazySource:
@@ -207,183 +350,3 @@ class _LazySource:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._open(), name)
-
-
-def _open_lengths(source: Source, facts: SourceFacts, root: Place, what: str) -> LengthSource:
-    """Return the lengths of a dataset after checking that an index was made from them."""
-    if source is None:
-        raise ConfigError(
-            f"{what} of {root} was made from the lengths of a dataset, which must be named to "
-            "repair it; give --source with its token store or prefix, or name the run file"
-        )
-    if isinstance(source, str):
-        source = open_source(source, require_bin=False)
-    expected = facts.length_digest, facts.num_sequences
-    if (source.facts.length_digest, source.facts.num_sequences) != expected:
-        raise FingerprintMismatchError(
-            f"{source.path} must have the lengths of digest {expected[0][:16]} that {root} was "
-            f"made from, it has {source.facts.length_digest[:16]}; name the right source"
-        )
-    return source
-
-
-def _open_sentences(plan: MappingPlan, source: Source, root: Place) -> SentenceSource:
-    """Return the sentences of a dataset after checking that a mapping was made from them."""
-    if plan.kind == "blocks":
-        raise ConfigError(
-            f"the blocks of {root} were made from a dataset and its titles, and a repair knows "
-            "of one dataset only; remove the store and build it again"
-        )
-    expected = plan.source
-    sentences = SentenceSource(_open_lengths(source, expected.lengths, root, "the mapping"))
-    found = stored_facts(sentences).document_digest
-    if found != expected.document_digest:
-        raise FingerprintMismatchError(
-            f"{sentences.sentences.path} must have the documents of digest "
-            f"{expected.document_digest[:16]} that {root} was made from, it has {found[:16]}; name "
-            "the right source"
-        )
-    return sentences
-
-
-def _plan_blend(plan: StorePlan, sound: Sound, known: BlendPlan | None) -> BlendPlan:
-    """Return the plan of a blend: what a run says, or what its stored weights or sizes give."""
-    spec, made = plan.spec, known
-    if made is None:
-        weights = _read_datasets(plan, schema.DATASET_WEIGHT, sound)
-        sizes = _read_datasets(plan, schema.DATASET_COUNT, sound) if spec["exhaustive"] else None
-        if spec["exhaustive"]:
-            if sizes is None and weights is not None:
-                sizes = np.rint(weights * spec["num_samples"]).astype(np.int64)
-            weights = None if sizes is None else sizes / float(spec["num_samples"])
-        if weights is None:
-            raise VerificationError(
-                f"{plan.root} must have its dataset_weight to be repaired, that is damaged; name "
-                "the run file that built it"
-            )
-        made = BlendPlan.from_spec(spec, weights, sizes)
-    made = replace(made, grid=plan.grid or ChunkGrid())
-    if made.spec | {"store": made.stored} != spec:
-        raise FingerprintMismatchError(
-            f"{plan.root} must be the blend of these weights, its fingerprint is another; name "
-            "the run file that built it"
-        )
-    return made
-
-
-def _read_datasets(plan: StorePlan, array: schema.ArraySpec, sound: Sound) -> AnyArray | None:
-    """Return an array of one value per dataset, or None if any shard of it is damaged."""
-    layout = next(layout for layout in plan.layouts if layout.name == array.name)
-    if any((layout.name, shard) not in sound for shard in range(layout.num_shards)):
-        return None
-    return open_reader(plan.root, layout).read(0, layout.length)
-
-
-def _check_layouts(plan: StorePlan, built: StorePlan) -> None:
-    """Check that this package cuts the arrays as the store has them."""
-    if built.layouts != plan.layouts:
-        raise StoreError(
-            f"{plan.root} must have the arrays that this zindex plans for it, it has others; "
-            "remove it and build it again"
-        )
-
-
-# --- tokens and records ---------------------------------------------------------------------
-
-
-@contextmanager
-def _reading(plan: StorePlan, source: Source, verb: str) -> Iterator[None]:
-    """Name the wrong source where a builder finds another fingerprint in the copy."""
-    try:
-        yield
-    except FingerprintMismatchError as error:
-        raise FingerprintMismatchError(
-            f"{source} must be what {plan.root} was {verb} from, it gives another fingerprint than "
-            f"{plan.fingerprint[:16]}; name the right source"
-        ) from error
-
-
-def _convert(
-    plan: StorePlan, root: Place, sound: Sound, source: Source, facts: Mapping[str, Any]
-) -> None:
-    """Convert a ``.bin/.idx`` pair again."""
-    link = facts.get(LINK)
-    prefix = source if isinstance(source, str) else None
-    if prefix is None and isinstance(link, dict):
-        prefix = str(link["path"])
-    if prefix is None:
-        if len(sound) == plan.num_shards and not plan.spec["link"]:
-            commit_store(replace(plan, root=root), sound.values())
-            return
-        raise ConfigError(
-            f"{plan.root} was converted from a .bin/.idx pair, which must be named to "
-            "repair it; give --source PREFIX"
-        )
-    prefix = prefix.removesuffix(".idx").removesuffix(".bin")
-    with _reading(plan, prefix, "converted"):
-        convert(prefix, root, link=bool(plan.spec["link"]), client=SerialExecutor())
-
-
-def _convert_keyed(plan: StorePlan, root: Place, source: Source) -> None:
-    """Convert h5 or bin files again."""
-    if not isinstance(source, str):
-        raise ConfigError(
-            f"{plan.root} was converted from keyed files, which must be named to "
-            "repair it; give --source PATH"
-        )
-    kind = plan.spec["convert"]["storage_type"]
-    with _reading(plan, source, "converted"):
-        convert_keyed(source, root, storage_type=kind, strict=False, client=SerialExecutor())
-
-
-def _import(plan: StorePlan, root: Place, sound: Sound, source: Source) -> None:
-    """Import files again, or copy the missing shards from another store of the same records."""
-    copy = _find_copy(plan, source)
-    if copy is not None:
-        receipts = dict(sound)
-        for layout in plan.layouts:
-            rows = copy[layout.name]
-            for shard in range(layout.num_shards):
-                if (layout.name, shard) not in receipts:
-                    read = partial(rows.read, *layout.shard_bounds(shard))
-                    result = store_shard(root, layout, shard, read)
-                    receipts[layout.name, shard] = result.receipt
-        attributes = select_attributes(plan, copy.attributes)
-        commit_store(replace(plan, root=root), receipts.values(), attributes)
-        return
-    identity = plan.spec["import"]
-    lines = identity.get("token_lines")
-    if "tokenizer" in identity:
-        raise ConfigError(
-            f"{plan.root} was made of texts by a tokenizer; tokenise the same texts with "
-            "the same settings at another place, which gives the same store, and name that: "
-            "give --source OTHER_STORE"
-        )
-    if not isinstance(source, str) or (identity["kind"] is None and lines is None):
-        raise ConfigError(
-            f"{plan.root} was imported from files, which must be named to repair it; give "
-            "--source PATH, or import them again at another place"
-        )
-    settings: dict[str, Any] = {
-        "on_damage": "skip" if identity["skip_damaged"] else "error",
-        "client": SerialExecutor(),
-    }
-    with _reading(plan, source, "imported"):
-        if lines is not None:
-            dtypes = {key: lines["dtypes"][key] for key in lines["keys"]}
-            convert_keyed(source, root, storage_type="jsonl", dtypes=dtypes, **settings)
-            return
-        for name in ("kind", "fields", "dtypes", "meta_names"):
-            settings[name] = identity[name]
-        import_records(source, root, **settings)
-
-
-def _find_copy(plan: StorePlan, source: Source) -> Store | None:
-    """Return the source if it is a store of the same records."""
-    if not isinstance(source, str):
-        return None
-    try:
-        found = open_store(source)
-    except StoreError:  # it is files, then
-        return None
-    return found if found.fingerprint == plan.fingerprint else None

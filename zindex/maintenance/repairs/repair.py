@@ -3,7 +3,7 @@
 import logging
 import platform
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,8 +21,8 @@ from zindex.io.objects import Place, PlaceLike
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
 from zindex.maintenance.repairs.rebuild import (
     BLEND_INPUTS,
+    Rebuild,
     Sound,
-    rebuild_store,
     select_attributes,
     select_inputs,
 )
@@ -202,7 +202,9 @@ class _Repair:
             with ExitStack() as stack:
                 copy, rebuilt, facts = None, {}, self.facts
                 if not found.has_root or len(sound) < self.plan.num_shards:
-                    copy = stack.enter_context(self._open_copy(sound))
+                    blend = self.item.plan if isinstance(self.item, PlannedBlend) else None
+                    rebuild = Rebuild(self.plan, sound, self.source, self.facts, blend)
+                    copy = stack.enter_context(rebuild.open())
                     rebuilt = self._compare(copy, sound)
                     facts = facts if found.has_root else copy.attributes
                 receipts = found.receipts | rebuilt
@@ -231,10 +233,6 @@ class _Repair:
         is_named = isinstance(self.item, PlannedBlend)
         inputs = select_inputs(self.plan, found.receipts, is_named=is_named)
         return [found.receipts, inputs] if found.has_root else [inputs]
-
-    def _open_copy(self, sound: Sound) -> AbstractContextManager[Store]:
-        blend = self.item.plan if isinstance(self.item, PlannedBlend) else None
-        return rebuild_store(self.plan, sound, self.source, facts=self.facts, blend=blend)
 
     def _compare(self, copy: Store, sound: Sound) -> dict[ShardId, Receipt]:
         """Return the receipts of the recomputed shards that differ from those in place.
