@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from zindex.config import RunConfig
     from zindex.indexing.background_build import BackgroundBuild
-    from zindex.indexing.run import ResultKey
+    from zindex.indexing.run_plan import ResultKey
     from zindex.indexing.store_build import BuildResult
 
 logger = logging.getLogger("zindex.cluster")

@@ -10,7 +10,7 @@ that fails is computed again from the true counts, and only proven chunks are wr
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.execution.executor import Held
+from zindex.execution.task_limit import TaskLimit
 from zindex.indexing.blend_arrays import compute_scalable, draw_greedily, locate_samples
 from zindex.indexing.permutation import Permutation
 from zindex.indexing.store_build import BuildResult, StoreBuild, store_together
@@ -194,25 +195,16 @@ class BlendBuild(StoreBuild[BlendPlan]):
         self.advance(len(results))
         return results
 
-    async def _each_shard(self, one: Callable[[int], Any]) -> list[ShardResult]:
+    async def _each_shard(
+        self, one: Callable[[int], Awaitable[list[ShardResult]]]
+    ) -> list[ShardResult]:
         """Run a coroutine for every shard, a bounded number of them at a time, in order."""
-        slots, size = asyncio.Semaphore(0), 0
-
-        def add_slots() -> None:
-            """Allow more shards at a time where workers have joined."""
-            nonlocal size
-            wanted = _CHUNKS_PER_THREAD * self.executor.num_threads
-            while size < wanted:
-                slots.release()
-                size += 1
+        limit = TaskLimit(lambda: _CHUNKS_PER_THREAD * self.executor.num_threads)
 
         async def bounded(shard: int) -> list[ShardResult]:
-            async with slots:
-                results: list[ShardResult] = await one(shard)
-            add_slots()
-            return results
+            async with limit.slot(0):
+                return await one(shard)
 
-        add_slots()
         return await store_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
 
     async def _scalable(self, permutation: Permutation) -> list[ShardResult]:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -337,9 +337,9 @@ class _BuildLoop:
         self._stores: dict[Place, Store] = {}
         self._building: set[Place] = set()
         self._num_rows = 0
-        self._threads = ThreadExecutor(_NUM_THREADS)
-        self._shared: Executor | None = None
         self._stack = ExitStack()
+        self._threads = self._stack.enter_context(closing(ThreadExecutor(_NUM_THREADS)))
+        self._shared: Executor | None = None
         self._ready = threading.Event()
         self._task: asyncio.Task[Any] | None = None
         self._thread = BackgroundBuild(self._run, "zindex-builds")
@@ -349,7 +349,6 @@ class _BuildLoop:
         try:
             run_builds(self._serve())
         finally:
-            self._threads.close()
             self._stack.close()
             self._ready.set()
 
@@ -381,14 +380,13 @@ class _BuildLoop:
         if self._num_rows <= _SERIAL_ROWS:
             return self._threads
         async with self._opening:
-            if self._shared is None and self._on_built is not None and ambient_client() is None:
-                # Readers follow these stores, and would wait for an embedded cluster to start.
-                threads = ThreadExecutor()
-                self._stack.callback(threads.close)
-                self._shared = threads
             if self._shared is None:
+                # Readers who follow these stores would wait for an embedded cluster to start.
+                is_followed = self._on_built is not None and ambient_client() is None
+                opened: AbstractContextManager[Executor] = (
+                    closing(ThreadExecutor()) if is_followed else open_executor()
+                )
                 # In a thread: a cluster cannot be started from within a running event loop.
-                opened = open_executor()
                 self._shared = await asyncio.to_thread(self._stack.enter_context, opened)
         return self._shared
 

@@ -10,9 +10,10 @@ from zindex.errors import ConfigError
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
 from zindex.indexing.index import open_index_arrays
 from zindex.indexing.run_plan import PlannedIndex, plan_run
+from zindex.indexing.store_build import open_index
 from zindex.io.local import local_path
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.open import Store, open_store
+from zindex.store.open import Store
 
 
 def export_cache(
@@ -65,7 +66,8 @@ def export_cache(
         raise ConfigError(
             f"dataset_paths must name datasets of the run, got {unknown[0]!r}; it has {datasets}"
         )
-    opened = [(item, _open_index(config, item)) for item in plan_run(config).indices]
+    indices = plan_run(config).indices
+    opened = [(item, open_index(item.plan.store_plan(config.index))) for item in indices]
     written = []
     for item, store in opened:
         path = (dataset_paths or {}).get(item.dataset, item.dataset.removesuffix(".zarr"))
@@ -73,12 +75,6 @@ def export_cache(
         target = local_path(target, "a Megatron cache")
         written.append(_export_index(config, item, store, path, target, dict(tokenizer)))
     return written
-
-
-def _open_index(config: RunConfig, item: PlannedIndex[IndexPlan]) -> Store:
-    """Return the committed index of one dataset's split."""
-    store_plan = item.plan.store_plan(config.index)
-    return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
 
 
 def _export_index(

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zindex.config import RunConfig, as_config
 from zindex.execution.executor import Executor, open_executor, run_builds
@@ -17,6 +17,7 @@ from zindex.indexing.run_plan import (
     PlannedBlend,
     PlannedIndex,
     PlannedStore,
+    ResultKey,
     RunPlan,
     check_members,
     has_much_to_check,
@@ -27,14 +28,10 @@ from zindex.indexing.run_plan import (
 )
 from zindex.indexing.store_build import BuildResult, find_index
 from zindex.io.local import local_path
+from zindex.io.objects import Place
 from zindex.plan.blend_plan import PermutationPlan
 from zindex.plan.index_plan import IndexPlan
-
-if TYPE_CHECKING:
-    from zindex.io.objects import Place
-
-#: Dataset and split; None instead of a dataset for the blend.
-ResultKey = tuple[str | None, str]
+from zindex.store.commit import StorePlan
 
 
 def build(
@@ -100,7 +97,8 @@ class _Run:
         self.progress = progress
         self.timeline = timeline
         self.plan: RunPlan | None = None
-        self.finished: dict[ResultKey, BuildResult] = {}
+        #: By directory: datasets of the same lengths share an index, which is built once.
+        self.finished: dict[Place, BuildResult] = {}
 
     def build(self, client: Any) -> None:
         """Build the missing stores; a cluster is started only if there are some."""
@@ -112,7 +110,7 @@ class _Run:
             with open_executor(client, self.timeline) as executor:
                 run_builds(self._build_missing(executor, early, permutations))
         assert self.plan is not None
-        stores = {key: done.store for key, done in self.finished.items()}
+        stores = {key: done.store for key, done in self.results().items()}
         for blend in self.plan.blends:
             check_members(
                 stores[None, blend.split],
@@ -124,11 +122,14 @@ class _Run:
     def results(self) -> dict[ResultKey, BuildResult]:
         """Return the finished stores, in the order of the plan."""
         assert self.plan is not None
-        return {_key(item): self.finished[_key(item)] for item in self.plan}
+        return {item.key: self.finished[self._store_plan(item).root] for item in self.plan}
 
     @property
     def _paths(self) -> list[str]:
         return [dataset.path for dataset in self.config.members]
+
+    def _store_plan(self, item: PlannedStore) -> StorePlan:
+        return item.plan.store_plan(self.config.index)
 
     def _plan_run(self) -> None:
         with self.timeline.span("open-datasets"):
@@ -143,29 +144,30 @@ class _Run:
             sources = await open_by_tasks(self._paths, executor)
             self.plan = await asyncio.to_thread(plan_run, self.config, sources=sources)
 
-    def _missing(self, items: Iterable[PlannedStore]) -> list[PlannedStore]:
-        """Return the stores that are not finished; record the others as finished."""
-        missing = []
+    def _missing(self, items: Iterable[PlannedStore]) -> dict[Place, PlannedStore]:
+        """Return the stores that are not finished, each once; record the others as finished."""
+        missing: dict[Place, PlannedStore] = {}
         for item in items:
-            if _key(item) in self.finished:
+            store_plan = self._store_plan(item)
+            if store_plan.root in self.finished or store_plan.root in missing:
                 continue
-            store = find_index(item.plan.store_plan(self.config.index))
+            store = find_index(store_plan)
             if store is None:
-                missing.append(item)
+                missing[store_plan.root] = item
             else:
-                self.finished[_key(item)] = BuildResult(store, 0, store.num_shards)
+                self.finished[store_plan.root] = BuildResult(store, 0, store.num_shards)
         return missing
 
     async def _build_missing(
         self,
         executor: Executor,
-        early: list[PlannedStore],
+        early: dict[Place, PlannedStore],
         permutations: tuple[PermutationPlan, ...],
     ) -> None:
         """Build the known stores while datasets are opened, then the others."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            for blend in early:
-                group.create_task(self._build_one([blend], executor, {}))
+            for blend in early.values():
+                group.create_task(self._build_one(blend, executor, {}))
             ahead = {}
             for plan in permutations:
                 ahead[plan.split] = Permutation(plan, executor, self.config.index)
@@ -174,53 +176,42 @@ class _Run:
             if self.plan is None:
                 await self._plan_run_by_tasks(executor)
             assert self.plan is not None
-            started = {_key(blend) for blend in early}
             missing = self._missing(self.plan)
-            await _keep_wanted(ahead, missing)
-            # Datasets of the same lengths share an index, which is built once.
-            by_root: dict[Place, list[PlannedStore]] = {}
-            for item in missing:
-                if _key(item) not in started:
-                    by_root.setdefault(item.plan.store_plan(self.config.index).root, []).append(
-                        item
-                    )
-            small = [same for same in by_root.values() if _is_small(same[0])]
-            if len(small) >= MIN_SMALL:
+            await _keep_wanted(ahead, missing.values())
+            small = {root: item for root, item in missing.items() if _is_small(item)}
+            if len(small) < MIN_SMALL:
+                small = {}
+            else:
                 group.create_task(self._build_small(small, executor))
-                by_root = {r: same for r, same in by_root.items() if not _is_small(same[0])}
-            for same in by_root.values():
-                group.create_task(self._build_one(same, executor, ahead))
+            for root, item in missing.items():
+                if root not in small and root not in early:
+                    group.create_task(self._build_one(item, executor, ahead))
 
-    async def _build_small(self, small: list[list[PlannedStore]], executor: Executor) -> None:
+    async def _build_small(self, small: dict[Place, PlannedStore], executor: Executor) -> None:
         """Build many small indices, several per task."""
-        firsts = [same[0] for same in small]
-        indices = [(item.plan, item.source) for item in firsts if isinstance(item, PlannedIndex)]
-        num_shards = sum(item.plan.store_plan(self.config.index).num_shards for item in firsts)
+        items = small.values()
+        indices = [(item.plan, item.source) for item in items if isinstance(item, PlannedIndex)]
+        num_shards = sum(self._store_plan(item).num_shards for item in items)
         with self.progress.step(f"{len(small)} small indices", num_shards) as advance:
             results = await build_small(indices, self.config.index, executor, advance)
-        for same, done in zip(small, results, strict=True):
-            self.finished |= {_key(item): done for item in same}
+        self.finished |= zip(small, results, strict=True)
 
     async def _build_one(
-        self,
-        same: list[PlannedStore],
-        executor: Executor,
-        ahead: dict[str, Permutation],
+        self, item: PlannedStore, executor: Executor, ahead: dict[str, Permutation]
     ) -> None:
-        """Build one index or blend, and record its result for all datasets that share it."""
-        item, folder = same[0], self.config.index
-        with self.progress.step(item.name, item.plan.store_plan(folder).num_shards) as advance:
-            if isinstance(item, PlannedIndex):
-                done = await build_store(item.plan, item.source, folder, executor, advance)
-            else:
-                started = ahead.get(item.split)
-                done = await build_store(
-                    item.plan, None, folder, executor, advance, permutation=started
-                )
-        self.finished |= {_key(other): done for other in same}
+        """Build one index or blend."""
+        store_plan, source, settings = self._store_plan(item), None, {}
+        if isinstance(item, PlannedIndex):
+            source = item.source
+        else:
+            settings["permutation"] = ahead.get(item.split)
+        with self.progress.step(item.name, store_plan.num_shards) as advance:
+            self.finished[store_plan.root] = await build_store(
+                item.plan, source, self.config.index, executor, advance, **settings
+            )
 
 
-async def _keep_wanted(ahead: dict[str, Permutation], missing: list[PlannedStore]) -> None:
+async def _keep_wanted(ahead: dict[str, Permutation], missing: Iterable[PlannedStore]) -> None:
     """Cancel the permutations that no missing blend uses."""
     wanted = {item.plan.permutation.name for item in missing if isinstance(item, PlannedBlend)}
     for split, permutation in list(ahead.items()):
@@ -231,9 +222,3 @@ async def _keep_wanted(ahead: dict[str, Permutation], missing: list[PlannedStore
 
 def _is_small(item: PlannedStore) -> bool:
     return isinstance(item.plan, IndexPlan) and is_small(item.plan)
-
-
-def _key(item: PlannedStore) -> ResultKey:
-    if isinstance(item, PlannedBlend):
-        return None, item.split
-    return item.dataset, item.plan.split

@@ -44,6 +44,10 @@ _NUM_OPENERS = 8
 _FIRST = 3
 
 
+#: Dataset and split; None instead of a dataset for the blend.
+ResultKey = tuple[str | None, str]
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedIndex(Generic[P]):
     """One index of a run, packed or not."""
@@ -53,6 +57,11 @@ class PlannedIndex(Generic[P]):
     source: LengthSource
     #: Samples requested; None means one epoch.
     num_requested: int | None
+
+    @property
+    def key(self) -> ResultKey:
+        """Dataset and split."""
+        return self.dataset, self.plan.split
 
     @property
     def name(self) -> str:
@@ -74,6 +83,11 @@ class PlannedBlend:
     def split(self) -> str:
         """The split."""
         return self.plan.split
+
+    @property
+    def key(self) -> ResultKey:
+        """No dataset, and the split."""
+        return None, self.split
 
     @property
     def name(self) -> str:

@@ -62,10 +62,15 @@ def batch_items(sizes: Sequence[int], most: int, room: int) -> list[range]:
     return [*batches, range(start, len(sizes))] if sizes else []
 
 
+def open_index(store_plan: StorePlan) -> Store:
+    """Return the committed store of a plan; raises as `open_store` does."""
+    return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
+
+
 def find_index(store_plan: StorePlan) -> Store | None:
     """Return the committed store of a plan, or None while it is not finished."""
     try:
-        return open_store(store_plan.root, kind="index", expected=store_plan.fingerprint)
+        return open_index(store_plan)
     except (NotReadyError, StoreNotFoundError):
         return None
 
@@ -122,7 +127,7 @@ class StoreBuild(Generic[P]):
         receipts = [result.receipt for result in results]
         await asyncio.to_thread(commit_store, self.store_plan, receipts, dict(facts))
         return BuildResult(
-            open_store(self.root, kind="index", expected=self.store_plan.fingerprint),
+            open_index(self.store_plan),
             num_written=sum(result.written for result in results),
             num_shards=self.store_plan.num_shards,
         )

@@ -64,6 +64,8 @@ class BlendPlan(BuildPlan):
     which the scalable order is computed.
     """
 
+    prefix = "blend"
+
     #: Shape (datasets,), float64: given weights, normalised; sizes over their sum otherwise.
     weights: npt.NDArray[np.float64]
     #: Shape (datasets,), int64: samples of each dataset, all of which are drawn; None if weighted.
@@ -229,11 +231,6 @@ class BlendPlan(BuildPlan):
     def count_layout(self) -> ArrayLayout:
         """Layout of ``dataset_count``."""
         return ArrayLayout.plan(schema.DATASET_COUNT, self.num_datasets, np.int64, self.grid)
-
-    @property
-    def prefix(self) -> str:
-        """First part of the store's name."""
-        return f"blend-{self.split}"
 
     @property
     def layouts(self) -> tuple[ArrayLayout, ...]:

@@ -69,7 +69,7 @@ class BuildPlan:
 
     @property
     def prefix(self) -> str:
-        """First part of the store's name; the fingerprint follows."""
+        """First word of the store's name; the split and the fingerprint follow."""
         raise NotImplementedError
 
     @cached_property
@@ -95,7 +95,7 @@ class BuildPlan:
     def store_plan(self, folder: PlaceLike) -> StorePlan:
         """Return the store to build: a directory named by split and fingerprint."""
         spec = self.spec | {"store": self.stored}
-        return name_store(self.prefix, spec, self.layouts, self.grid, folder)
+        return name_store(f"{self.prefix}-{self.split}", spec, self.layouts, self.grid, folder)
 
 
 def name_store(

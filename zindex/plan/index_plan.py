@@ -20,6 +20,7 @@ ALGORITHM_VERSIONS: dict[str, int] = {"megatron": 1, "scalable": 1}
 class IndexPlan(SplitPlan):
     """One index: which documents, in which order, cut into which samples, stored how."""
 
+    prefix = "gpt"
     spec_fields = (*SplitPlan.spec_fields, "sequence_length", "extra_token", "drop_last")
 
     source: SourceFacts
@@ -38,11 +39,6 @@ class IndexPlan(SplitPlan):
     def seed_limit(self) -> int:
         """Seeds are below this."""
         return 2**32 if self.order == "megatron" else 2**63
-
-    @property
-    def prefix(self) -> str:
-        """First part of the store's name."""
-        return f"gpt-{self.split}"
 
     @property
     def num_rows(self) -> int:

@@ -62,6 +62,7 @@ class PackingRules:
 class PackingPlan(CountedPlan):
     """One packed index: which documents, into samples of what length, under which rules."""
 
+    prefix = "packed"
     spec_fields = (
         *CountedPlan.spec_fields,
         *("tokens_per_epoch", "sequence_length", "extra_token", "partition_length"),
@@ -85,11 +86,6 @@ class PackingPlan(CountedPlan):
             )
         if self.sequence_length < 1:
             raise PlanError(f"sequence_length must be at least 1, got {self.sequence_length}")
-
-    @property
-    def prefix(self) -> str:
-        """First part of the store's name."""
-        return f"packed-{self.split}"
 
     @property
     def room(self) -> int:

@@ -102,7 +102,7 @@ class MappingPlan(CountedPlan):
     @property
     def prefix(self) -> str:
         """First part of the store's name."""
-        return f"{self.kind}-{self.split}"
+        return self.kind
 
     def _check_blocks(self) -> None:
         """Check the settings of blocks."""

@@ -11,7 +11,7 @@ from zindex.indexing.run_plan import PlannedStore, plan_run
 from zindex.ingest.length_source import is_store
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.store.commit import read_plan
+from zindex.store.commit import StorePlan, read_plan
 from zindex.store.layout import ArrayLayout
 
 _YAML = (".yaml", ".yml")
@@ -19,11 +19,11 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """One store, and its plan if a run names it."""
+    """One store, and what a run plans for it, if a run names it."""
 
     root: Place
     item: PlannedStore | None = None
-    folder: str | None = None
+    plan: StorePlan | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -78,7 +78,7 @@ def _stores_of_run(config: RunConfig) -> Iterator[NamedStore]:
     """Yield the indices and blends of a run, each store once."""
     seen = set()
     for item in plan_run(config):
-        root = item.plan.store_plan(config.index).root
-        if root not in seen:
-            seen.add(root)
-            yield NamedStore(root, item, config.index)
+        plan = item.plan.store_plan(config.index)
+        if plan.root not in seen:
+            seen.add(plan.root)
+            yield NamedStore(plan.root, item, plan)

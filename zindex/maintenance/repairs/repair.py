@@ -4,7 +4,7 @@ import logging
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,9 @@ class RepairResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {
-            "store": str(self.root),
-            "is_built": self.is_built,
-            "rebuilt": list(self.rebuilt),
-            "num_rebuilt": self.num_rebuilt,
-            "num_shards": self.num_shards,
-        }
+        fields = asdict(self) | {"store": str(self.root)}
+        del fields["root"]
+        return fields
 
 
 def repair(
@@ -147,12 +143,10 @@ class _Repair:
         self.source: str | LengthSource | None = source
         if source is None and isinstance(named.item, PlannedIndex):
             self.source = named.item.source
-        self.known = self.planned = None
-        if named.folder is not None and named.item is not None:
-            self.planned = named.item.plan.store_plan(named.folder)
-            # Only its own metadata hold the sizes of the arrays of a packed index.
-            if not isinstance(named.item.plan, PackingPlan):
-                self.known = self.planned.to_json()
+        self.planned = named.plan
+        # Only its own metadata hold the sizes of the arrays of a packed index.
+        has_sizes = named.item is not None and not isinstance(named.item.plan, PackingPlan)
+        self.known = named.plan.to_json() if named.plan is not None and has_sizes else None
         self.found = self._inspect(advance)
         facts = self.found.facts
         assert facts is not None
