@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.formats.yaml_file import read_yaml
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.blend_request import BlendKind, BlendRequest
@@ -350,8 +350,7 @@ def _check_blend(config: RunConfig) -> None:
             f"blend: {config.blend} is for datasets without shares, got {config.share_kind} for "
             f"{config.datasets[0].path}; leave one of the two out"
         )
-    if config.shuffle not in ("keyed", "uniform"):
-        raise ConfigError(f"shuffle must be 'keyed' or 'uniform', got {config.shuffle!r}")
+    check_choice("shuffle", config.shuffle, ("keyed", "uniform"))
     if config.shuffle != "keyed" and config.order == "megatron":
         raise ConfigError(
             f"shuffle: {config.shuffle} needs order: scalable, got order: megatron, whose blends "

@@ -156,10 +156,10 @@ def test_spec_holds_what_decides_the_values() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"order": "random"}, ConfigError, "order must be 'megatron' or 'scalable', got 'random'"),
-        ({"stored": "some"}, ConfigError, "store must be 'all' or 'minimal', got 'some'"),
-        ({"shuffle": "no"}, ConfigError, "shuffle must be 'keyed' or 'uniform', got 'no'"),
-        ({"split": "dev"}, ConfigError, "split must be one of ('train', 'valid', 'test'), got"),
+        ({"order": "random"}, ConfigError, "order must be one of megatron, scalable, got 'random'"),
+        ({"stored": "some"}, ConfigError, "store must be one of all, minimal, got 'some'"),
+        ({"shuffle": "no"}, ConfigError, "shuffle must be one of keyed, uniform, got 'no'"),
+        ({"split": "dev"}, ConfigError, "split must be one of train, valid, test, got"),
         (
             {"stored": "minimal", "order": "megatron"},
             ConfigError,

@@ -105,8 +105,8 @@ def test_dtypes_at_their_borders(
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"order": "random"}, ConfigError, "order must be 'megatron' or 'scalable', got 'random'"),
-        ({"stored": "none"}, ConfigError, "store must be 'all' or 'minimal', got 'none'"),
+        ({"order": "random"}, ConfigError, "order must be one of megatron, scalable, got 'random'"),
+        ({"stored": "none"}, ConfigError, "store must be one of all, minimal, got 'none'"),
         ({"stored": "minimal"}, ConfigError, "needs order='scalable', got order='megatron'"),
         ({"split": "dev"}, ConfigError, "one of ('train', 'valid', 'test'), got 'dev'"),
         ({"start": 3, "stop": 3}, PlanError, "must hold documents of [0, 6), got [3, 3)"),

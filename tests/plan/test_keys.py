@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from zindex.kernels.bijection import NUM_ROUNDS
-from zindex.plan.keys import Stage, cut_keys, edit_seed, record_split_key, round_keys
+from zindex.plan.keys import Stage, edit_seed, record_split_key, round_keys, split_key
 from zindex.plan.split import SPLIT_NAMES
 
 DIGESTS = [hashlib.sha256(name).hexdigest() for name in (b"a", b"b")]
@@ -56,7 +56,9 @@ def test_seeds_and_keys_of_edits_are_their_own() -> None:
     assert len(seeds) == 6
     assert all(0 <= seed < 2**32 for seed in seeds)
     keys = {
-        cut_keys(7, "train", source, window).tobytes() for source in (0, 1) for window in (0, 1)
+        split_key(7, Stage.CUT, "train", source, window).tobytes()
+        for source in (0, 1)
+        for window in (0, 1)
     }
     assert len(keys) == 4
     assert edit_seed(7, "train", 1) == edit_seed(7, "train", 1)

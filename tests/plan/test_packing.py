@@ -108,7 +108,7 @@ def test_estimates_suppose_no_padding() -> None:
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ({"stored": "some"}, ConfigError, "store must be 'all' or 'minimal', got 'some'"),
+        ({"stored": "some"}, ConfigError, "store must be one of all, minimal, got 'some'"),
         ({"sequence_length": 0}, PlanError, "sequence_length must be at least 1, got 0"),
         ({"seed": -1}, ConfigError, r"seed must be in \[0, 9223372036854775808\), got -1"),
         ({"num_tokens": 0}, PlanError, r"must hold tokens to be packed, documents \[0, 100\) hold"),

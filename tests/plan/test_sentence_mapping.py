@@ -42,7 +42,7 @@ def make_plan(**settings: Any) -> MappingPlan:
         ({"short_sequence_probability": 1.5}, ConfigError, r"in \[0, 1\], got 1\.5"),
         ({"seed": 2**31}, ConfigError, r"seed must be in \[0, 2147483648\), got 2147483648"),
         ({"num_requested": 0}, ConfigError, "num_requested must be at least 1, got 0; give None"),
-        ({"kind": "words"}, ConfigError, "kind must be 'sentences' or 'blocks', got 'words'"),
+        ({"kind": "words"}, ConfigError, "kind must be one of sentences, blocks, got 'words'"),
         ({"kind": "blocks"}, ConfigError, "blocks leave room for the titles .* got no titles"),
         (
             {"kind": "blocks", "source": TITLES, "min_num_sentences": 3},

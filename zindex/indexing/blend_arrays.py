@@ -13,7 +13,7 @@ from zindex.kernels.bijection import permute_range
 from zindex.kernels.blend import blend_range
 from zindex.kernels.locate import locate
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
-from zindex.plan.keys import blend_keys
+from zindex.plan.keys import Stage, split_key
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
 
@@ -60,7 +60,8 @@ def compute_permutation(plan: PermutationPlan, start: int, stop: int) -> AnyArra
         Shape (stop - start,), uint32 or int64, each in ``[0, plan.num_samples)``.
     """
     numbers = np.empty(stop - start, plan.dtype)
-    permute_range(start, plan.num_samples, blend_keys(plan.seed, plan.split), 0, numbers)
+    keys = split_key(plan.seed, Stage.BLEND, plan.split)
+    permute_range(start, plan.num_samples, keys, 0, numbers)
     return numbers
 
 

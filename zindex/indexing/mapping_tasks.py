@@ -59,7 +59,7 @@ def seed_order(seed: int) -> UInt64Array:
     return seed_state64((seed + 1 + 2**31) % 2**32 - 2**31)
 
 
-class _Documents(NamedTuple):
+class Documents(NamedTuple):
     """Consecutive documents, as a scan needs them."""
 
     first: int
@@ -78,7 +78,7 @@ class _Documents(NamedTuple):
 
 def _read_documents(
     source: SentenceSource, first: int, last: int, most: int
-) -> Iterator[_Documents]:
+) -> Iterator[Documents]:
     """Yield documents ``[first, last)`` in batches of at most ``most`` documents and sentences."""
     while first < last:
         bounds = source.bounds(first, min(last, first + most))
@@ -86,8 +86,28 @@ def _read_documents(
         bounds = bounds[: count + 1]
         lengths = source.sentences.lengths(int(bounds[0]), int(bounds[-1]))
         titles = None if source.titles is None else source.titles.lengths(first, first + count)
-        yield _Documents(first, bounds, lengths, titles)
+        yield Documents(first, bounds, lengths, titles)
         first += count
+
+
+def scan_documents(
+    plan: MappingPlan, epoch: int, documents: Documents, memory: UInt32Array | None
+) -> tuple[AnyArray, int]:
+    """Return the samples of some documents in an epoch, and the number of targets drawn for them.
+
+    The parameters are as of `scan_partitions`.
+    """
+    return scan_sentences(
+        documents.bounds,
+        documents.lengths,
+        plan.rule,
+        memory=memory if plan.is_chained else None,
+        key=None if plan.repeats or plan.is_chained else plan.target_key(epoch),
+        titles=documents.titles,
+        # Megatron numbers the documents of a split, keys use those of the corpus.
+        first_document=documents.first - (plan.start if plan.kind == "blocks" else 0),
+        dtype=plan.row_dtype,
+    )
 
 
 def scan_partitions(
@@ -110,27 +130,16 @@ def scan_partitions(
         A partition, some or all of its samples, and the number of targets drawn for them. Large
         partitions are yielded in several batches, to bound memory.
     """
-    batch: _Documents | None = None
+    batch: Documents | None = None
     for partition in range(start, stop):
         epoch, first, last = plan.partition_bounds(partition)
         first, last = plan.start + first, plan.start + last
         if batch is not None and (batch.first, batch.last) == (first, last):
-            batches: Iterable[_Documents] = (batch,)  # the same partition in the next epoch
+            batches: Iterable[Documents] = (batch,)  # the same partition in the next epoch
         else:
             batches = _read_documents(source, first, last, _RUN_LENGTH)
         for batch in batches:
-            samples, drawn = scan_sentences(
-                batch.bounds,
-                batch.lengths,
-                plan.rule,
-                memory=memory if plan.is_chained else None,
-                key=None if plan.repeats or plan.is_chained else plan.target_key(epoch),
-                titles=batch.titles,
-                # Megatron numbers the documents of a split, keys use those of the corpus.
-                first_document=batch.first - (plan.start if plan.kind == "blocks" else 0),
-                dtype=plan.row_dtype,
-            )
-            yield partition, samples, drawn
+            yield partition, *scan_documents(plan, epoch, batch, memory)
 
 
 def count_partitions(
@@ -153,37 +162,6 @@ def count_partitions(
     return counts, memory
 
 
-def compute_rows(
-    plan: MappingPlan,
-    source: SentenceSource,
-    layout: ArrayLayout,
-    shard: int,
-    near: tuple[int, int, int, int],
-) -> AnyArray:
-    """Return one shard of samples.
-
-    Parameters
-    ----------
-    plan, source
-        The mapping, and its sentences.
-    layout, shard
-        The array and the shard's number.
-    near
-        Partitions that overlap it, half-open; sample and drawn target at which they start.
-    """
-    start, stop = layout.shard_bounds(shard)
-    values: AnyArray = np.empty((stop - start, layout.num_columns), layout.dtype)
-    first, last, sample, drawn = near
-    memory = None
-    if plan.is_chained:
-        memory = seed_targets(plan.seed)
-        skip_targets(memory, drawn)
-    for _, rows, _ in scan_partitions(plan, source, first, last, memory):
-        copy_overlap(rows, sample, values, start)
-        sample += len(rows)
-    return values
-
-
 def store_row_shard(
     plan: MappingPlan,
     source: SentenceSource,
@@ -192,8 +170,32 @@ def store_row_shard(
     shard: int,
     near: tuple[int, int, int, int],
 ) -> ShardResult:
-    """Task: store one shard of samples; see `compute_rows`."""
-    return store_shard(root, layout, shard, lambda: compute_rows(plan, source, layout, shard, near))
+    """Task: store one shard of samples.
+
+    Parameters
+    ----------
+    plan, source, root
+        The mapping, its sentences and its store.
+    layout, shard
+        The array and the shard's number.
+    near
+        Partitions that overlap it, half-open; sample and drawn target at which they start.
+    """
+    start, stop = layout.shard_bounds(shard)
+    first, last, sample, drawn = near
+
+    def compute() -> AnyArray:
+        values: AnyArray = np.empty((stop - start, layout.num_columns), layout.dtype)
+        memory, row = None, sample
+        if plan.is_chained:
+            memory = seed_targets(plan.seed)
+            skip_targets(memory, drawn)
+        for _, rows, _ in scan_partitions(plan, source, first, last, memory):
+            copy_overlap(rows, row, values, start)
+            row += len(rows)
+        return values
+
+    return store_shard(root, layout, shard, compute)
 
 
 def shuffle_mapping(plan: MappingPlan, num_samples: int, dtype: npt.DTypeLike) -> AnyArray:

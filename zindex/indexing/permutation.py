@@ -120,11 +120,10 @@ class Permutation:
         return await asyncio.shield(self._scattered)
 
     async def _scatter_parts(self) -> Int64Array:
+        name = f"scatter-{self.plan.name}"
         parts = range(self._uniform.num_parts)
-        return np.stack(await asyncio.gather(*map(self._scatter_part, parts)))
-
-    async def _scatter_part(self, part: int) -> Int64Array:
-        return await self._run(f"scatter-{self.plan.name}-{part}", scatter_part, part)
+        tasks = (self._run(f"{name}-{part}", scatter_part, part) for part in parts)
+        return np.stack(await asyncio.gather(*tasks))
 
     async def _bucket(self, bucket: int, counts: Int64Array) -> None:
         """Shuffle one bucket, once for all shards that need it."""

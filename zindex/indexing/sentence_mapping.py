@@ -18,17 +18,18 @@ from zindex.arrays import AnyArray, Int64Array, UInt32Array
 from zindex.errors import PlanError
 from zindex.indexing.computed_arrays import CountedArrays, fill_shuffle
 from zindex.indexing.mapping_tasks import (
+    Documents,
     SentenceSource,
     count_partitions,
     map_epochs,
+    scan_documents,
     seed_targets,
     shuffle_mapping,
     store_row_shard,
     store_shuffled_mapping,
 )
 from zindex.indexing.store_build import FIRST, CountedBuild
-from zindex.ingest.length_source import digest_array
-from zindex.kernels.sentence_mapping import scan_sentences
+from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
 from zindex.plan.build_plan import SourceFacts
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.store.layout import ArrayLayout
@@ -92,7 +93,7 @@ class MappingBuild(CountedBuild[MappingPlan]):
 
 
 def near_partitions(starts: Int64Array, start: int, stop: int) -> tuple[int, int, int, int]:
-    """Return the partitions that overlap samples ``[start, stop)``; see `compute_rows`."""
+    """Return the partitions that overlap samples ``[start, stop)``; see `store_row_shard`."""
     firsts = starts[:-1, 0].tolist()
     first = max(0, bisect_right(firsts, start) - 1)
     return first, bisect_left(firsts, stop), int(starts[first, 0]), int(starts[first, 1])
@@ -259,19 +260,15 @@ def compute_mapping(
     Law: equal to `MappingArrays.sample_index` of the same plan.
     """
     memory = seed_targets(plan.seed) if plan.is_chained else None
-    is_keyed = not (plan.repeats or plan.is_chained)
+    documents = Documents(
+        plan.start,
+        np.ascontiguousarray(bounds, np.int64),
+        np.ascontiguousarray(lengths, np.int32),
+        None if titles is None else np.ascontiguousarray(titles, np.int32),
+    )
 
     def scan(epoch: int) -> AnyArray:
-        samples, _ = scan_sentences(
-            np.ascontiguousarray(bounds, np.int64),
-            np.ascontiguousarray(lengths, np.int32),
-            plan.rule,
-            memory=memory,
-            key=plan.target_key(epoch) if is_keyed else None,
-            titles=None if titles is None else np.ascontiguousarray(titles, np.int32),
-            first_document=0 if plan.kind == "blocks" else plan.start,
-            dtype=plan.row_dtype,
-        )
+        samples, _ = scan_documents(plan, epoch, documents, memory)
         return samples if plan.kind == "sentences" else _number(samples, np.arange(len(samples)))
 
     epochs = map_epochs(

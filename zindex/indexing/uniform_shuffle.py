@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, PlanError, VerificationError
+from zindex.errors import ConfigError, PlanError, VerificationError, check_choice
 from zindex.io import files, local
 from zindex.kernels import scatter_shuffle as kernels
 from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
-from zindex.plan.keys import Stage, shuffle_key
+from zindex.plan.keys import Stage, split_key
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.shard import checksum
 
@@ -63,8 +63,7 @@ class UniformShuffle:
             )
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}; choose another")
-        if self.split not in SPLIT_NAMES:
-            raise ConfigError(f"split must be one of {SPLIT_NAMES}, got {self.split!r}")
+        check_choice("split", self.split, SPLIT_NAMES)
 
     @property
     def part_length(self) -> int:
@@ -91,7 +90,7 @@ class UniformShuffle:
 
     def key(self, stage: Stage, part: int) -> npt.NDArray[np.uint64]:
         """Return the key of a part (``Stage.SCATTER``) or of a bucket (``Stage.BUCKET``)."""
-        return shuffle_key(self.seed, stage, split=self.split, part=part, num_words=KEY_LENGTH)
+        return split_key(self.seed, stage, self.split, part, num_words=KEY_LENGTH)
 
     def part_path(self, folder: Path, part: int) -> Path:
         """Return the file of the scattered samples of a part."""

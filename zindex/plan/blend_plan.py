@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_choice
 from zindex.plan.build_plan import INT32_MAX, ORDERS, BuildPlan, Order
 from zindex.plan.split import normalize
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -79,10 +79,8 @@ class BlendPlan(BuildPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order not in ORDERS:
-            raise ConfigError(f"order must be 'megatron' or 'scalable', got {self.order!r}")
-        if self.shuffle not in ("keyed", "uniform"):
-            raise ConfigError(f"shuffle must be 'keyed' or 'uniform', got {self.shuffle!r}")
+        check_choice("order", self.order, ORDERS)
+        check_choice("shuffle", self.shuffle, ("keyed", "uniform"))
         if self.stored == "minimal" and not (self.order == "scalable" and self.shuffle == "keyed"):
             raise ConfigError(
                 "store='minimal' needs order='scalable' and shuffle='keyed', got "

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_choice
 from zindex.io.objects import PlaceLike, place_of
 from zindex.plan.keys import RoundKeys, Stage, round_keys
 from zindex.plan.split import SPLIT_NAMES
@@ -62,10 +62,8 @@ class BuildPlan:
     grid: ChunkGrid = field(default_factory=ChunkGrid)
 
     def __post_init__(self) -> None:
-        if self.stored not in ("all", "minimal"):
-            raise ConfigError(f"store must be 'all' or 'minimal', got {self.stored!r}")
-        if self.split not in SPLIT_NAMES:
-            raise ConfigError(f"split must be one of {SPLIT_NAMES}, got {self.split!r}")
+        check_choice("store", self.stored, ("all", "minimal"))
+        check_choice("split", self.split, SPLIT_NAMES)
 
     @property
     def prefix(self) -> str:
@@ -124,8 +122,7 @@ def name_store(
 
 def check_order(order: Order, stored: Stored) -> None:
     """Check the order of an index, and that a minimal store can compute the rest on read."""
-    if order not in ORDERS:
-        raise ConfigError(f"order must be 'megatron' or 'scalable', got {order!r}")
+    check_choice("order", order, ORDERS)
     if stored == "minimal" and order == "megatron":
         raise ConfigError(
             "store='minimal' needs order='scalable', got order='megatron': its shuffles "

@@ -63,39 +63,24 @@ def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch
     return _draw_keys(seed, int(stage), *words, SPLIT_NAMES.index(split), epoch)
 
 
-def blend_keys(seed: int, split: str) -> RoundKeys:
-    """Return the round keys of the permutation of a whole run.
+def split_key(
+    seed: int, stage: Stage, split: str, *numbers: int, num_words: int = NUM_ROUNDS
+) -> RoundKeys:
+    """Return the key of a split of a whole run, or of one of its parts.
 
-    They depend on the run's seed and the split only, and so precede any open dataset.
-
-    Parameters
-    ----------
-    seed
-        The run's seed, >= 0.
-    split
-        ``"train"``, ``"valid"`` or ``"test"``.
-
-    Returns
-    -------
-    keys
-        Shape (NUM_ROUNDS,), uint64.
-    """
-    return _draw_keys(seed, int(Stage.BLEND), SPLIT_NAMES.index(split))
-
-
-def shuffle_key(seed: int, stage: Stage, *, split: str, part: int, num_words: int) -> RoundKeys:
-    """Return the key of one part or bucket of the uniform shuffle of a whole run.
+    It depends on no dataset: a blend is shuffled before any is open.
 
     Parameters
     ----------
     seed
-        The run's seed, >= 0.
+        The run's seed, >= 0, or that of an edit.
     stage
-        ``Stage.SCATTER`` or ``Stage.BUCKET``.
+        The use of the key: a blend, a part or a bucket of a uniform shuffle, or tokens that an edit
+        cut into samples again.
     split
         ``"train"``, ``"valid"`` or ``"test"``.
-    part
-        Number of the part or the bucket.
+    numbers
+        Number of the part or the bucket; or of the source in the run, and of the range in it.
     num_words
         Words of the key.
 
@@ -104,7 +89,7 @@ def shuffle_key(seed: int, stage: Stage, *, split: str, part: int, num_words: in
     key
         Shape (num_words,), uint64.
     """
-    return _draw_keys(seed, int(stage), SPLIT_NAMES.index(split), part, num_words=num_words)
+    return _draw_keys(seed, int(stage), SPLIT_NAMES.index(split), *numbers, num_words=num_words)
 
 
 def edit_seed(seed: int, split: str, number: int) -> int:
@@ -123,26 +108,6 @@ def edit_seed(seed: int, split: str, number: int) -> int:
         seed, spawn_key=(int(Stage.EDIT), SPLIT_NAMES.index(split), number)
     )
     return int(sequence.generate_state(1, np.uint32)[0])
-
-
-def cut_keys(seed: int, split: str, source: int, window: int) -> RoundKeys:
-    """Return the round keys that shuffle tokens which an edit cut into samples again.
-
-    Parameters
-    ----------
-    seed
-        The seed of the edit.
-    split
-        ``"train"``, ``"valid"`` or ``"test"``.
-    source, window
-        Number of the source in the run, and of the range in it.
-
-    Returns
-    -------
-    keys
-        Shape (NUM_ROUNDS,), uint64.
-    """
-    return _draw_keys(seed, int(Stage.CUT), SPLIT_NAMES.index(split), source, window)
 
 
 def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int) -> RoundKeys:

@@ -43,13 +43,11 @@ class PackingRules:
 
     def __post_init__(self) -> None:
         number = self.max_documents
-        if isinstance(number, bool) or not isinstance(number, int):
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if not is_whole or not 1 <= number <= MAX_DOCUMENTS:
             raise ConfigError(
-                f"max_documents of packing must be a whole number, got {show(number)}"
-            )
-        if not 1 <= number <= MAX_DOCUMENTS:
-            raise ConfigError(
-                f"max_documents of packing must be in [1, {MAX_DOCUMENTS:,}], got {show(number)}"
+                f"max_documents of packing must be a whole number in [1, {MAX_DOCUMENTS:,}], got "
+                f"{show(number)}"
             )
         if self.long_documents not in list(LONG_DOCUMENTS):  # it may be of a kind without a hash
             raise ConfigError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.kernels.sentence_mapping import SCAN_VERSION, ScanRule, block_rule, sentence_rule
 from zindex.plan.build_plan import UINT32_MAX, CountedPlan, Order, SourceFacts, check_order
 from zindex.plan.keys import Stage
@@ -89,10 +89,9 @@ class MappingPlan(CountedPlan):
                 f"num_requested must be at least 1, got {self.num_requested}; give None for one "
                 "epoch, and map nothing where nothing is wanted"
             )
+        check_choice("kind", self.kind, ("sentences", "blocks"))
         if self.kind == "blocks":
             self._check_blocks()
-        elif self.kind != "sentences":
-            raise ConfigError(f"kind must be 'sentences' or 'blocks', got {self.kind!r}")
 
     @property
     def seed_limit(self) -> int:

@@ -7,6 +7,7 @@ format: it decides which documents a split has.
 import math
 import re
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -88,22 +89,13 @@ def convert_split_vector_to_split_matrix(
     >>> convert_split_vector_to_split_matrix([0.99, 0.01, 0.0])
     [(0, 0.99), (0.99, 1.0), None]
     """
-    bounds_a = _running_sums(vector_a)
-    bounds_b = bounds_a if vector_b is None else _running_sums(vector_b)
+    bounds_a = pairwise(accumulate(vector_a, initial=0))
+    bounds_b = pairwise(accumulate(vector_a if vector_b is None else vector_b, initial=0))
     matrix: list[Bookends] = []
-    for i in range(len(bounds_a) - 1):
-        start = max(bounds_a[i], bounds_b[i])
-        stop = min(bounds_a[i + 1], bounds_b[i + 1])
+    for (start_a, stop_a), (start_b, stop_b) in zip(bounds_a, bounds_b, strict=True):
+        start, stop = max(start_a, start_b), min(stop_a, stop_b)
         matrix.append(None if stop <= start else (start, stop))
     return matrix
-
-
-def _running_sums(vector: Sequence[float]) -> list[float]:
-    """Return ``[0, v0, v0 + v1, ...]`` by Python float addition."""
-    sums: list[float] = [0]
-    for value in vector:
-        sums.append(sums[-1] + value)
-    return sums
 
 
 def split_range(num_elements: int, bookends: Bookends) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from zindex.kernels.bijection import permute
 from zindex.kernels.bitset import WORD_BITS, mark
 from zindex.maintenance.edits.consumed import ConsumedTable
 from zindex.plan.journal import RunState, Source
-from zindex.plan.keys import cut_keys
+from zindex.plan.keys import Stage, split_key
 
 Spans = Sequence[tuple[int, int]]
 
@@ -162,7 +162,7 @@ def shuffle_cut(source: Source, number: int, split: str, positions: IntegerArray
     for window, stop in enumerate(source.windows):
         inside = np.flatnonzero((samples >= start) & (positions < stop) & (positions >= start))
         if inside.size:
-            keys = cut_keys(source.seed, split, number, window)
+            keys = split_key(source.seed, Stage.CUT, split, number, window)
             offsets = np.asarray(positions)[inside].astype(np.int64) - start
             samples[inside] = start + permute(offsets, stop - start, keys)
         start = stop

@@ -9,12 +9,11 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.errors import PlanError
-from zindex.execution.executor import Executor, open_executor, run_builds, run_together
+from zindex.execution.executor import open_executor, run_builds, run_together
 from zindex.indexing.blend_arrays import open_blend_arrays
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, request_build
 from zindex.indexing.index import open_index_arrays
-from zindex.indexing.store_build import BuildResult
 from zindex.kernels.bitset import WORD_BITS, digest_set, mark_images
 from zindex.maintenance.edits.consumed import ConsumedSet, num_words, set_of_bits, store_sets
 from zindex.maintenance.edits.draws import BLOCK, BlendScan, blocks_of, shuffle_cut
@@ -52,12 +51,8 @@ def build_stores(requests: Sequence[BuildRequest], client: Any = None) -> list[S
             builds.finish()
         return [store for [store] in stores]
     with open_executor(client) as executor:
-        results = run_builds(_build_all(requests, executor))
+        results = run_builds(run_together(request.build(executor) for request in requests))
     return [result.store for result in results]
-
-
-async def _build_all(requests: Sequence[BuildRequest], executor: Executor) -> list[BuildResult]:
-    return await run_together(request.build(executor) for request in requests)
 
 
 def open_blend_scan(journal: RunJournal, blend: int, client: Any = None) -> BlendScan:
