@@ -56,13 +56,6 @@ class GreedyChunk(NamedTuple):
     stop_counts: Int64Array
 
 
-class ChunkEnds(NamedTuple):
-    """Digests of the counts before and after a chunk, which neighbours must share."""
-
-    start: str
-    stop: str
-
-
 def compute_chunk(
     plan: BlendPlan, root: Place, shard: int, counts: Int64Array | None = None
 ) -> GreedyChunk:
@@ -103,9 +96,9 @@ def _read_chunk(
     return datasets, samples
 
 
-def describe_chunk(chunk: GreedyChunk) -> ChunkEnds:
-    """Task: return the digests that prove a chunk with its neighbours."""
-    return ChunkEnds(chunk.start, digest_counts(chunk.stop_counts))
+def describe_chunk(chunk: GreedyChunk) -> tuple[str, str]:
+    """Task: return digests of the counts before and after a chunk, which neighbours must share."""
+    return chunk.start, digest_counts(chunk.stop_counts)
 
 
 def count_chunk(chunk: GreedyChunk) -> Int64Array:
@@ -190,8 +183,11 @@ class BlendBuild(StoreBuild[BlendPlan]):
 
     def _store_datasets(self, counts: Int64Array) -> list[ShardResult]:
         """Store the arrays with one value per dataset."""
-        results = store_all_shards(self.root, self.plan.weight_layout, self.plan.weights)
-        results += store_all_shards(self.root, self.plan.count_layout, counts)
+        results = []
+        for layout, values in zip(
+            self.plan.share_layouts, (self.plan.weights, counts), strict=True
+        ):
+            results += store_all_shards(self.root, layout, values)
         self.advance(len(results))
         return results
 
@@ -246,7 +242,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
         chunks: dict[int, Held] = {}
         borders = [""] * (num_shards + 1)
 
-        async def compute(shard: int, counts: Int64Array | None) -> ChunkEnds:
+        async def compute(shard: int, counts: Int64Array | None) -> tuple[str, str]:
             stage = "blend" if counts is None else "again"
             chunks[shard] = await self.executor.hold(
                 compute_chunk, plan, root, shard, counts, **self.task(stage, shard, _COMPUTE)
@@ -262,7 +258,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
             ends = await compute(shard, None)
             if shard:
                 await proven[shard - 1]
-                if ends.start != borders[shard]:
+                if ends[0] != borders[shard]:
                     logger.info("%s: shard %d is computed again", root.name, shard)
                     ends = await compute(shard, await count(shard - 1))
                 del chunks[shard - 1]

@@ -9,11 +9,9 @@ from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
 from zindex.indexing.index import open_index_arrays
-from zindex.indexing.run_plan import PlannedIndex, plan_run
+from zindex.indexing.run_plan import plan_run
 from zindex.indexing.store_build import open_index
 from zindex.io.local import local_path
-from zindex.plan.index_plan import IndexPlan
-from zindex.store.open import Store
 
 
 def export_cache(
@@ -71,37 +69,26 @@ def export_cache(
     written = []
     for item, store in opened:
         path = (dataset_paths or {}).get(item.dataset, item.dataset.removesuffix(".zarr"))
-        target = folder or os.path.join(path, "cache", "GPTDataset_indices")
-        target = local_path(target, "a Megatron cache")
-        written.append(_export_index(config, item, store, path, target, dict(tokenizer)))
+        default = os.path.join(path, "cache", "GPTDataset_indices")
+        target = local_path(folder or default, "a Megatron cache")
+        description, digest = describe(
+            {
+                "class": "GPTDataset",
+                "dataset_path": path,
+                "num_samples": item.num_requested,
+                "index_split": item.plan.split,
+                "random_seed": config.seed,
+                "sequence_length": config.sequence_length,
+                "split": config.split,
+                "split_matrix": config.split_matrix,
+                "tokenizer": dict(tokenizer),
+            }
+        )
+        target.mkdir(parents=True, exist_ok=True)
+        files = cache_paths(target, f"{digest}-GPTDataset-{item.plan.split}")
+        for name, array in open_index_arrays(store)._asdict().items():
+            write_npy(files[name], array)
+        # Last: it says that the arrays are whole.
+        files["description"].write_text(description, encoding="utf-8")
+        written.append(files["description"])
     return written
-
-
-def _export_index(
-    config: RunConfig,
-    item: PlannedIndex[IndexPlan],
-    store: Store,
-    path: str,
-    folder: str | os.PathLike[str],
-    tokenizer: dict[str, Any],
-) -> Path:
-    """Write the cache of one dataset's split, the description last."""
-    description, digest = describe(
-        {
-            "class": "GPTDataset",
-            "dataset_path": path,
-            "num_samples": item.num_requested,
-            "index_split": item.plan.split,
-            "random_seed": config.seed,
-            "sequence_length": config.sequence_length,
-            "split": config.split,
-            "split_matrix": config.split_matrix,
-            "tokenizer": tokenizer,
-        }
-    )
-    os.makedirs(folder, exist_ok=True)
-    files = cache_paths(folder, f"{digest}-GPTDataset-{item.plan.split}")
-    for name, array in open_index_arrays(store)._asdict().items():
-        write_npy(files[name], array)
-    files["description"].write_text(description, encoding="utf-8")
-    return files["description"]

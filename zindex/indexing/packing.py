@@ -251,14 +251,8 @@ class PackingSizes:
 
 def read_packing_sizes(store: Store) -> PackingSizes:
     """Return the sizes of a committed index."""
-    facts = store.attributes
-    return PackingSizes(
-        facts["num_epochs"],
-        facts["num_samples"],
-        facts["num_parts"],
-        facts["padding_share"],
-        "built",
-    )
+    names = ("num_epochs", "num_samples", "num_parts", "padding_share")
+    return PackingSizes(**{name: store.attributes[name] for name in names}, basis="built")
 
 
 def measure_packing(

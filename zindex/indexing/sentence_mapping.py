@@ -16,7 +16,7 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array, UInt32Array
 from zindex.errors import PlanError
-from zindex.indexing.computed_arrays import CountedArrays, fill_shuffle
+from zindex.indexing.computed_arrays import ComputedArray, CountedArrays, fill_shuffle
 from zindex.indexing.mapping_tasks import (
     Documents,
     SentenceSource,
@@ -113,7 +113,9 @@ class MappingArrays(CountedArrays):
     @cached_property
     def sample_index(self) -> RowReader:
         """Megatron's mapping: shape (samples, 3), or 4 columns of blocks, in shuffled order."""
-        return _ShuffledSamples(self)
+        spec = schema.SENTENCE_INDEX if self.plan.kind == "sentences" else _BLOCK_INDEX
+        layout = self.plan.layout(spec, len(self.shuffle_index), self.plan.row_dtype)
+        return ComputedArray(layout, self, _read_shuffled)
 
     def find_samples(self, positions: Int64Array) -> AnyArray:
         """Return the samples at shuffled positions, by two reads in all.
@@ -141,17 +143,9 @@ class MappingArrays(CountedArrays):
         return found if self.plan.kind == "sentences" else _number(found, rows)
 
 
-class _ShuffledSamples(RowReader):
-    """A mapping as Megatron stores it: samples in shuffled order."""
-
-    def __init__(self, arrays: MappingArrays) -> None:
-        spec = schema.SENTENCE_INDEX if arrays.plan.kind == "sentences" else _BLOCK_INDEX
-        length = len(arrays.shuffle_index)
-        super().__init__(ArrayLayout.plan(spec, length, arrays.plan.row_dtype, arrays.plan.grid))
-        self.arrays = arrays
-
-    def _read(self, start: int, stop: int, out: AnyArray) -> None:
-        out[:] = self.arrays._locate(self.arrays.shuffle_index.read(start, stop))
+def _read_shuffled(arrays: MappingArrays, start: int, stop: int) -> AnyArray:
+    """Return rows of a mapping in shuffled order."""
+    return arrays._locate(arrays.shuffle_index.read(start, stop))
 
 
 def _number(rows: AnyArray, numbers: AnyArray) -> AnyArray:

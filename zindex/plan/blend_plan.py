@@ -210,7 +210,7 @@ class BlendPlan(BuildPlan):
     def dataset_layout(self) -> ArrayLayout:
         """Layout of ``dataset_index``, stored or not."""
         dtype = np.int16 if self.num_datasets <= MAX_INT16_DATASETS else np.int32
-        return ArrayLayout.plan(schema.DATASET_INDEX, self.num_samples, dtype, self.grid)
+        return self.layout(schema.DATASET_INDEX, self.num_samples, dtype)
 
     @cached_property
     def sample_layout(self) -> ArrayLayout:
@@ -218,25 +218,22 @@ class BlendPlan(BuildPlan):
         # A share of exactly 1 has all samples; others may exceed their share.
         most = min(self.num_samples, int(self.weights.max() * self.num_samples) + _GREEDY_SLACK)
         dtype = np.int32 if most <= INT32_MAX else np.int64
-        return ArrayLayout.plan(schema.DATASET_SAMPLE_INDEX, self.num_samples, dtype, self.grid)
+        return self.layout(schema.DATASET_SAMPLE_INDEX, self.num_samples, dtype)
 
     @cached_property
-    def weight_layout(self) -> ArrayLayout:
-        """Layout of ``dataset_weight``."""
-        return ArrayLayout.plan(schema.DATASET_WEIGHT, self.num_datasets, np.float64, self.grid)
-
-    @cached_property
-    def count_layout(self) -> ArrayLayout:
-        """Layout of ``dataset_count``."""
-        return ArrayLayout.plan(schema.DATASET_COUNT, self.num_datasets, np.int64, self.grid)
+    def share_layouts(self) -> tuple[ArrayLayout, ArrayLayout]:
+        """Layouts of ``dataset_weight`` and ``dataset_count``."""
+        return (
+            self.layout(schema.DATASET_WEIGHT, self.num_datasets, np.float64),
+            self.layout(schema.DATASET_COUNT, self.num_datasets, np.int64),
+        )
 
     @property
     def layouts(self) -> tuple[ArrayLayout, ...]:
         """Layouts of the stored arrays."""
-        small = (self.weight_layout, self.count_layout)
-        return (
-            small if self.stored == "minimal" else (self.dataset_layout, self.sample_layout, *small)
-        )
+        if self.stored == "minimal":
+            return self.share_layouts
+        return (self.dataset_layout, self.sample_layout, *self.share_layouts)
 
     @property
     def num_build_rows(self) -> int:

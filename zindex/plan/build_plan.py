@@ -90,6 +90,10 @@ class BuildPlan:
         """Bytes of values to store."""
         return sum(layout.nbytes for layout in self.layouts)
 
+    def layout(self, spec: schema.ArraySpec, length: int, dtype: npt.DTypeLike) -> ArrayLayout:
+        """Return the layout of one array on the plan's grid."""
+        return ArrayLayout.plan(spec, length, dtype, self.grid)
+
     def store_plan(self, folder: PlaceLike) -> StorePlan:
         """Return the store to build: a directory named by split and fingerprint."""
         spec = self.spec | {"store": self.stored}
@@ -172,10 +176,6 @@ class SplitPlan(BuildPlan):
         """Return the layout of ``shuffle_index`` for a number of samples, stored or not."""
         dtype = np.uint32 if num_samples < UINT32_MAX - 1 else np.int64
         return self.layout(schema.SHUFFLE_INDEX, num_samples, dtype)
-
-    def layout(self, spec: schema.ArraySpec, length: int, dtype: npt.DTypeLike) -> ArrayLayout:
-        """Return the layout of one array on the plan's grid."""
-        return ArrayLayout.plan(spec, length, dtype, self.grid)
 
     @property
     def document_dtype(self) -> np.dtype[Any]:

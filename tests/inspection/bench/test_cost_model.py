@@ -50,7 +50,7 @@ def test_a_job_has_the_shards_of_its_plan(tmp_path: Path, order: str) -> None:
     assert job.dataset_samples == index.plan.num_samples
     [blend] = plan.blends
     assert job.blend_shards == blend.plan.dataset_layout.num_shards
-    small = blend.plan.weight_layout.num_shards + blend.plan.count_layout.num_shards
+    small = sum(layout.num_shards for layout in blend.plan.share_layouts)
     num_shards = sum(item.plan.store_plan("x").num_shards for item in plan) - small
     assert job.num_shards == num_shards
     nbytes = sum(item.plan.store_plan("x").nbytes for item in plan)

@@ -311,15 +311,9 @@ def _read_entry(journal: RunJournal, number: int) -> JournalEntry:
             f"{path} must be an edit of the run {journal.fingerprint[:16]}, it is edit "
             f"{content['number']} of {content['before'][:16]}; put it back where it was made"
         )
-    return JournalEntry(
-        number=number,
-        position=content["position"],
-        change=content["change"],
-        before=content["before"],
-        fingerprint=digest,
-        certificate=content["certificate"],
-        state=RunState.from_json(content["state"], journal.blend.datasets),
-    )
+    same = ("number", "position", "change", "before", "certificate")
+    state = RunState.from_json(content["state"], journal.blend.datasets)
+    return JournalEntry(**{name: content[name] for name in same}, fingerprint=digest, state=state)
 
 
 def append_entry(
