@@ -17,6 +17,7 @@ from zindex.execution.executor import SerialExecutor, embedded_client, open_exec
 from zindex.indexing import index as building_index
 from zindex.indexing.ensure import build_store
 from zindex.indexing.index import compute_index_arrays, open_index_arrays
+from zindex.indexing.index_tasks import IndexTasks
 from zindex.indexing.store_build import find_index
 from zindex.io import local
 from zindex.store.commit import begin_store
@@ -237,13 +238,13 @@ def test_lengths_that_do_not_add_up_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan, source = plan_index(write_corpus(LENGTHS), order="scalable")
-    done = building_index.store_document_shard
+    done = IndexTasks.store_document_shard
 
-    def miscount(*args: Any) -> Any:
-        results, num_tokens = done(*args)
+    def miscount(*args: Any, counted: bool) -> Any:
+        results, num_tokens = done(*args, counted=counted)
         return results, num_tokens + 1
 
-    monkeypatch.setattr(building_index, "store_document_shard", miscount)
+    monkeypatch.setattr(IndexTasks, "store_document_shard", miscount)
     with pytest.raises(VerificationError, match=r"must hold 140 tokens in train.* sum to 1\d\d"):
         build(plan, source, tmp_path)
     assert find_index(plan.store_plan(tmp_path)) is None

@@ -10,13 +10,8 @@ from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex, naive_boundaries
 from zindex.errors import VerificationError
 from zindex.indexing import index_tasks as building_samples
-from zindex.indexing.index_tasks import (
-    compute_boundaries,
-    compute_documents,
-    find_partitions,
-    store_sample_shard,
-)
-from zindex.store.reader import LocalReader
+from zindex.indexing.index_tasks import IndexTasks, compute_documents
+from zindex.store.reader import ArrayReader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6, 0, 0]  # 37 tokens
 
@@ -61,7 +56,7 @@ def test_any_span_of_boundaries_can_be_computed_alone(
     assert len(expected) == size
     for start in range(0, size, 5):
         for stop in {start, start + 1, size} - {size + 1}:
-            found = compute_boundaries(plan, tmp_path, source, 0, starts, start, stop)
+            found = IndexTasks(plan, tmp_path, source).compute_boundaries(0, starts, start, stop)
             assert found.dtype == np.int32
             np.testing.assert_array_equal(found, expected[start:stop])
 
@@ -73,10 +68,11 @@ def test_shards_are_written_once(prefix: str, plan_index: PlanIndex, tmp_path: P
     ordered, starts = token_starts(plan)
     layout = plan.sample_layout
     assert layout.num_shards > 5
+    tasks = IndexTasks(plan, tmp_path, source)
     for written in (True, False):
         for shard in reversed(range(layout.num_shards)):
-            needed = find_partitions(plan, starts, shard)
-            result = store_sample_shard(plan, tmp_path, source, *needed, shard)
+            needed = tasks.find_partitions(starts, shard)
+            result = tasks.store_sample_shard(*needed, shard)
             assert result.written is written
     stored = np.asarray(LocalReader(tmp_path, layout))
     np.testing.assert_array_equal(stored, naive_boundaries(plan, ordered))
@@ -101,9 +97,10 @@ def test_a_shard_of_samples_gets_the_documents_that_it_needs(
     expected = naive_boundaries(plan, ordered)
     rows = plan.document_layout.shard_length
     for shard in range(plan.sample_layout.num_shards):
-        first, near = find_partitions(plan, starts, shard)
+        tasks = IndexTasks(plan, tmp_path, source)
+        first, near = tasks.find_partitions(starts, shard)
         start, stop = plan.sample_layout.shard_bounds(shard)
-        found = compute_boundaries(plan, tmp_path, source, first, near, start, stop)
+        found = tasks.compute_boundaries(first, near, start, stop)
         np.testing.assert_array_equal(found, expected[start:stop])
         used = {row // rows for row, _ in expected[start:stop]}
         assert used <= {*range(first, first + len(near))}
@@ -125,7 +122,7 @@ def test_lengths_that_are_not_cached_are_read_again(
 
     monkeypatch.setattr(building_samples, "find_shard", find_first_only)
     size = plan.num_samples + 1
-    found = compute_boundaries(plan, tmp_path, source, 0, starts, 0, size)
+    found = IndexTasks(plan, tmp_path, source).compute_boundaries(0, starts, 0, size)
     np.testing.assert_array_equal(found, naive_boundaries(plan, ordered))
     assert asked == sorted(set(asked))
     assert asked[0][0] == 0
@@ -139,4 +136,4 @@ def test_tokens_that_are_not_there_are_refused(
     monkeypatch.setattr(building_samples, "find_shard", lambda root, rows: np.full(12, 1, np.int32))
     message = r"corpus must hold the tokens that its offsets name, boundary 3 lies beyond its last"
     with pytest.raises(VerificationError, match=message):
-        compute_boundaries(plan, tmp_path, source, 0, [0], 0, plan.num_samples + 1)
+        IndexTasks(plan, tmp_path, source).compute_boundaries(0, [0], 0, plan.num_samples + 1)

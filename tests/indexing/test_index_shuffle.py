@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
 from zindex.indexing.index_tasks import (
+    IndexTasks,
     compute_shuffle,
     shuffle_documents,
     shuffle_samples,
-    store_shuffle_shard,
-    store_shuffled_documents,
-    store_shuffled_samples,
 )
 from zindex.plan.keys import round_keys
 from zindex.store.commit import begin_store
@@ -139,12 +137,14 @@ def test_epochs_and_splits_have_orders_of_their_own(prefix: str, plan_index: Pla
 
 
 def test_shards_of_the_scalable_order(prefix: str, plan_index: PlanIndex, tmp_path: Path) -> None:
-    plan, _ = plan_index(prefix, order="scalable", num_samples=20, sequence_length=4, chunk=2)
+    plan, source = plan_index(prefix, order="scalable", num_samples=20, sequence_length=4, chunk=2)
     root = plan.store_plan(tmp_path).root
     layout = plan.shuffle_layout
     assert layout.num_shards == 4
     for written in (True, False):
-        results = [store_shuffle_shard(plan, root, shard) for shard in (3, 1, 0, 2)]
+        results = [
+            IndexTasks(plan, root, source).store_shuffle_shard(shard) for shard in (3, 1, 0, 2)
+        ]
         assert [result.written for result in results] == [written] * 4
     stored = np.asarray(LocalReader(root, layout))
     np.testing.assert_array_equal(stored, compute_shuffle(plan, 0, plan.num_samples))
@@ -153,14 +153,15 @@ def test_shards_of_the_scalable_order(prefix: str, plan_index: PlanIndex, tmp_pa
 def test_shards_of_megatrons_order_are_written_once(
     prefix: str, plan_index: PlanIndex, tmp_path: Path
 ) -> None:
-    plan, _ = plan_index(prefix, num_samples=20, sequence_length=4, chunk=2)
+    plan, source = plan_index(prefix, num_samples=20, sequence_length=4, chunk=2)
     store_plan = plan.store_plan(tmp_path)
     begin_store(store_plan)
-    store_shuffled_documents(plan, store_plan.root)
-    first = store_shuffled_samples(plan, store_plan.root)
+    tasks = IndexTasks(plan, store_plan.root, source)
+    tasks.store_shuffled_documents()
+    first = tasks.store_shuffled_samples()
     assert [result.written for result in first] == [True] * 4
     (store_plan.root / "shuffle_index" / "c" / "2").unlink()
-    again = store_shuffled_samples(plan, store_plan.root)
+    again = tasks.store_shuffled_samples()
     assert [result.written for result in again] == [False, False, True, False]
     assert [result.receipt for result in again] == [result.receipt for result in first]
     _, state = shuffle_documents(plan)

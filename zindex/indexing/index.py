@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,17 +17,11 @@ from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_
 from zindex.execution.timeline import Span, Timeline
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.index_tasks import (
+    IndexTasks,
     compute_documents,
     compute_shuffle,
-    count_document_shard,
-    find_partitions,
     shuffle_documents,
     shuffle_samples,
-    store_document_shard,
-    store_sample_shard,
-    store_shuffle_shard,
-    store_shuffled_documents,
-    store_shuffled_samples,
 )
 from zindex.indexing.length_cache import evict_lengths
 from zindex.indexing.store_build import (
@@ -73,31 +68,30 @@ class IndexBuild(StoreBuild[IndexPlan]):
     async def store_arrays(self) -> tuple[list[ShardResult], dict[str, Any]]:
         """Store documents, boundaries of samples and the shuffle, in parallel where possible."""
         await self.begin()
-        plan = self.plan
+        plan, tasks = self.plan, IndexTasks(self.plan, self.root, self.source)
         try:
             # Only samples need the lengths: where all of them are stored, none are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
             async with asyncio.TaskGroup() as group:
                 if plan.order == "scalable":
-                    shuffle = group.create_task(self._shuffle())
-                    source = self.source if samples is None else None
-                    stored = await self._each_document_shard(
-                        "documents", store_document_shard, source, int(plan.stored == "all")
-                    )
+                    shuffle = group.create_task(self._shuffle(tasks))
+                    task = partial(tasks.store_document_shard, counted=samples is None)
+                    num_stored = int(plan.stored == "all")
+                    stored = await self._each_document_shard("documents", task, num_stored)
                     documents = [result for results, _ in stored for result in results]
                     num_tokens = [num_tokens for _, num_tokens in stored]
                 else:
                     # The legacy generator shuffles all documents in one task, then all samples.
                     documents = await self.store(
-                        "documents", store_shuffled_documents, plan, self.root, priority=FIRST
+                        "documents", tasks.store_shuffled_documents, priority=FIRST
                     )
-                    shuffle = group.create_task(self._shuffle())
+                    shuffle = group.create_task(self._shuffle(tasks))
                     if samples is None:
                         num_tokens = await self._each_document_shard(
-                            "count", count_document_shard, self.source
+                            "count", tasks.count_document_shard
                         )
                 if samples is None:
-                    samples = await self._samples(num_tokens)
+                    samples = await self._samples(tasks, num_tokens)
                 else:
                     self.advance(len(samples))
         finally:
@@ -106,19 +100,18 @@ class IndexBuild(StoreBuild[IndexPlan]):
         return results, {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
 
     async def _each_document_shard(
-        self, stage: str, function: Callable[..., R], source: LengthSource | None, advance: int = 0
+        self, stage: str, function: Callable[[int], R], advance: int = 0
     ) -> list[R]:
         """Run a task for every shard of the document index."""
 
         async def one(shard: int) -> R:
-            args = (self.plan, self.root, source, shard)
-            result = await self.executor.run(function, *args, **self.task(stage, shard, FIRST))
+            result = await self.executor.run(function, shard, **self.task(stage, shard, FIRST))
             self.advance(advance)
             return result
 
         return await run_together(map(one, range(self.plan.document_layout.num_shards)))
 
-    async def _samples(self, num_tokens: list[int]) -> list[ShardResult]:
+    async def _samples(self, tasks: IndexTasks, num_tokens: list[int]) -> list[ShardResult]:
         """Store every shard of the sample index, given the tokens of every document shard."""
         sums = [0, *accumulate(num_tokens)]
         expected = self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
@@ -129,21 +122,20 @@ class IndexBuild(StoreBuild[IndexPlan]):
             )
 
         def arguments(shard: int) -> tuple[Any, ...]:
-            near = find_partitions(self.plan, sums[:-1], shard)
-            return self.plan, self.root, self.source, *near, shard
+            return *tasks.find_partitions(sums[:-1], shard), shard
 
         layout = self.plan.sample_layout
-        return await self.store_shards("samples", store_sample_shard, layout, arguments)
+        return await self.store_shards("samples", tasks.store_sample_shard, layout, arguments)
 
-    async def _shuffle(self) -> list[ShardResult]:
+    async def _shuffle(self, tasks: IndexTasks) -> list[ShardResult]:
         """Store the shuffle index; Megatron's is one task, with the generator of the documents."""
-        plan, args = self.plan, (self.plan, self.root)
-        if plan.stored == "minimal" or not plan.num_samples:
+        if self.plan.stored == "minimal" or not self.plan.num_samples:
             return []
-        if plan.order == "megatron":
-            return await self.store("shuffle", store_shuffled_samples, *args, priority=FIRST)
+        if self.plan.order == "megatron":
+            return await self.store("shuffle", tasks.store_shuffled_samples, priority=FIRST)
+        layout = self.plan.shuffle_layout
         return await self.store_shards(
-            "shuffle", store_shuffle_shard, plan.shuffle_layout, lambda shard: (*args, shard)
+            "shuffle", tasks.store_shuffle_shard, layout, lambda shard: (shard,)
         )
 
 

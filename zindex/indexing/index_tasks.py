@@ -7,6 +7,7 @@ over the tokens of document shards.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,178 @@ from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
 #: Key of the file with the state of Megatron's generator after the documents, for resumed builds.
 GENERATOR_KEY = "_zindex/generator.json"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTasks:
+    """The tasks of the build of one index; any worker may run any of them."""
+
+    plan: IndexPlan
+    root: Place
+    source: LengthSource
+
+    def read_documents(self, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
+        """Return rows ``[start, stop)`` of the document index, read or computed."""
+        if self.plan.stored == "minimal":
+            return compute_documents(self.plan, start, stop)
+        return open_reader(self.root, self.plan.document_layout).read(start, stop)
+
+    def store_document_shard(self, shard: int, *, counted: bool) -> tuple[list[ShardResult], int]:
+        """Task: store one shard of the scalable order's document index, and count its tokens.
+
+        Returns
+        -------
+        results, num_tokens
+            No result where the shard is not stored; no tokens unless they are to be counted.
+        """
+        layout = self.plan.document_layout
+        documents = compute_documents(self.plan, *layout.shard_bounds(shard))
+        results = []
+        if self.plan.stored == "all":
+            results = [store_shard(self.root, layout, shard, lambda: documents, whole=True)]
+        return results, self._count_tokens(shard, documents) if counted else 0
+
+    def store_shuffled_documents(self) -> list[ShardResult]:
+        """Task: store all shards of Megatron's document index.
+
+        The legacy shuffle is serial: each draw depends on all draws before it. So it is one task
+        per dataset and split; its shards are written in parallel.
+        """
+
+        def compute() -> npt.NDArray[np.signedinteger]:
+            documents, state = shuffle_documents(self.plan)
+            content: dict[str, Any] = {"mt19937": state.tolist()}
+            content["sha256"] = fingerprint(content)
+            buffers = [canonical_json(content).encode()]
+            path = self.root / GENERATOR_KEY
+            if not files.write_once(path, buffers) and not _has_generator(self.root):
+                files.write_once(path, buffers, replace=True)
+            return documents
+
+        layout = self.plan.document_layout
+        if _has_generator(self.root):
+            return store_whole_array(self.root, layout, compute, whole=True)
+        return store_all_shards(self.root, layout, compute(), whole=True)
+
+    def count_document_shard(self, shard: int) -> int:
+        """Task: count the tokens of one stored shard of the document index."""
+        documents = self.read_documents(*self.plan.document_layout.shard_bounds(shard))
+        return self._count_tokens(shard, documents)
+
+    def _count_tokens(self, shard: int, documents: npt.NDArray[np.signedinteger]) -> int:
+        """Return the tokens of a shard of documents; cache their lengths for the sample index."""
+        ordered = order_lengths(self.plan, self.source, documents)
+        cache_shard(self.root, self.plan.document_layout.shard_bounds(shard), ordered)
+        return int(ordered.sum(dtype=np.int64))
+
+    def find_partitions(self, token_starts: Sequence[int], shard: int) -> tuple[int, list[int]]:
+        """Return the shards of the document index that a shard of samples overlaps.
+
+        Parameters
+        ----------
+        token_starts
+            Stream position of the first token of each shard of the document index.
+        shard
+            Number of the sample index's shard.
+
+        Returns
+        -------
+        first_partition
+            The first of these shards.
+        token_starts
+            Of these shards only: a task gets few numbers even in a long run.
+        """
+        start, stop = self.plan.sample_layout.shard_bounds(shard)
+        stop_full = min(stop, self.plan.num_full_samples + 1)
+        first = self._find_partition(token_starts, start)
+        last = bisect_right(token_starts, (stop_full - 1) * self.plan.sequence_length) - 1
+        return first, list(token_starts[first : max(first, last) + 1])
+
+    def _find_partition(self, token_starts: Sequence[int], boundary: int) -> int:
+        """Return the row of ``token_starts`` for the document shard that contains a boundary."""
+        # Without an extra token a boundary belongs to the document that ends there, if any.
+        token = boundary * self.plan.sequence_length - (1 - self.plan.extra_token)
+        # Boundary 0 is row 0 by definition, even where the first documents are empty.
+        return bisect_right(token_starts, token) - 1 if boundary else 0
+
+    def store_sample_shard(
+        self, first_partition: int, token_starts: Sequence[int], shard: int
+    ) -> ShardResult:
+        """Task: store one shard of the sample index, given the result of `find_partitions`."""
+        layout = self.plan.sample_layout
+        args = (first_partition, token_starts, *layout.shard_bounds(shard))
+        return store_shard(self.root, layout, shard, lambda: self.compute_boundaries(*args))
+
+    def compute_boundaries(
+        self, first_partition: int, token_starts: Sequence[int], start: int, stop: int
+    ) -> npt.NDArray[np.signedinteger]:
+        """Return rows ``[start, stop)`` of the sample index.
+
+        Parameters
+        ----------
+        first_partition, token_starts
+            From `find_partitions`.
+        start, stop
+            Boundaries, half-open.
+
+        Returns
+        -------
+        boundaries
+            Shape (stop - start, 2): row in document_index, token offset in that document.
+
+        Notes
+        -----
+        Source: Megatron Core ``build_sample_idx``. Cost: O(documents of these samples).
+        """
+        plan = self.plan
+        boundaries = np.empty((stop - start, 2), plan.sample_layout.dtype)
+        length, extra = plan.sequence_length, plan.extra_token
+        stop_full = min(stop, plan.num_full_samples + 1)
+        if start < stop_full:
+            near = self._find_partition(token_starts, start)
+            boundary = start
+            full = boundaries[: stop_full - start]
+            while boundary < stop_full:
+                if near == len(token_starts):
+                    raise VerificationError(
+                        f"{self.source.path} must hold the tokens that its offsets name, boundary "
+                        f"{boundary} lies beyond its last document; convert it again"
+                    )
+                partition = first_partition + near
+                row, token = partition * plan.document_layout.shard_length, token_starts[near]
+                ordered = self._read_ordered(partition)
+                boundary = fill_boundaries(
+                    ordered, row, token, length, extra, full, start, boundary
+                )
+                near += 1
+        if stop > stop_full:
+            # The last, shorter sample ends with the last document.
+            last = order_lengths(
+                plan, self.source, self.read_documents(plan.num_rows - 1, plan.num_rows)
+            )
+            boundaries[-1] = plan.num_rows - 1, int(last[0]) - extra
+        return boundaries
+
+    def _read_ordered(self, partition: int) -> npt.NDArray[np.int32]:
+        """Return the lengths of one document shard, in document order."""
+        rows = self.plan.document_layout.shard_bounds(partition)
+        cached = find_shard(self.root, rows)
+        if cached is not None:
+            return cached
+        return order_lengths(self.plan, self.source, self.read_documents(*rows))
+
+    def store_shuffle_shard(self, shard: int) -> ShardResult:
+        """Task: store one shard of the scalable order's shuffle index."""
+        plan, layout = self.plan, self.plan.shuffle_layout
+        bounds = layout.shard_bounds(shard)
+        return store_shard(self.root, layout, shard, lambda: compute_shuffle(plan, *bounds))
+
+    def store_shuffled_samples(self) -> list[ShardResult]:
+        """Task: store all shards of Megatron's shuffle, with the generator of the documents."""
+        plan, root = self.plan, self.root
+        return store_whole_array(
+            root, plan.shuffle_layout, lambda: shuffle_samples(plan, read_generator(root))
+        )
 
 
 def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
@@ -63,61 +236,6 @@ def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.
     return documents
 
 
-def read_documents(
-    plan: IndexPlan, root: Place, start: int, stop: int
-) -> npt.NDArray[np.signedinteger]:
-    """Return rows ``[start, stop)`` of the document index, read or computed."""
-    if plan.stored == "minimal":
-        return compute_documents(plan, start, stop)
-    return open_reader(root, plan.document_layout).read(start, stop)
-
-
-def store_document_shard(
-    plan: IndexPlan, root: Place, source: LengthSource | None, shard: int
-) -> tuple[list[ShardResult], int]:
-    """Task: store one shard of the scalable order's document index, and count its tokens.
-
-    Returns
-    -------
-    results, num_tokens
-        No result where the shard is not stored; no tokens without a source.
-    """
-    layout = plan.document_layout
-    start, stop = layout.shard_bounds(shard)
-    documents = compute_documents(plan, start, stop)
-    results = []
-    if plan.stored == "all":
-        results = [store_shard(root, layout, shard, lambda: documents, whole=True)]
-    return results, 0 if source is None else _count_tokens(plan, root, source, shard, documents)
-
-
-def store_shuffled_documents(plan: IndexPlan, root: Place) -> list[ShardResult]:
-    """Task: store all shards of Megatron's document index.
-
-    The legacy shuffle is serial: each draw depends on all draws before it. So it is one task per
-    dataset and split; its shards are written in parallel.
-    """
-
-    def compute() -> npt.NDArray[np.signedinteger]:
-        documents, state = shuffle_documents(plan)
-        content: dict[str, Any] = {"mt19937": state.tolist()}
-        content["sha256"] = fingerprint(content)
-        buffers = [canonical_json(content).encode()]
-        if not files.write_once(root / GENERATOR_KEY, buffers) and not _has_generator(root):
-            files.write_once(root / GENERATOR_KEY, buffers, replace=True)
-        return documents
-
-    if _has_generator(root):
-        return store_whole_array(root, plan.document_layout, compute, whole=True)
-    return store_all_shards(root, plan.document_layout, compute(), whole=True)
-
-
-def count_document_shard(plan: IndexPlan, root: Place, source: LengthSource, shard: int) -> int:
-    """Task: count the tokens of one stored shard of the document index."""
-    documents = read_documents(plan, root, *plan.document_layout.shard_bounds(shard))
-    return _count_tokens(plan, root, source, shard, documents)
-
-
 def shuffle_documents(
     plan: IndexPlan,
 ) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
@@ -146,7 +264,7 @@ def shuffle_documents(
 
 
 def read_generator(root: Place) -> npt.NDArray[np.uint32]:
-    """Return the state of the generator that ``store_shuffled_documents`` saved."""
+    """Return the state of the generator that `IndexTasks.store_shuffled_documents` saved."""
     path = root / GENERATOR_KEY
     content = parse_json(files.read_file(path), str(path))
     words = content.get("mt19937")
@@ -164,149 +282,6 @@ def _has_generator(root: Place) -> bool:
     except (StoreError, VerificationError):
         return False
     return True
-
-
-def _count_tokens(
-    plan: IndexPlan,
-    root: Place,
-    source: LengthSource,
-    shard: int,
-    documents: npt.NDArray[np.signedinteger],
-) -> int:
-    """Return the tokens of one shard of documents; cache their lengths for the sample index."""
-    ordered = order_lengths(plan, source, documents)
-    cache_shard(root, plan.document_layout.shard_bounds(shard), ordered)
-    return int(ordered.sum(dtype=np.int64))
-
-
-def find_partitions(
-    plan: IndexPlan, token_starts: Sequence[int], shard: int
-) -> tuple[int, list[int]]:
-    """Return the shards of the document index that a shard of samples overlaps.
-
-    Parameters
-    ----------
-    plan
-        The index.
-    token_starts
-        Stream position of the first token of each shard of the document index.
-    shard
-        Number of the sample index's shard.
-
-    Returns
-    -------
-    first_partition
-        The first of these shards.
-    token_starts
-        Of these shards only: a task gets few numbers even in a long run.
-    """
-    start, stop = plan.sample_layout.shard_bounds(shard)
-    stop_full = min(stop, plan.num_full_samples + 1)
-    first = _find_partition(plan, token_starts, start)
-    last = bisect_right(token_starts, (stop_full - 1) * plan.sequence_length) - 1
-    return first, list(token_starts[first : max(first, last) + 1])
-
-
-def _find_partition(plan: IndexPlan, token_starts: Sequence[int], boundary: int) -> int:
-    """Return the row of ``token_starts`` for the document shard that contains a boundary."""
-    # Without an extra token a boundary belongs to the document that ends there, if any.
-    token = boundary * plan.sequence_length - (1 - plan.extra_token)
-    # Boundary 0 is row 0 by definition, even where the first documents are empty.
-    return bisect_right(token_starts, token) - 1 if boundary else 0
-
-
-def store_sample_shard(
-    plan: IndexPlan,
-    root: Place,
-    source: LengthSource,
-    first_partition: int,
-    token_starts: Sequence[int],
-    shard: int,
-) -> ShardResult:
-    """Task: store one shard of the sample index.
-
-    Parameters
-    ----------
-    plan, root, source
-        The index, its store and its dataset.
-    first_partition, token_starts
-        From `find_partitions`.
-    shard
-        Number of the sample index's shard.
-    """
-    start, stop = plan.sample_layout.shard_bounds(shard)
-    near = (first_partition, token_starts)
-    return store_shard(
-        root,
-        plan.sample_layout,
-        shard,
-        lambda: compute_boundaries(plan, root, source, *near, start, stop),
-    )
-
-
-def compute_boundaries(
-    plan: IndexPlan,
-    root: Place,
-    source: LengthSource,
-    first_partition: int,
-    token_starts: Sequence[int],
-    start: int,
-    stop: int,
-) -> npt.NDArray[np.signedinteger]:
-    """Return rows ``[start, stop)`` of the sample index.
-
-    Parameters
-    ----------
-    plan, root, source
-        The index, its store and its dataset.
-    first_partition, token_starts
-        From `find_partitions`.
-    start, stop
-        Boundaries, half-open.
-
-    Returns
-    -------
-    boundaries
-        Shape (stop - start, 2): row in document_index, token offset in that document.
-
-    Notes
-    -----
-    Source: Megatron Core ``build_sample_idx``. Cost: O(documents of these samples).
-    """
-    boundaries = np.empty((stop - start, 2), plan.sample_layout.dtype)
-    length, extra = plan.sequence_length, plan.extra_token
-    stop_full = min(stop, plan.num_full_samples + 1)
-    if start < stop_full:
-        near = _find_partition(plan, token_starts, start)
-        boundary = start
-        full = boundaries[: stop_full - start]
-        while boundary < stop_full:
-            if near == len(token_starts):
-                raise VerificationError(
-                    f"{source.path} must hold the tokens that its offsets name, boundary "
-                    f"{boundary} lies beyond its last document; convert it again"
-                )
-            partition = first_partition + near
-            row, token = partition * plan.document_layout.shard_length, token_starts[near]
-            ordered = _read_ordered(plan, root, source, partition)
-            boundary = fill_boundaries(ordered, row, token, length, extra, full, start, boundary)
-            near += 1
-    if stop > stop_full:
-        # The last, shorter sample ends with the last document.
-        last = read_documents(plan, root, plan.num_rows - 1, plan.num_rows)
-        boundaries[-1] = plan.num_rows - 1, int(order_lengths(plan, source, last)[0]) - extra
-    return boundaries
-
-
-def _read_ordered(
-    plan: IndexPlan, root: Place, source: LengthSource, partition: int
-) -> npt.NDArray[np.int32]:
-    """Return the lengths of one document shard, in document order."""
-    rows = plan.document_layout.shard_bounds(partition)
-    cached = find_shard(root, rows)
-    if cached is not None:
-        return cached
-    return order_lengths(plan, source, read_documents(plan, root, *rows))
 
 
 def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.integer]:
@@ -330,19 +305,6 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
 
     permute_epochs(plan, Stage.SAMPLE, start, samples, find_epoch)
     return samples
-
-
-def store_shuffle_shard(plan: IndexPlan, root: Place, shard: int) -> ShardResult:
-    """Task: store one shard of the scalable order's shuffle index."""
-    start, stop = plan.shuffle_layout.shard_bounds(shard)
-    return store_shard(root, plan.shuffle_layout, shard, lambda: compute_shuffle(plan, start, stop))
-
-
-def store_shuffled_samples(plan: IndexPlan, root: Place) -> list[ShardResult]:
-    """Task: store all shards of Megatron's shuffle index, with the generator of the documents."""
-    return store_whole_array(
-        root, plan.shuffle_layout, lambda: shuffle_samples(plan, read_generator(root))
-    )
 
 
 def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer]:
