@@ -1,6 +1,5 @@
 """The document index: tasks by themselves, laws of both orders, a frozen golden order."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from zindex.indexing.index_tasks import (
     read_generator,
     shuffle_documents,
 )
-from zindex.store.commit import begin_store
+from zindex.store.commit import begin_store, seal
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6]
 
@@ -148,7 +147,7 @@ def test_damaged_generator_is_refused(begin: Begin, words: Any) -> None:
     tasks = begin()
     root = tasks.root
     tasks.store_shuffled_documents()
-    (root / GENERATOR_KEY).write_text(json.dumps({"mt19937": words}))
+    (root / GENERATOR_KEY).write_bytes(seal({"mt19937": words}, "sha256"))
     with pytest.raises(VerificationError, match=r"generator\.json must hold 625 words"):
         tasks.store_shuffled_samples()
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from zindex.errors import NotReadyError
 from zindex.indexing.store_build import find_index
 from zindex.io import files
 from zindex.io.backoff import Backoff
@@ -84,12 +83,10 @@ def wait_for_others(
         if backoff.is_over:
             status = pending[-1].read_status()
             others = f" ({len(pending) - 1} more are missing)" if len(pending) > 1 else ""
-            raise NotReadyError(
+            raise status.not_ready(
                 f"{pending[-1].root} must be committed within {rank.timeout:.0f} s, "
                 f"{status.num_done} of {status.num_shards} shards are finished{others}; check the "
-                "building rank, or build ahead with `zindex build`",
-                num_done=status.num_done,
-                num_shards=status.num_shards,
+                "building rank, or build ahead with `zindex build`"
             )
         if watch.is_over(pending):
             logger.warning(

@@ -8,7 +8,6 @@ over the tokens of document shards.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from zindex.kernels.mersenne import seed_state
 from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
-from zindex.store.commit import canonical_json, fingerprint, parse_json
+from zindex.store.commit import read_sealed, seal
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
@@ -71,9 +70,7 @@ class IndexTasks:
 
         def compute() -> npt.NDArray[np.signedinteger]:
             documents, state = shuffle_documents(self.plan)
-            content: dict[str, Any] = {"mt19937": state.tolist()}
-            content["sha256"] = fingerprint(content)
-            buffers = [canonical_json(content).encode()]
+            buffers = [seal({"mt19937": state.tolist()}, "sha256")]
             path = self.root / GENERATOR_KEY
             if not files.write_once(path, buffers) and not _has_generator(self.root):
                 files.write_once(path, buffers, replace=True)
@@ -266,12 +263,9 @@ def shuffle_documents(
 def read_generator(root: Place) -> npt.NDArray[np.uint32]:
     """Return the state of the generator that `IndexTasks.store_shuffled_documents` saved."""
     path = root / GENERATOR_KEY
-    content = parse_json(files.read_file(path), str(path))
-    words = content.get("mt19937")
+    words = read_sealed(path, "sha256", "build again").get("mt19937")
     if not isinstance(words, list) or len(words) != 625:
         raise VerificationError(f"{path} must hold 625 words; build again")
-    if content.get("sha256") != fingerprint({"mt19937": words}):
-        raise VerificationError(f"{path} fails its digest; build again")
     return np.array(words, np.uint32)
 
 

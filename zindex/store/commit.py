@@ -77,6 +77,28 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     return value
 
 
+def seal(content: dict[str, Any], name: str) -> bytes:
+    """Return the canonical JSON of an object, which holds its own digest under a name."""
+    return canonical_json(content | {name: fingerprint(content)}).encode()
+
+
+def read_sealed(path: Place, name: str, remedy: str = REMEDY) -> dict[str, Any]:
+    """Return the object that `seal` wrote to a file, without its digest.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    StoreError
+        If it is not a JSON object.
+    VerificationError
+        If it fails its digest.
+    """
+    content = parse_json(files.read_file(path), str(path))
+    _check_digest(content.pop(name, None), content, path, remedy)
+    return content
+
+
 @dataclass(frozen=True)
 class StorePlan:
     """The description of a store, complete before its first shard is written."""
@@ -146,6 +168,10 @@ class StoreStatus:
     num_shards: int
     committed: bool
 
+    def not_ready(self, message: str) -> NotReadyError:
+        """Return the error of a store that is not committed."""
+        return NotReadyError(message, num_done=self.num_done, num_shards=self.num_shards)
+
 
 def begin_store(plan: StorePlan) -> StorePlan:
     """Write the plan, or adopt an existing one of the same content.
@@ -206,9 +232,7 @@ def check_place(root: Place) -> None:
 
 def plan_file(plan: StorePlan) -> bytes:
     """Return the content of a store's ``plan.json`` with its own digest."""
-    content = plan.to_json()
-    content["plan_sha256"] = fingerprint(content)
-    return canonical_json(content).encode()
+    return seal(plan.to_json(), "plan_sha256")
 
 
 def commit_store(
@@ -323,11 +347,9 @@ def read_root(root: Place) -> dict[str, Any]:
         content = files.read_file(path)
     except StoreNotFoundError:
         status = read_status(root)
-        raise NotReadyError(
+        raise status.not_ready(
             f"{root} is not built yet: {status.num_done} of {status.num_shards} shards are "
-            "finished; run the build again to go on from there",
-            num_done=status.num_done,
-            num_shards=status.num_shards,
+            "finished; run the build again to go on from there"
         ) from None
     metadata = parse_json(content, str(path))
     attributes = metadata.get("attributes")
@@ -349,21 +371,19 @@ def read_plan(root: Place) -> dict[str, Any]:
     StoreError, VerificationError
         If it is of a later format, or damaged.
     """
-    path = root / PLAN_KEY
-    stored = parse_json(files.read_file(path), str(path))
-    _check_digest(stored.pop("plan_sha256", None), stored, path)
+    stored = read_sealed(root / PLAN_KEY, "plan_sha256")
     _check_version(stored, root)
     return stored
 
 
-def _check_digest(digest: Any, content: dict[str, Any], path: Place) -> None:
+def _check_digest(digest: Any, content: dict[str, Any], path: Place, remedy: str = REMEDY) -> None:
     """Check the content of a file against its own digest."""
     try:
         actual = fingerprint(content)
     except (ValueError, RecursionError):  # JSON that zindex never writes, such as NaN
         actual = None
     if digest is None or digest != actual:
-        raise VerificationError(f"{path} fails its digest; {REMEDY}")
+        raise VerificationError(f"{path} fails its digest; {remedy}")
 
 
 def _check_version(content: dict[str, Any], root: Place) -> None:

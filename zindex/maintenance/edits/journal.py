@@ -47,7 +47,7 @@ from zindex.plan.journal import (
     Source,
 )
 from zindex.plan.split import SPLIT_NAMES, split_range
-from zindex.store.commit import FORMAT_VERSION, canonical_json, fingerprint, parse_json
+from zindex.store.commit import FORMAT_VERSION, fingerprint, read_sealed, seal
 
 #: First part of the names of journals' folders in the index folder.
 JOURNAL_PREFIX = "journal-"
@@ -295,15 +295,14 @@ def _read_entry(journal: RunJournal, number: int) -> JournalEntry:
     """Return one entry after checking its digest and its link to the entry before."""
     path = _entry_path(journal, number)
     try:
-        content = parse_json(files.read_file(path), str(path))
+        content = read_sealed(
+            path,
+            "fingerprint",
+            "bring the file back as it was written, for the run after this edit is not known "
+            "without it",
+        )
     except (StoreNotFoundError, StoreError) as error:
         raise VerificationError(f"{path} must hold an edit: {error}") from error
-    digest = content.pop("fingerprint", None)
-    if digest != fingerprint(content):
-        raise VerificationError(
-            f"{path} fails its digest; bring the file back as it was written, for the run after "
-            "this edit is not known without it"
-        )
     if (content["format_version"], content["algorithm_version"]) != (FORMAT_VERSION, EDIT_VERSION):
         raise StoreError(f"{path} was written by another version of zindex; update zindex")
     if content["before"] != journal.fingerprint or content["number"] != number:
@@ -313,7 +312,8 @@ def _read_entry(journal: RunJournal, number: int) -> JournalEntry:
         )
     same = ("number", "position", "change", "before", "certificate")
     state = RunState.from_json(content["state"], journal.blend.datasets)
-    return JournalEntry(**{name: content[name] for name in same}, fingerprint=digest, state=state)
+    fields = {name: content[name] for name in same}
+    return JournalEntry(**fields, fingerprint=fingerprint(content), state=state)
 
 
 def append_entry(
@@ -341,9 +341,8 @@ def append_entry(
         "state": state.to_json(len(journal.blend.datasets)),
         "certificate": certificate,
     }
-    content["fingerprint"] = fingerprint(content)
     path = _entry_path(journal, number)
-    if not files.write_once(path, [canonical_json(content).encode()]):
+    if not files.write_once(path, [seal(content, "fingerprint")]):
         raise FingerprintMismatchError(
             f"edit {number} of the run must be made by one process, {path} was written meanwhile; "
             "look at that edit, and make yours after it if it is still wanted"

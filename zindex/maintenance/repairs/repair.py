@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zindex.config import RunConfig
-from zindex.errors import NotReadyError, SourceError, StoreError, VerificationError
+from zindex.errors import SourceError, StoreError, VerificationError
 from zindex.execution.progress import open_progress
 from zindex.indexing.run_plan import PlannedBlend, PlannedIndex
 from zindex.ingest.length_source import LengthSource
@@ -166,11 +166,9 @@ class _Repair:
             )
         if not found.was_committed:
             status = read_status(self.root)
-            raise NotReadyError(
+            raise status.not_ready(
                 f"{self.root} must be committed to be repaired, {status.num_done} of "
-                f"{status.num_shards} shards are finished; build it again, it resumes from there",
-                num_done=status.num_done,
-                num_shards=status.num_shards,
+                f"{status.num_shards} shards are finished; build it again, it resumes from there"
             )
         return found
 
