@@ -107,7 +107,8 @@ def naive_megatron(plan: IndexPlan, lengths: np.ndarray) -> tuple[np.ndarray, ..
         last = epoch.copy()
         rng.shuffle(last)
         documents = np.concatenate([documents, last])
-    cut = plan.epochs.num_samples_sans_final_epoch if separate else plan.num_samples
+    sans_final = plan.epochs.count_sans_final(plan.sequence_length, plan.extra_token)
+    cut = sans_final if separate else plan.num_samples
     first, rest = np.arange(cut), np.arange(cut, plan.num_samples)
     rng.shuffle(first)
     rng.shuffle(rest)

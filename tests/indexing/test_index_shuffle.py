@@ -85,7 +85,7 @@ def test_every_position_has_its_own_sample(
     samples = shuffle_samples(plan, state)
     assert (samples.dtype, sorted(samples)) == (np.uint32, [*range(plan.num_samples)])
     if plan.epochs.separate_final_epoch:
-        cut = plan.epochs.num_samples_sans_final_epoch
+        cut = plan.epochs.count_sans_final(plan.sequence_length, plan.extra_token)
         assert sorted(samples[:cut]) == [*range(cut)]
 
 

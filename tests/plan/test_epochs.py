@@ -53,7 +53,7 @@ def test_epochs_are_those_of_the_loop(
         tokens, num_samples, sequence_length=sequence_length, extra_token=extra_token
     )
     assert (plan.num_epochs, plan.separate_final_epoch) == (num_epochs, separate)
-    assert plan.num_samples_sans_final_epoch == sans
+    assert plan.count_sans_final(sequence_length, extra_token) == sans
     assert plan.tokens_per_epoch == tokens
     total = num_epochs * tokens - extra_token
     exact = Fraction(total, sequence_length)
@@ -87,7 +87,8 @@ def test_large_numbers_are_exact(
     assert plan.num_samples >= num_samples
     if plan.num_epochs > 1:
         before = Fraction((plan.num_epochs - 1) * tokens - extra_token, sequence_length)
-        assert plan.num_samples_sans_final_epoch == math.floor(before) < num_samples
+        sans = plan.count_sans_final(sequence_length, extra_token)
+        assert sans == math.floor(before) < num_samples
 
 
 @given(tokens=st.integers(2, 200), sequence_length=st.integers(1, 20), extra=st.integers(0, 1))
@@ -141,7 +142,9 @@ def test_golden(asked: tuple[int | None, int, bool], expected: tuple[int, bool, 
     plan = plan_epochs(
         27, num_samples, sequence_length=4, extra_token=extra_token, drop_last=drop_last
     )
-    assert plan == EpochPlan(*expected, tokens_per_epoch=27)
+    num_epochs, separate, sans, count = expected
+    assert plan == EpochPlan(num_epochs, separate, count, tokens_per_epoch=27)
+    assert plan.count_sans_final(4, extra_token) == sans
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def make_large_plan(*, num_documents: int, num_epochs: int, num_samples: int) ->
     return make_plan(
         source=SourceFacts("ab" * 32, num_sequences=num_documents, num_tokens=10**15),
         stop=num_documents,
-        epochs=EpochPlan(num_epochs, False, 0, num_samples, tokens_per_epoch=10**15),
+        epochs=EpochPlan(num_epochs, False, num_samples, tokens_per_epoch=10**15),
     )
 
 

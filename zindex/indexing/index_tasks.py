@@ -317,7 +317,7 @@ def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArr
     """
     samples = np.arange(plan.num_samples, dtype=plan.shuffle_layout.dtype)
     if plan.epochs.separate_final_epoch:
-        num_first = plan.epochs.num_samples_sans_final_epoch
+        num_first = plan.epochs.count_sans_final(plan.sequence_length, plan.extra_token)
         legacy_shuffle(samples[:num_first], state)
         # For an empty second range, as in Megatron, nothing is drawn.
         legacy_shuffle(samples[num_first:], state)

@@ -20,12 +20,15 @@ class EpochPlan:
     num_epochs: int
     #: Whether the last epoch is shuffled separately, so that its surplus is at the end of the run.
     separate_final_epoch: bool
-    #: Samples that all epochs but the last give; 0 with a single epoch.
-    num_samples_sans_final_epoch: int
     #: Samples of all epochs: at least the number requested.
     num_samples: int
     #: Tokens of one epoch.
     tokens_per_epoch: int
+
+    def count_sans_final(self, sequence_length: int, extra_token: int) -> int:
+        """Return the samples that all epochs but the last give; 0 with a single epoch."""
+        num_tokens = (self.num_epochs - 1) * self.tokens_per_epoch - extra_token
+        return max(0, num_tokens) // sequence_length
 
 
 def plan_epochs(
@@ -62,8 +65,7 @@ def plan_epochs(
     which is therefore shuffled separately.
 
     >>> plan_epochs(27, 9, sequence_length=4, extra_token=1)
-    EpochPlan(num_epochs=2, separate_final_epoch=True, num_samples_sans_final_epoch=6, \
-num_samples=13, tokens_per_epoch=27)
+    EpochPlan(num_epochs=2, separate_final_epoch=True, num_samples=13, tokens_per_epoch=27)
     """
     if sequence_length < 1:
         raise PlanError(f"sequence_length must be at least 1, got {sequence_length}; set it")
@@ -80,7 +82,6 @@ num_samples=13, tokens_per_epoch=27)
         num_epochs = max(1, -(-wanted // tokens_per_epoch))
     num_tokens = num_epochs * tokens_per_epoch - extra_token
     separate = False
-    sans_final = 0
     if num_epochs > 1:
         assert num_samples is not None
         sans_final = ((num_epochs - 1) * tokens_per_epoch - extra_token) // sequence_length
@@ -90,7 +91,6 @@ num_samples=13, tokens_per_epoch=27)
     return EpochPlan(
         num_epochs=num_epochs,
         separate_final_epoch=separate,
-        num_samples_sans_final_epoch=sans_final,
         num_samples=num_full if drop_last else -(-num_tokens // sequence_length),
         tokens_per_epoch=tokens_per_epoch,
     )

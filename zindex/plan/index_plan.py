@@ -1,7 +1,7 @@
 """The plan of a GPT index: one split of a dataset, its order, and every size that follows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -106,30 +106,15 @@ class IndexPlan(SplitPlan):
             "kind": "gpt",
             "length_digest": self.source.length_digest,
             "num_sequences": self.source.num_sequences,
-            "tokens_per_epoch": self.epochs.tokens_per_epoch,
-            "num_epochs": self.epochs.num_epochs,
-            "separate_final_epoch": self.epochs.separate_final_epoch,
-            "num_samples": self.num_samples,
+            **asdict(self.epochs),
         }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "IndexPlan":
         """Return the plan of a committed index from the spec of its store."""
-        tokens = spec["tokens_per_epoch"]
-        sans_final = 0
-        if spec["num_epochs"] > 1:
-            num_tokens = (spec["num_epochs"] - 1) * tokens - spec["extra_token"]
-            sans_final = num_tokens // spec["sequence_length"]
-        epochs = EpochPlan(
-            num_epochs=spec["num_epochs"],
-            separate_final_epoch=spec["separate_final_epoch"],
-            num_samples_sans_final_epoch=sans_final,
-            num_samples=spec["num_samples"],
-            tokens_per_epoch=tokens,
-        )
         return cls(
             source=SourceFacts(spec["length_digest"], spec["num_sequences"], num_tokens=-1),
-            epochs=epochs,
+            epochs=EpochPlan(**{item.name: spec[item.name] for item in fields(EpochPlan)}),
             order=spec["algorithm"],
             **cls.read_spec(spec),
         )
