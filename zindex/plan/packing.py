@@ -6,7 +6,7 @@ are packed; before that, there is a lower bound.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -114,8 +114,7 @@ class PackingPlan(CountedPlan):
             "kind": "packed",
             "length_digest": self.source.length_digest,
             "num_sequences": self.source.num_sequences,
-            "max_documents": self.rules.max_documents,
-            "long_documents": self.rules.long_documents,
+            **asdict(self.rules),
             "num_wanted": self.num_wanted,
         }
 

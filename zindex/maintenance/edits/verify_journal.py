@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zindex.arrays import UInt64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import VerificationError
-from zindex.kernels.bitset import digest_numbers, mark
+from zindex.kernels.bitset import WORD_BITS, digest_numbers, mark
 from zindex.maintenance.edits.consumed import ConsumedSet, num_words, set_of_bits
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, open_journal
 from zindex.maintenance.edits.replan import format_digest, locate_consumed, open_blend_scan
@@ -65,8 +64,8 @@ def verify_journal(
     none set twice); before every edit the walked samples are the consumed ones in its stored sets,
     so it left all others; each entry is the child of the one before. The digests of the
     certificates, sums modulo 2**64 of mixed sample numbers, are computed here sample by sample, and
-    by the edit from its sets. Memory: a bit per sample up to the last one drawn of each source.
-    Cost: one pass over the run.
+    by the edit from its sets. Memory: a bit per drawn sample of each source. Cost: one pass over
+    the run.
     """
     journal = open_journal(as_config(config), split)
     state = journal.state
@@ -110,8 +109,11 @@ class _Walk:
     def __init__(self, journal: RunJournal) -> None:
         self.journal = journal
         self.state = journal.state
-        self.words: dict[int, UInt64Array] = {}
-        self.digests: dict[int, int] = {}
+        # Pages of zeros take no memory before a bit in them is set.
+        self.words = [
+            np.zeros(num_words(source.num_samples), np.uint64) for source in self.state.sources
+        ]
+        self.digests = [0] * len(self.words)
         self.num_samples = 0
         self._pools = {number: journal.pools(number) for number in range(len(self.state.blends))}
 
@@ -132,37 +134,16 @@ class _Walk:
         found = self._pools[blend].find(datasets, numbers)
         for source in np.unique(found.sources).tolist():
             samples = found.samples[found.sources == source]
-            num_samples = self.state.sources[source].num_samples
-            words = self._grow(source, min(int(samples.max()) + 1, num_samples))
-            zeros = np.zeros(len(samples), np.int64)
-            fresh = mark(zeros, samples, np.zeros(1, np.int64), words)
-            if fresh != len(samples) or int(samples.max()) >= num_samples:
+            zeros, fresh = np.zeros(len(samples), np.int64), 0
+            if int(samples.max()) < self.state.sources[source].num_samples:
+                fresh = mark(zeros, samples, zeros[:1], self.words[source])
+            if fresh != len(samples):
                 raise VerificationError(
                     f"every position of the run must have a sample of its own, of source {source} "
                     f"{len(samples) - fresh} come twice; the journal or a blend is damaged"
                 )
-            self.digests[source] = (
-                self.digests.get(source, 0) + digest_numbers(samples, source)
-            ) % 2**64
+            self.digests[source] += digest_numbers(samples, source)
         self.num_samples += len(found.samples)
-
-    def _grow(self, source: int, num_bits: int) -> UInt64Array:
-        """Return the bits of a source, at least so many."""
-        words = self.words.get(source, np.zeros(0, np.uint64))
-        wanted = num_words(num_bits)
-        if wanted > len(words):
-            # A quarter more, so that the copies cost amortised constant time per word.
-            room = min(
-                max(wanted, len(words) * 5 // 4),
-                num_words(self.state.sources[source].num_samples),
-            )
-            words = np.concatenate([words, np.zeros(room - len(words), np.uint64)])
-            self.words[source] = words
-        return words
-
-    def _walked(self, source: int) -> ConsumedSet:
-        words = self.words.get(source, np.zeros(0, np.uint64))
-        return set_of_bits(words, len(words) * 64)
 
     def check_entry(self, entry: JournalEntry, blend: int, client: Any) -> None:
         """Check that an edit is based on the samples that were drawn before it."""
@@ -173,9 +154,10 @@ class _Walk:
         cut_table = self.journal.cut_table(blend + 1)
         consumed_table = self.journal.consumed_table(blend + 1)
         for item in before.consumed:
-            source, walked = item.source, self._walked(item.source)
+            source, words = item.source, self.words[item.source]
+            walked = set_of_bits(words, len(words) * WORD_BITS)
             said = proofs[source]
-            digest = format_digest(self.digests.get(source, 0))
+            digest = format_digest(self.digests[source])
             if (said["num_used"], said["used_digest"]) != (walked.num_consumed, digest):
                 raise VerificationError(
                     f"edit {entry.number} must certify the {walked.num_consumed:,} used samples of "
