@@ -80,7 +80,7 @@ def test_every_epoch_is_a_permutation_of_the_split(
 
 
 def test_any_rows_can_be_computed_alone(begin: Begin) -> None:
-    plan, _, _ = begin(num_samples=30, order="scalable")
+    plan = begin(num_samples=30, order="scalable").plan
     whole = compute_documents(plan, 0, plan.num_rows)
     for start in range(0, plan.num_rows + 1, 3):
         for stop in range(start, plan.num_rows + 1, 5):
@@ -89,9 +89,9 @@ def test_any_rows_can_be_computed_alone(begin: Begin) -> None:
 
 def test_frozen_orders(begin: Begin) -> None:
     """What a seed gives is part of the format."""
-    scalable, _, _ = begin(order="scalable", num_samples=9)
+    scalable = begin(order="scalable", num_samples=9).plan
     assert compute_documents(scalable, 0, 20).tolist() == SCALABLE
-    megatron, _, _ = begin(order="megatron", num_samples=9)
+    megatron = begin(order="megatron", num_samples=9).plan
     documents, state = shuffle_documents(megatron)
     generator = np.random.RandomState(7)
     expected = np.tile(np.arange(10), 2)

@@ -108,7 +108,7 @@ def test_dtypes_at_their_borders(
         ({"order": "random"}, ConfigError, "order must be one of megatron, scalable, got 'random'"),
         ({"stored": "none"}, ConfigError, "store must be one of all, minimal, got 'none'"),
         ({"stored": "minimal"}, ConfigError, "needs order='scalable', got order='megatron'"),
-        ({"split": "dev"}, ConfigError, "one of ('train', 'valid', 'test'), got 'dev'"),
+        ({"split": "dev"}, ConfigError, "one of train, valid, test, got 'dev'"),
         ({"start": 3, "stop": 3}, PlanError, "must hold documents of [0, 6), got [3, 3)"),
         ({"start": 4, "stop": 3}, PlanError, "must hold documents of [0, 6), got [4, 3)"),
         ({"start": -1}, PlanError, "must hold documents of [0, 6), got [-1, 6)"),
