@@ -11,7 +11,7 @@ from tests.indexing.conftest import PlanIndex, naive_boundaries
 from zindex.errors import VerificationError
 from zindex.indexing import index_tasks as building_samples
 from zindex.indexing.index_tasks import IndexTasks, compute_documents
-from zindex.store.reader import ArrayReader
+from zindex.store.reader import LocalReader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6, 0, 0]  # 37 tokens
 

@@ -14,7 +14,7 @@ from zindex.plan.build_plan import CountedPlan, SplitPlan
 from zindex.plan.keys import Stage
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 
 
 def permute_epochs(

@@ -26,10 +26,10 @@ from zindex.io.objects import Place
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.packing import count_samples, pack_documents
 from zindex.plan.keys import Stage
-from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan
+from zindex.plan.packing import PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
-from zindex.store.reader import RowReader
+from zindex.store.rows import RowReader
 from zindex.store.shard_files import ShardResult, store_shard
 
 #: The origin of sizes. Estimated ones differ from those of a build.
@@ -72,14 +72,8 @@ def pack_partitions(plan: PackingPlan, source: LengthSource, start: int, stop: i
         documents: AnyArray = np.empty(last - first, plan.document_dtype)
         keys = plan.round_keys(Stage.DOCUMENT, epoch)
         permute_range(first, plan.num_documents, keys, plan.start, documents)
-        packing = pack_documents(
-            order_lengths(plan, source, documents),
-            documents,
-            plan.sequence_length,
-            plan.extra_token,
-            plan.rules.max_documents,
-            LONG_DOCUMENTS[plan.rules.long_documents],
-        )
+        lengths = order_lengths(plan, source, documents)
+        packing = pack_documents(lengths, documents, plan.fit_rules)
         runs.append(packing)
         num_samples = len(packing.sample_offset) - 1
         counts[partition - start] = num_samples, len(packing.part_index), packing.num_tokens
@@ -284,14 +278,7 @@ def measure_packing(
         if is_exact
         else _read_sample(plan, source, sample_length)
     )
-    rules = plan.rules
-    num_samples, num_parts, num_tokens = count_samples(
-        lengths,
-        plan.sequence_length,
-        plan.extra_token,
-        rules.max_documents,
-        LONG_DOCUMENTS[rules.long_documents],
-    )
+    num_samples, num_parts, num_tokens = count_samples(lengths, plan.fit_rules)
     share = plan.padding_share(num_samples, num_tokens)
     if is_exact:
         if not num_samples:

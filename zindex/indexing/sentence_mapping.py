@@ -29,7 +29,7 @@ from zindex.indexing.mapping_tasks import (
     store_shuffled_mapping,
 )
 from zindex.indexing.store_build import FIRST, CountedBuild
-from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
+from zindex.ingest.length_source import digest_array
 from zindex.plan.build_plan import SourceFacts
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.store.layout import ArrayLayout

@@ -15,7 +15,7 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError
-from zindex.kernels.packing import DROP, PACKING_VERSION, SPLIT, TRUNCATE
+from zindex.kernels.packing import DROP, PACKING_VERSION, SPLIT, TRUNCATE, FitRules
 from zindex.plan.build_plan import INT32_MAX, CountedPlan, SourceFacts
 from zindex.plan.settings import show
 from zindex.store.layout import ArrayLayout
@@ -89,6 +89,13 @@ class PackingPlan(CountedPlan):
     def room(self) -> int:
         """Tokens that a sample has room for."""
         return self.sequence_length + self.extra_token
+
+    @property
+    def fit_rules(self) -> FitRules:
+        """The rules as the kernels take them."""
+        long_documents = LONG_DOCUMENTS[self.rules.long_documents]
+        shape = (self.sequence_length, self.extra_token, self.rules.max_documents)
+        return FitRules(*shape, long_documents)
 
     @property
     def least_samples(self) -> int:
