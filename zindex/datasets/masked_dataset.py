@@ -27,6 +27,7 @@ from zindex.indexing.sentence_mapping import (
     MappingArrays,
     compute_mapping,
     memory_facts,
+    nothing_to_map,
     plan_mapping,
     stored_facts,
 )
@@ -208,7 +209,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     config: MaskedWordPieceDatasetConfig
 
-    _read_index = staticmethod(open_mapping_arrays)
+    _read_index = staticmethod(MappingArrays.open)
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
@@ -312,19 +313,9 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         )
 
     @property
-    def _spec(self) -> dict[str, Any]:
-        """What decides the sample at each position."""
-        return self._plan().spec
-
-    @property
-    def _needed(self) -> BuildRequest:
-        """The store of the samples, and how it is built."""
-        source = SentenceSource(stored_source(self.dataset))
-        return request_build(self._plan(), self._index_folder, source)
-
-    def _read_index(self, store: Store) -> MappingArrays:
-        """Return the samples of a store."""
-        return MappingArrays.open(store)
+    def _source(self) -> SentenceSource:
+        """What a build of the samples reads."""
+        return SentenceSource(super()._source)
 
     @property
     def sample_index(self) -> RowReader | AnyArray:

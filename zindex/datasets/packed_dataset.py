@@ -11,9 +11,7 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.indexing.packing import PackedArrays
-from zindex.ingest.length_source import LengthSource
 from zindex.plan.packing import PackingPlan, PackingRules
 from zindex.samples.packed import make_packed_batch
 from zindex.samples.texts import IndexedText

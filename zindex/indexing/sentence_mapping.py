@@ -92,6 +92,15 @@ class MappingBuild(CountedBuild[MappingPlan]):
         return await self.store("shuffle", store_shuffled_mapping, *args, priority=FIRST)
 
 
+def nothing_to_map(plan: MappingPlan, path: str) -> PlanError:
+    """Return the error of a split whose documents are all too short or too long."""
+    return PlanError(
+        f"{plan.split} of {path} must hold documents of at least {plan.min_num_sentences} "
+        f"sentences, none too long, its {plan.num_documents:,} give no sample; split documents "
+        "into sentences, or give it a larger share"
+    )
+
+
 def near_partitions(starts: Int64Array, start: int, stop: int) -> tuple[int, int, int, int]:
     """Return the partitions that overlap samples ``[start, stop)``; see `store_row_shard`."""
     firsts = starts[:-1, 0].tolist()
