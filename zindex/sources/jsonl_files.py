@@ -16,7 +16,7 @@ from zindex.formats.json_lines import (
 )
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
-from zindex.io.file_list import list_files
+from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.sample_files import PartFiles, Paths
 
@@ -128,32 +128,31 @@ class JsonlFiles(PartFiles):
 
     def _note_line(self, part: int, line: int) -> None:
         """Remember the number of the first line of the next part of a file."""
-        number, inner = self._grid.locate(part)
+        number, inner = self.locate(part)
         if line:
             self._breaks.setdefault(number, {})[inner + 1] = line - 1
 
     def _find_lines(self, part: int) -> tuple[int, int | None, int]:
         """Return the byte and the number of a part's first line, with the part's end between."""
-        number, inner = self._grid.locate(part)
-        if not self._grid.files[number].is_cut:
+        number, inner = self.locate(part)
+        if not self._files[number].is_cut:
             return 0, None, 0
-        start, stop = self._grid.bounds(part)
+        start, stop = self.bounds(part)
         line = self._count_breaks(number, inner) + (start > 0)
         return self._first_line(number, start), stop, line
 
     def _chunks(self, part: int, start: int) -> Generator[bytes, None, None]:
         """Return the content of a part's file from a byte on."""
-        file = self._grid.files[self._grid.locate(part)[0]]
+        file = self._files[self.locate(part)[0]]
         return local_chunks(file, start) if file.is_cut else read_chunks(file)
 
     def _first_line(self, number: int, start: int) -> int:
         """Return the byte after the first line break at or after ``start - 1``."""
         if start == 0:
             return 0
-        file = self._grid.files[number]
         at = start - 1
-        with open_local(file) as descriptor:
-            while chunk := read_local(file, descriptor, at, LOCAL_NBYTES):
+        with closing(local_chunks(self._files[number], at)) as chunks:
+            for chunk in chunks:
                 found = chunk.find(b"\n")
                 if found >= 0:
                     return at + found + 1
@@ -168,10 +167,10 @@ class JsonlFiles(PartFiles):
         known = inner
         while known and known not in counts:
             known -= 1
-        count, nbytes = counts.get(known, 0), self._grid.part_nbytes
+        count, nbytes = counts.get(known, 0), self._step
         if known == inner:
             return count
-        file = self._grid.files[number]
+        file = self._files[number]
         with open_local(file) as descriptor:
             while known < inner:
                 # The last byte before a part may be a line break: the part begins with a line then.
@@ -192,9 +191,9 @@ class JsonlFiles(PartFiles):
         Consecutive edges enclose the range of bytes that `with_breaks` needs the count of, for
         each part of the file but the last.
         """
-        nbytes, num_parts = self._grid.part_nbytes, len(self.url_parts(number))
+        nbytes, num_parts = self._step, len(self.url_parts(number))
         edges = [0, *(inner * nbytes - 1 for inner in range(1, num_parts))]
-        return Path(str(self._grid.files[number].place)), edges
+        return Path(str(self._files[number].place)), edges
 
     def with_breaks(self, breaks: Mapping[int, Sequence[int]]) -> Self:
         """Return these files with known line numbers, parsed alike on every machine.
@@ -210,6 +209,21 @@ class JsonlFiles(PartFiles):
         other._breaks = {number: dict(enumerate(counts)) for number, counts in breaks.items()}
         other._is_exact = True
         return other
+
+
+def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file with their offsets.
+
+    Raises
+    ------
+    DamageError
+        If the rest of it cannot be read.
+    """
+    with closing(read_chunks(file)) as chunks:
+        for offset, lines in cut_lines(chunks):
+            for line in lines:
+                yield offset, line
+                offset += len(line) + 1
 
 
 def _fill(sample: dict[str, Any]) -> None:

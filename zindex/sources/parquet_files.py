@@ -83,7 +83,7 @@ class ParquetFiles(PartFiles):
 
     def part_nbytes(self, part: int) -> int | None:
         """Return the bytes of a row group before compression; None in object stores."""
-        number, inner = self._grid.locate(part)
+        number, inner = self.locate(part)
         groups = self._groups[number]
         return None if groups is None else groups[inner][1]
 
@@ -97,8 +97,8 @@ class ParquetFiles(PartFiles):
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the file cannot be read.
         """
-        number, inner = self._grid.locate(part)
-        file, groups = self._grid.files[number], self._groups[number]
+        number, inner = self.locate(part)
+        file, groups = self._files[number], self._groups[number]
         try:
             with _open(file) as opened:
                 self._check_columns(opened.schema_arrow.names, file.url)

@@ -2,17 +2,16 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.formats.json_lines import cut_lines, parse_object
+from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile
 from zindex.io.files import file_nbytes
 from zindex.sources.damage_log import DamageLog
+from zindex.sources.jsonl_files import read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
         return {}
     found: dict[str, dict[str, Any]] = {}
     try:
-        for offset, line in _lines(sidecar):
+        for offset, line in read_lines(sidecar):
             try:
                 key, wanted = _parse(line, names)
             except SourceError as error:
@@ -111,15 +110,6 @@ def _parse(line: bytes, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
     if not isinstance(key, str):
         raise SourceError(f"there must be an object with a key, a text, the key is {key!r}")
     return key, {name: fields[name] for name in names if name in fields}
-
-
-def _lines(sidecar: SourceFile) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file with their offsets."""
-    with closing(read_chunks(sidecar)) as chunks:
-        for offset, lines in cut_lines(chunks):
-            for line in lines:
-                yield offset, line
-                offset += len(line) + 1
 
 
 class JoinLog:

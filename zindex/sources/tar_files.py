@@ -84,14 +84,11 @@ class TarFiles(PartFiles):
         self._fields = check_meta_names(meta_names)
         files = list_files(path, ["tar"], include_dirs=include_dirs)
         super().__init__(files, part_nbytes, damage)
+        self._settings = {"meta_names": list(self._fields)}
         # By file and part: the offset of the first sample, as far as it is known.
-        self._starts: dict[int, dict[int, int | None]] = {}
+        self._begins: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
         self._joins = JoinLog(list(self._fields.values()))
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the files, their sizes, the grid and the metadata."""
-        return self._grid.fingerprint(kind="tar", meta_names=list(self._fields))
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
@@ -103,11 +100,11 @@ class TarFiles(PartFiles):
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the archive cannot be read.
         """
-        number, inner = self._grid.locate(part)
+        number, inner = self.locate(part)
         metadata = self._metadata_of(number)
         samples = self._read_samples(number, inner, metadata)
         if self._fields:
-            sidecar = sidecar_url(self._grid.files[number])
+            sidecar = sidecar_url(self._files[number])
             samples = self._joins.watch(self.urls[number], sidecar, metadata, samples)
         yield from samples
 
@@ -168,7 +165,7 @@ class TarFiles(PartFiles):
     @contextmanager
     def _open_part(self, number: int, inner: int) -> Iterator[tuple[ArchiveBuffer, int, float]]:
         """Open a buffer of a file, with the offsets of a part's first sample and its end."""
-        file = self._grid.files[number]
+        file = self._files[number]
         if not file.is_cut:
             with closing(read_chunks(file)) as chunks:
                 yield ChunkBuffer(chunks), 0, math.inf
@@ -180,22 +177,21 @@ class TarFiles(PartFiles):
                 yield ChunkBuffer(iter([bytes(BLOCK_NBYTES)])), 0, 0
                 return
             buffer = FileBuffer(file, descriptor, STEP_NBYTES)
-            yield buffer, start, (inner + 1) * self._grid.part_nbytes
+            yield buffer, start, (inner + 1) * self._step
 
     def _note_start(self, number: int, inner: int, start: int | None) -> None:
         """Remember the first sample after a part, for all parts that begin with it."""
-        starts = self._starts.setdefault(number, {})
+        starts, num_parts = self._begins.setdefault(number, {}), len(self.url_parts(number))
         if inner + 1 in starts:
             return
-        num_parts = len(self._grid.parts_of(number))
-        last = num_parts - 1 if start is None else start // self._grid.part_nbytes
+        last = num_parts - 1 if start is None else start // self._step
         # Concurrent threads note equal values.
         for part in range(inner + 1, min(last, num_parts - 1) + 1):
             starts[part] = start
 
     def _find_start(self, number: int, inner: int, buffer: FileBuffer) -> int | None:
         """Return the offset of the first sample of a part; None if it has none."""
-        starts = self._starts.setdefault(number, {})
+        starts = self._begins.setdefault(number, {})
         known = inner
         while known and known not in starts:
             known -= 1
@@ -209,9 +205,9 @@ class TarFiles(PartFiles):
             key = key_of(name)
             if key is not None and key != current:
                 current = key
-                if position >= (known + 1) * self._grid.part_nbytes:
+                if position >= (known + 1) * self._step:
                     self._note_start(number, known, position)
-                    known = position // self._grid.part_nbytes
+                    known = position // self._step
                     if known >= inner:
                         return position
         self._note_start(number, known, None)
@@ -219,11 +215,11 @@ class TarFiles(PartFiles):
 
     def _metadata_of(self, number: int) -> Metadata:
         """Return the metadata of a file's samples, and cache that of the last file."""
-        if not self._fields and not self._grid.files[number].needs_sidecar:
+        if not self._fields and not self._files[number].needs_sidecar:
             return {}
         cached = self._metadata
         if cached is None or cached[0] != number:
-            file = self._grid.files[number]
+            file = self._files[number]
             cached = number, read_sidecar(file, list(self._fields), self.damage)
             self._metadata = cached
         return cached[1]

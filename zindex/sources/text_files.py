@@ -71,7 +71,7 @@ class TextFiles(PartFiles):
     def _read(self, part: int) -> str:
         """Return the text of a file."""
         content = bytearray()
-        with closing(read_chunks(self._grid.files[self._grid.locate(part)[0]])) as chunks:
+        with closing(read_chunks(self._files[self.locate(part)[0]])) as chunks:
             for chunk in chunks:
                 content += chunk
                 if len(content) > MAX_TEXT_NBYTES:

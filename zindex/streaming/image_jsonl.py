@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.json_lines import cut_lines, parse_object
+from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.jsonl_files import read_lines
 from zindex.streaming.processing.image_samples import FORMATS, MAX_PIXELS
 
 
@@ -90,17 +89,13 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
     def _read(self, file: SourceFile, lines: list[bytes]) -> None:
         """Append the valid lines of a file."""
         try:
-            with closing(read_chunks(file)) as chunks:
-                for offset, block in cut_lines(chunks):
-                    at = offset
-                    for line in block:
-                        try:
-                            parse_object(line)
-                        except SourceError as error:
-                            self.damage.report(file.url, DamageError(str(error), at), "such lines")
-                        else:
-                            lines.append(line)
-                        at += len(line) + 1
+            for offset, line in read_lines(file):
+                try:
+                    parse_object(line)
+                except SourceError as error:
+                    self.damage.report(file.url, DamageError(str(error), offset), "such lines")
+                else:
+                    lines.append(line)
         except DamageError as damage:
             self.damage.report(file.url, damage, "the rest of it")
 

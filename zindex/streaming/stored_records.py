@@ -1,11 +1,12 @@
 """Read the records of an imported store part by part, in batched reads."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from zindex.io.objects import PlaceLike
 from zindex.plan.settings import check_whole
-from zindex.sources.sample_files import PartGrid
+from zindex.sources.sample_files import Parts
 from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
@@ -17,7 +18,7 @@ PART_LENGTH = 4096
 _MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
 
 
-class StoredRecords:
+class StoredRecords(Parts):
     """Records of ``zindex import``, with the interface of `JsonlFiles` and `TarFiles`.
 
     Parameters
@@ -53,42 +54,15 @@ class StoredRecords:
         self.store = open_store(path, kind=KIND)
         self.part_length = part_length
         self._reader = RecordReader(self.store, fields)
-        counts = (
-            max(1, -(-(stop - start) // part_length))
-            for start, stop in zip(
-                self._reader.url_bounds[:-1], self._reader.url_bounds[1:], strict=True
-            )
-        )
-        urls = range(len(self._reader.url_bounds) - 1)
-        self._grid = PartGrid(urls, part_length, list(counts))
+        bounds = self._reader.url_bounds
+        counts = [max(1, -(-(stop - start) // part_length)) for start, stop in pairwise(bounds)]
+        super().__init__([*map(self._reader.name_url, range(len(counts)))], counts)
         nbytes = sum(layout.nbytes for layout in self.store.layouts.values())
         fitting = _ROUND_NBYTES * len(self) // max(1, nbytes)
         self._round = max(1, min(_MAX_ROUND, fitting))
 
-    @property
-    def num_parts(self) -> int:
-        """Parts of all files, >= 1."""
-        return self._grid.num_parts
-
-    @property
-    def urls(self) -> Sequence[str]:
-        """The imported files."""
-        return [self._reader.name_url(number) for number in self._grid.files]
-
     def __len__(self) -> int:
         return self._reader.num_records
-
-    def part_url(self, part: int) -> str:
-        """Return the file of a part."""
-        return self._reader.name_url(self._grid.locate(part)[0])
-
-    def url_parts(self, url_number: int) -> range:
-        """Return the parts of one file, in its order."""
-        return self._grid.parts_of(url_number)
-
-    def part_nbytes(self, part: int) -> int | None:
-        """Return None: a part is stored in several arrays."""
-        return None
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the records of a part, in the order of its file.
@@ -100,7 +74,7 @@ class StoredRecords:
         StoreUnavailableError, StoreUnreadableError
             If they cannot be read.
         """
-        number, inner = self._grid.locate(part)
+        number, inner = self.locate(part)
         first, stop = self._reader.url_bounds[number : number + 2]
         first += inner * self.part_length
         stop = min(stop, first + self.part_length)
