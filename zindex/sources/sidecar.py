@@ -1,7 +1,6 @@
-"""Read the sidecar of a tar, a jsonl file with metadata of its samples, and log failed joins."""
+"""Read the sidecar of a tar, a jsonl file with metadata of its samples, or explain its absence."""
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from zindex.io.file_list import SourceFile
 from zindex.io.files import file_nbytes
 from zindex.sources.damage_log import DamageLog
 from zindex.sources.jsonl_files import read_lines
-
-logger = logging.getLogger(__name__)
 
 #: By the key of a sample: the values of its metadata, in the order of the requested names.
 Metadata = dict[str, tuple[Any, ...]]
@@ -112,60 +109,39 @@ def _parse(line: bytes, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return key, {name: fields[name] for name in names if name in fields}
 
 
-class JoinLog:
-    """Logs once per file and process that no sample got metadata.
+def watch_joins(
+    samples: Iterator[dict[str, Any]], field: str, metadata: Mapping[str, Any], sidecar: str
+) -> Generator[dict[str, Any], None, str | None]:
+    """Yield the samples of a tar; return the reason if none of them got metadata.
 
     Parameters
     ----------
-    fields
-        The requested fields of metadata.
+    samples
+        The samples of one part of the tar.
+    field
+        A requested field, which samples with a member ``.id`` have.
+    metadata, sidecar
+        The metadata by key, and their file, which may be missing.
     """
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        self.fields = list(fields)
-        self._logged: set[str] = set()
-
-    def watch(
-        self,
-        url: str,
-        sidecar: str,
-        metadata: Mapping[str, Any],
-        samples: Iterator[dict[str, Any]],
-    ) -> Iterator[dict[str, Any]]:
-        """Yield samples, and log after the last one if none of them got metadata.
-
-        Parameters
-        ----------
-        url, sidecar
-            The tar, and the file of its metadata, which may be missing.
-        metadata
-            The content of that file, by key.
-        samples
-            The samples of one part of the tar.
-        """
-        field = self.fields[0]
-        num_samples = num_ids = num_joined = 0
-        last = ""
-        for sample in samples:
-            num_samples += 1
-            if field in sample:
-                num_ids += 1
-                last = sample["__key__"]
-                num_joined += last in metadata
-            yield sample
-        if not num_samples or num_joined or url in self._logged:
-            return
-        self._logged.add(url)
-        if not metadata:
-            reason = f"there is no line of metadata in {sidecar} beside it"
-        elif not num_ids:
-            reason = (
-                f"none of {num_samples:,} samples has a member .id, and only samples with one get "
-                f"metadata, from the line with their key in {sidecar}"
-            )
-        else:
-            reason = (
-                f"no line of {sidecar} has the key of one of {num_ids:,} samples with a member "
-                f".id, such as {last!r}: its name, with its folder, up to the first dot"
-            )
-        logger.warning("%s: meta_names asks for %s, but %s", url, self.fields, reason)
+    num_samples = num_ids = num_joined = 0
+    last = ""
+    for sample in samples:
+        num_samples += 1
+        if field in sample:
+            num_ids += 1
+            last = sample["__key__"]
+            num_joined += last in metadata
+        yield sample
+    if not num_samples or num_joined:
+        return None
+    if not metadata:
+        return f"there is no line of metadata in {sidecar} beside it"
+    if not num_ids:
+        return (
+            f"none of {num_samples:,} samples has a member .id, and only samples with one get "
+            f"metadata, from the line with their key in {sidecar}"
+        )
+    return (
+        f"no line of {sidecar} has the key of one of {num_ids:,} samples with a member .id, such "
+        f"as {last!r}: its name, with its folder, up to the first dot"
+    )

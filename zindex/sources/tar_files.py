@@ -4,6 +4,7 @@ A sample is a group of consecutive members whose names are equal up to the first
 WebDataset: https://github.com/webdataset/webdataset, "The WebDataset Format".
 """
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,7 +16,13 @@ from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.sample_files import PartFiles, Paths
-from zindex.sources.sidecar import JoinLog, Metadata, check_meta_names, read_sidecar, sidecar_url
+from zindex.sources.sidecar import (
+    Metadata,
+    check_meta_names,
+    read_sidecar,
+    sidecar_url,
+    watch_joins,
+)
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
     STEP_NBYTES,
@@ -26,6 +33,8 @@ from zindex.sources.tar_members import (
     check_rest,
     iterate_members,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class TarFiles(PartFiles):
@@ -88,7 +97,8 @@ class TarFiles(PartFiles):
         # By file and part: the offset of the first sample, as far as it is known.
         self._begins: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
-        self._joins = JoinLog(list(self._fields.values()))
+        # Files for which a failed join of metadata is logged.
+        self._logged: set[str] = set()
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
@@ -103,10 +113,15 @@ class TarFiles(PartFiles):
         number, inner = self.locate(part)
         metadata = self._metadata_of(number)
         samples = self._read_samples(number, inner, metadata)
-        if self._fields:
-            sidecar = sidecar_url(self._files[number])
-            samples = self._joins.watch(self.urls[number], sidecar, metadata, samples)
-        yield from samples
+        if not self._fields:
+            yield from samples
+            return
+        url, fields = self.urls[number], [*self._fields.values()]
+        sidecar = sidecar_url(self._files[number])
+        reason = yield from watch_joins(samples, fields[0], metadata, sidecar)
+        if reason is not None and url not in self._logged:
+            self._logged.add(url)
+            logger.warning("%s: meta_names asks for %s, but %s", url, fields, reason)
 
     def _read_samples(
         self, number: int, inner: int, metadata: Metadata

@@ -1,7 +1,6 @@
 """Map-style dataset of jsonl records and the images that they name."""
 
 import os
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.jsonl_files import read_lines
-from zindex.streaming.processing.image_samples import FORMATS, MAX_PIXELS
+from zindex.streaming.processing.image_samples import load_pillow, open_image
 
 
 class ImageJsonlDataset(Dataset[dict[str, Any]]):
@@ -61,12 +60,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
                 "single_process_fn must be a function of a record, or None, got "
                 f"{type(single_process_fn).__name__}"
             )
-        try:
-            import PIL.Image  # noqa: F401
-        except ImportError as error:
-            raise ConfigError(
-                "reading images needs Pillow; run pip install 'zindex[streaming]'"
-            ) from error
+        load_pillow()
         self.single_process_fn = single_process_fn
         self.damage = DamageLog("lines of JSON objects", on_damage)
         lines: list[bytes] = []
@@ -129,7 +123,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
         else:
             place = self._folders[self._folder_of[index]] / path
             try:
-                record["image"] = _open_image(place)
+                record["image"] = open_image(place)
             except Exception as error:  # Pillow raises errors of a dozen kinds
                 damage = DamageError(f"it cannot be read: {error}", 0)
                 self.damage.report(str(place), damage, "the image", what="an image")
@@ -145,20 +139,3 @@ def _folder_of(file: SourceFile, image_folder: str | os.PathLike[str] | None) ->
             f"image_folder must say where the images are whose records are in {file.url}"
         )
     return file.place.parent
-
-
-def _open_image(path: Path) -> Any:
-    """Return a decoded image file."""
-    from PIL import Image
-
-    # A pipe would block forever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
-        image = Image.open(stream, formats=FORMATS)
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS:,}")
-        image.load()
-        return image

@@ -4,8 +4,9 @@ The parts of all epochs are numbered in one sequence: part ``p`` of epoch ``e`` 
 ``e * num_parts + p``.
 """
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -124,17 +125,9 @@ class UnreadPartitions:
             low = max(low, ranges.pop(0)[1])
         return cls(low, tuple(ranges), tuple(sorted(begun.items())))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {
-            "low": self.low,
-            "ahead": [*map(list, self.ahead)],
-            "begun": [*map(list, self.begun)],
-        }
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "UnreadPartitions":
-        """Return what `to_json` wrote."""
+        """Return unread parts from their fields as JSON values."""
         ahead, begun = (
             tuple((int(a), int(b)) for a, b in fields[name]) for name in ("ahead", "begun")
         )
@@ -208,16 +201,7 @@ class StreamOrigin:
 
     def to_json(self) -> dict[str, Any]:
         """Return the origin as JSON values."""
-        return {
-            "version": STATE_VERSION,
-            "id": self.id,
-            "identities": dict(self.identities),
-            "pools": {name: unread.to_json() for name, unread in self.pools.items()},
-            "skipped": dict(self.skipped),
-            "orphans": dict(self.orphans),
-            "older": dict(self.older),
-            "ancestors": list(self.ancestors),
-        }
+        return {"version": STATE_VERSION, **json.loads(json.dumps(asdict(self)))}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":

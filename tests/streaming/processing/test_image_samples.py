@@ -212,7 +212,7 @@ def test_an_unfit_tokenizer_is_no_damage() -> None:
 
 def test_pillow_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
-    with pytest.raises(ConfigError, match="reading images needs Pillow; install pillow"):
+    with pytest.raises(ConfigError, match="reading images needs Pillow; run pip install"):
         ImageRecords(4)
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -238,16 +237,16 @@ def _choose_lengths(
     weights = [shares[source.name] for source in sources]
     weights = [weight / sum(weights) for weight in weights]
 
-    def mean(measure: Callable[[LengthHistogram], float]) -> float:
-        """Return the mean over the samples of the mixture, from sums over each source."""
+    def mean(total: Callable[..., float], *limits: int) -> float:
+        """Return the mean over the samples of the mixture, from the totals of each source."""
         pairs = zip(weights, (source.histogram for source in sources), strict=True)
-        return sum(weight * measure(each) / each.num_samples for weight, each in pairs)
+        return sum(weight * total(each, *limits) / each.num_samples for weight, each in pairs)
 
     mixed = _draw_mixture(sources, weights)
     tokens = mean(lambda histogram: histogram.num_tokens)
     rows = []
     for length in sorted(candidates) or _candidates(mixed):
-        kept = mean(methodcaller("kept_tokens", length))
+        kept = mean(LengthHistogram.kept_tokens, length)
         num_places = count_sequences(mixed, length, _MAX_DOCUMENTS) * length
         rows.append(
             SequenceLength(
@@ -255,7 +254,7 @@ def _choose_lengths(
                 padding=max(0.0, 1 - kept / length),
                 truncated=max(0.0, 1 - kept / tokens),
                 packed_padding=float(1 - mixed.sum() / max(1, num_places)),
-                split=mean(methodcaller("longer_samples", length)),
+                split=mean(LengthHistogram.longer_samples, length),
             )
         )
     return tuple(rows)

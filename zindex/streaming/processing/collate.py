@@ -1,6 +1,7 @@
 """Collate functions: a list of samples, stacked tensors, or padded tensors."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -115,13 +116,12 @@ class PadCollate:
 
     def _fill(self, key: str, values: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return padded tensors as one, and the mask of real values."""
-        kinds = {(tuple(value.shape[1:]), value.dtype) for value in values}
-        if len(kinds) > 1:
-            raise _unlike(key, [(tuple(value.shape), value.dtype) for value in values])
-        [(shape, dtype)] = kinds
+        if len({(value.shape[1:], value.dtype) for value in values}) > 1:
+            raise _unlike(key, values)
         longest = max(len(value) for value in values)
         length = -(-longest // self.multiple_of) * self.multiple_of
-        tensor = torch.full((len(values), length, *shape), self.pad_values[key], dtype=dtype)
+        shape = (len(values), length, *values[0].shape[1:])
+        tensor = torch.full(shape, self.pad_values[key], dtype=values[0].dtype)
         mask = torch.zeros(len(values), length, dtype=torch.bool)
         for row, value in enumerate(values):
             first = length - len(value) if self.sides[key] == "left" else 0
@@ -154,25 +154,20 @@ def _as_tensor(value: Any, key: str) -> torch.Tensor:
     return value
 
 
-def _is_metadata(key: str) -> bool:
-    """Whether a field is metadata of a sample."""
-    return key.startswith("__") and key.endswith("__")
-
-
 def _collate(batch: Sequence[Sample], done: dict[str, Any]) -> dict[str, Any]:
     """Return one dict of samples, with the fields that are collated already."""
     keys = dict.fromkeys(key for sample in batch for key in sample)
     collated: dict[str, Any] = {}
     if "__states__" in keys:  # of a customized_yield_fn: one flat list for the whole batch
+        states = (sample.get("__states__", [sample.get("__state__")]) for sample in batch)
+        collated["__states__"] = list(chain.from_iterable(states))
+        del keys["__states__"]
         keys.pop("__state__", None)
-        sample_states = [sample.get("__states__", [sample.get("__state__")]) for sample in batch]
-        collated["__states__"] = [sample_state for part in sample_states for sample_state in part]
-        keys.pop("__states__")
     for key in keys:
         if key in done:
             collated[key] = done[key]
             continue
-        if _is_metadata(key):
+        if key.startswith("__") and key.endswith("__"):
             collated[key] = [sample.get(key) for sample in batch]
             continue
         lacking = sum(key not in sample for sample in batch)
@@ -195,15 +190,15 @@ def _join(key: str, values: list[Any]) -> Any:
     if not all(isinstance(value, torch.Tensor) for value in values):
         return values
     if len({(value.shape, value.dtype) for value in values}) > 1:
-        raise _unlike(key, [(tuple(value.shape), value.dtype) for value in values])
+        raise _unlike(key, values)
     # In a loader worker it stacks straight into shared memory.
     return torch.utils.data.default_collate(values)
 
 
-def _unlike(key: str, forms: list[tuple[tuple[int, ...], torch.dtype]]) -> PlanError:
+def _unlike(key: str, values: list[torch.Tensor]) -> PlanError:
     """Return the error of tensors that cannot be stacked."""
-    found = ", ".join(f"{shape} {dtype}" for shape, dtype in dict.fromkeys(forms))
+    forms = dict.fromkeys(f"{tuple(value.shape)} {value.dtype}" for value in values)
     return PlanError(
-        f"tensors under {key!r} must be of one shape and dtype to be stacked, got {found}; fill "
-        "them up by PadCollate, or use mixed_collate"
+        f"tensors under {key!r} must be of one shape and dtype to be stacked, got "
+        f"{', '.join(forms)}; fill them up by PadCollate, or use mixed_collate"
     )

@@ -1,20 +1,21 @@
 """Process functions that decode images and tokenize captions."""
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
 import torch
 
 from zindex.errors import ConfigError, SourceError
 from zindex.plan.settings import check_whole
+from zindex.sources.damage_log import OnDamage
+from zindex.streaming.processing.renaming import rename_parameters
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
-#: Whether a damaged image or text is an error, or the sample is skipped.
-OnDamage = Literal["error", "skip"]
 #: Pixels of each side, or (height, width).
 ImageSize = int | tuple[int, int] | list[int]
 
@@ -24,6 +25,49 @@ _TEXT_FIELDS = ("txt", "caption", "text")
 FORMATS = ("JPEG", "PNG", "WEBP")
 #: Largest number of pixels of an image; Pillow's own limit.
 MAX_PIXELS = 89_478_485
+
+
+def load_pillow() -> Any:
+    """Import Pillow's images; ConfigError if it is missing."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise ConfigError(
+            "reading images needs Pillow; run pip install 'zindex[streaming]'"
+        ) from error
+    return PIL.Image
+
+
+def open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Any:
+    """Return a decoded image file; see `decode_image`."""
+    # A pipe would block forever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        return decode_image(stream, max_pixels)
+
+
+def decode_image(stream: BinaryIO, max_pixels: int) -> Any:
+    """Return an image of Pillow from a JPEG, PNG or WebP file.
+
+    Raises
+    ------
+    ValueError
+        If it has too many pixels; Pillow raises errors of a dozen kinds if it is damaged.
+    """
+    image = load_pillow().open(stream, formats=FORMATS)
+    _check_pixels(image, max_pixels)
+    image.load()
+    return image
+
+
+def _check_pixels(image: Any, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ValueError(
+            f"an image may have {max_pixels:,} pixels at most, it has {width} x {height}"
+        )
 
 
 class ImageReader:
@@ -58,10 +102,7 @@ class ImageReader:
                 f"img_size must be one number of pixels or (height, width), got {size!r}"
             )
         check_whole("max_pixels", max_pixels, 1)
-        try:
-            import PIL.Image  # noqa: F401
-        except ImportError as error:
-            raise ConfigError("reading images needs Pillow; install pillow") from error
+        load_pillow()
         self.sides = tuple(sides)
         self.keep_aspect = keep_aspect
         self.smooth = smooth
@@ -80,30 +121,20 @@ class ImageReader:
         ValueError
             If it is of another type, damaged, or has too many pixels.
         """
-        from PIL import Image
-
-        image: Image.Image
         if isinstance(content, bytes | bytearray | memoryview):
-            with Image.open(BytesIO(content), formats=FORMATS) as image:
-                return self._convert(image)
-        if isinstance(content, str | os.PathLike):
-            with Image.open(content, formats=FORMATS) as image:
-                return self._convert(image)
-        if isinstance(content, Image.Image):
-            return self._convert(content)
-        raise ValueError(f"an image must be bytes, a path or an image of Pillow, got {content!r}")
-
-    def _convert(self, image: Any) -> torch.Tensor:
-        """Convert an open image."""
-        from PIL import Image
-
-        width, height = image.size
-        if width * height > self.max_pixels:
+            image = decode_image(BytesIO(content), self.max_pixels)
+        elif isinstance(content, str | os.PathLike):
+            image = open_image(content, self.max_pixels)
+        elif isinstance(content, load_pillow().Image):
+            image = content
+            _check_pixels(image, self.max_pixels)
+        else:
             raise ValueError(
-                f"an image may have {self.max_pixels:,} pixels at most, it has {width} x {height}"
+                f"an image must be bytes, a path or an image of Pillow, got {content!r}"
             )
-        how = Image.Resampling.BICUBIC if self.smooth else Image.Resampling.BILINEAR
-        pixels = np.asarray(image.convert("RGB").resize(self._target(width, height), how))
+        resampling = load_pillow().Resampling
+        how = resampling.BICUBIC if self.smooth else resampling.BILINEAR
+        pixels = np.asarray(image.convert("RGB").resize(self._target(*image.size), how))
         # numpy, because torch would start its threads in every loader worker.
         values = np.empty((3, *pixels.shape[:2]), np.float32)
         np.divide(pixels.transpose(2, 0, 1), np.float32(255), out=values)
@@ -298,28 +329,7 @@ class ImageTextPairProcessFnBuilder(ImageTextPairs):
         As for `ImageTextPairs`.
     """
 
-    def __init__(
-        self,
-        img_size: ImageSize,
-        max_text_len: int,
-        tokenizer_name: TokenizerLike,
-        *,
-        text_fields: Sequence[str] = _TEXT_FIELDS,
-        image_fields: Sequence[str] = _FIELDS,
-        pad_id: int | None = 0,
-        on_damage: OnDamage = "error",
-        max_pixels: int = MAX_PIXELS,
-    ) -> None:
-        super().__init__(
-            img_size,
-            max_text_len,
-            tokenizer_name,
-            text_fields=text_fields,
-            image_fields=image_fields,
-            pad_id=pad_id,
-            on_damage=on_damage,
-            max_pixels=max_pixels,
-        )
+    __init__ = rename_parameters(ImageTextPairs.__init__, {"tokenizer": "tokenizer_name"})
 
 
 class ImageJsonlProcessFnBuilder(ImageRecords):
@@ -333,11 +343,8 @@ def _find(
     for field in fields:
         if sample.get(field) is not None:
             return sample[field]
-    names = sorted(
-        name
-        for name, value in ((str(key), value) for key, value in sample.items())
-        if value is not None and not name.startswith("__")
-    )
+    given = {str(key) for key, value in sample.items() if value is not None}
+    names = sorted(name for name in given if not name.startswith("__"))
     # None marks requested metadata that was not found.
     missing = next((field for field in fields if field in sample), None)
     hint = ""

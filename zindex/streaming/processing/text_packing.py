@@ -12,6 +12,7 @@ from zindex.errors import ConfigError, SourceError
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.store.commit import fingerprint
+from zindex.streaming.processing.renaming import rename_parameters
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
@@ -182,30 +183,11 @@ class TextJonslProcessFnBuilder(TextPacking):
         As for `TextPacking`.
     """
 
-    def __init__(
-        self,
-        max_sequence_length: int,
-        tokenizer_name: TokenizerLike,
-        *,
-        field: str = "text",
-        append_eod: bool | int | str = False,
-        overlap: Literal[0, 1] = 0,
-        tail: Tail | TailName = Tail.PAD,
-        pad_id: int = 0,
-        attention_mask: bool = True,
-        batch_size: int = 64,
-    ) -> None:
-        super().__init__(
-            max_sequence_length,
-            tokenizer_name,
-            field=field,
-            append_eod=append_eod,
-            overlap=overlap,
-            tail=tail,
-            pad_id=pad_id,
-            attention_mask=attention_mask,
-            batch_size=batch_size,
-        )
+    __init__ = rename_parameters(
+        TextPacking.__init__,
+        {"sequence_length": "max_sequence_length", "tokenizer": "tokenizer_name"},
+        attention_mask=True,
+    )
 
 
 def _where(sample: Mapping[str, Any]) -> str:
