@@ -34,5 +34,5 @@ def test_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("value", ["ignore", None, "none"])
 def test_other_policies(value: OnDamage) -> None:
-    with pytest.raises(ConfigError, match=f"on_damage must be 'error' or 'skip', got {value!r}"):
+    with pytest.raises(ConfigError, match=f"on_damage must be one of error, skip, got {value!r}"):
         DamageLog("whole", value)

@@ -72,5 +72,5 @@ def test_damage_is_counted(folder: Path) -> None:
 def test_settings_that_are_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="process_fn must be a function from samples"):
         JsonlIterableDataset(folder, 7)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="shuffle_buffer must be a number of samples"):
+    with pytest.raises(ConfigError, match="shuffle_buffer must be a whole number of at least 0"):
         JsonlIterableDataset(folder, shuffle_buffer=2.5)  # type: ignore[arg-type]

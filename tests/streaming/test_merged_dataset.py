@@ -55,17 +55,17 @@ def test_names_differ_also_in_nested_datasets() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"mixing": "random"}, r"mixing must be one of \['cogdata_mix', 'exact'\], got 'random'"),
+        ({"mixing": "random"}, "mixing must be one of exact, cogdata_mix, got 'random'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"seed": 1.5}, "seed must be a whole number of at least 0, got 1.5"),
         ({"yield_segment": 0}, "yield_segment must be a whole number of at least 1, got 0"),
         (
             {"shuffle_unstreaming_subsets": "cogdata_urlbuffer"},
-            "shuffle_unstreaming_subsets must be True, False or 'cogdata_block2m', got",
+            "shuffle_unstreaming_subsets must be one of True, False, cogdata_block2m, got",
         ),
         (
             {"shuffle_streaming_subsets": "yes"},
-            "shuffle_streaming_subsets must be True, False or 'cogdata_urlbuffer', got 'yes'",
+            "shuffle_streaming_subsets must be one of True, False, cogdata_urlbuffer, got 'yes'",
         ),
     ],
 )

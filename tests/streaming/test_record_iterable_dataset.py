@@ -83,7 +83,7 @@ def test_mixed_and_resumed_at_every_sample(folder: Path) -> None:
 def test_settings_are_checked(folder: Path) -> None:
     with pytest.raises(ConfigError, match="process_fn must be a function from samples to samples"):
         RecordIterableDataset(folder / "lines.zarr", 3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="shuffle_buffer must be a number of samples"):
+    with pytest.raises(ConfigError, match="shuffle_buffer must be a whole number of at least 0"):
         RecordIterableDataset(folder / "lines.zarr", shuffle_buffer=-1)
     prints = {
         RecordIterableDataset(folder / name, part_length=n).fingerprint()

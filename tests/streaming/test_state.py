@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.streaming.tiny_sources import Items
-from zindex.errors import StateMismatchError
+from zindex.errors import ConfigError, StateMismatchError
 from zindex.streaming import MergedDataset, gather_states, merge_states, to_state
 from zindex.streaming.resuming import reshard_states
 
@@ -160,7 +160,7 @@ def test_cogdatas_form_needs_its_fields() -> None:
     ("ranks", "workers", "text"), [(0, 1, "new_dpsize"), (1, -1, "new_num_work")]
 )
 def test_resharding_asks_for_real_numbers(ranks: int, workers: int, text: str) -> None:
-    with pytest.raises(StateMismatchError, match=text):
+    with pytest.raises(ConfigError, match=text):
         reshard_states({}, merge(), ranks, workers)
 
 

@@ -97,8 +97,8 @@ def test_fingerprints_depend_on_the_windows(store: str) -> None:
     ("settings", "message"),
     [
         ({"sequence_length": 0}, "sequence_length must be a whole number of at least 1, got 0"),
-        ({"overlap": 3}, "overlap must be 0 or 1 tokens, got 3"),
-        ({"documents": "no"}, "documents must be 'joined' or 'apart', got 'no'"),
+        ({"overlap": 3}, "overlap must be one of 0, 1, got 3"),
+        ({"documents": "no"}, "documents must be one of joined, apart, got 'no'"),
         ({"tail": "no"}, "tail must be one of pad, drop_last, got 'no'"),
     ],
 )

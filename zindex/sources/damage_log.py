@@ -1,9 +1,9 @@
 """Report damaged samples: raise an error, or skip, count and log them."""
 
 import logging
-from typing import Literal
+from typing import Literal, get_args
 
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import SourceError, check_choice
 from zindex.io.decompression import DamageError
 
 logger = logging.getLogger(__name__)
@@ -28,8 +28,7 @@ class DamageLog:
     """
 
     def __init__(self, what: str, on_damage: OnDamage) -> None:
-        if on_damage not in ("error", "skip"):
-            raise ConfigError(f"on_damage must be 'error' or 'skip', got {on_damage!r}")
+        check_choice("on_damage", on_damage, get_args(OnDamage))
         self.what = what
         self.on_damage = on_damage
         #: Skipped samples, or rests of files.

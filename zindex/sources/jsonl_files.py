@@ -164,9 +164,7 @@ class JsonlFiles(PartFiles):
     def _count_breaks(self, number: int, inner: int) -> int:
         """Return the line breaks before the last byte before a part."""
         counts = self._breaks.setdefault(number, {})
-        known = inner
-        while known and known not in counts:
-            known -= 1
+        known = next(part for part in range(inner, -1, -1) if part in counts or not part)
         count, nbytes = counts.get(known, 0), self._step
         if known == inner:
             return count

@@ -207,9 +207,7 @@ class TarFiles(PartFiles):
     def _find_start(self, number: int, inner: int, buffer: FileBuffer) -> int | None:
         """Return the offset of the first sample of a part; None if it has none."""
         starts = self._begins.setdefault(number, {})
-        known = inner
-        while known and known not in starts:
-            known -= 1
+        known = next(part for part in range(inner, -1, -1) if part in starts or not part)
         start = starts.get(known, 0)
         if known == inner or start is None:
             return start

@@ -8,6 +8,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
+from zindex.plan.settings import check_whole
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
@@ -60,10 +61,7 @@ class FilesDataset(IterableDataset[Sample]):
                 "process_fn must be a function from samples to samples, or None, got "
                 f"{type(process_fn).__name__}"
             )
-        if not isinstance(shuffle_buffer, int) or shuffle_buffer < 0:
-            raise ConfigError(
-                f"shuffle_buffer must be a number of samples, 0 for none, got {shuffle_buffer!r}"
-            )
+        check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")

@@ -15,7 +15,7 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.jsonl_files import read_lines
-from zindex.streaming.processing.image_samples import load_pillow, open_image
+from zindex.streaming.processing.image_samples import MAX_PIXELS, load_pillow, open_image
 
 
 class ImageJsonlDataset(Dataset[dict[str, Any]]):
@@ -123,7 +123,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
         else:
             place = self._folders[self._folder_of[index]] / path
             try:
-                record["image"] = open_image(place)
+                record["image"] = open_image(place, MAX_PIXELS)
             except Exception as error:  # Pillow raises errors of a dozen kinds
                 damage = DamageError(f"it cannot be read: {error}", 0)
                 self.damage.report(str(place), damage, "the image", what="an image")

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import torch
 
-from zindex.errors import ConfigError, StateMismatchError
+from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.plan.settings import check_whole
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
@@ -123,10 +122,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._check_datasets()
 
     def _check_settings(self) -> None:
-        if self.mixing not in _MIXINGS:
-            raise ConfigError(
-                f"mixing must be one of {sorted(_MIXINGS)}, got {self.mixing!r}; choose one"
-            )
+        check_choice("mixing", self.mixing, _MIXINGS)
         check_whole("seed", self.seed, 0)
         check_whole("yield_segment", self.yield_segment, 1)
         if not self.datasets:
@@ -299,7 +295,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             start, begin = resume(loaded, slot, include_all=from_url_level)
         begin |= {"origin": start.origin.to_json()}
         stream = self._open("/", start, ignore_yield)
-        samples = chain.from_iterable(attach_start(stream, begin))
+        samples = attach_start(iter(stream), begin)
         return name_states(samples) if isinstance(stream, YieldStream) else samples
 
     def _load(self, state: State, start: StreamStart) -> LoadedState:
@@ -334,8 +330,5 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
 
 def _choose_order(setting: str, given: bool | str, mode: str) -> str:
     """Return the order that a setting selects."""
-    if given is True or given is False:
-        return "keyed" if given else "none"
-    if given != mode:
-        raise ConfigError(f"{setting} must be True, False or {mode!r}, got {given!r}; choose one")
-    return mode
+    check_choice(setting, given, (True, False, mode))
+    return mode if given == mode else "keyed" if given else "none"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from itertools import chain, islice
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.streaming.mixed_streams import Stream
+from zindex.plan.settings import check_whole
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SEED_STEP, split_urls
 from zindex.streaming.sources import StreamSource
@@ -108,15 +109,15 @@ def _rewind(entries: Entries) -> Entries:
     }
 
 
-def attach_start(stream: Stream, begin: State) -> Iterator[Iterable[Sample]]:
-    """Yield the first sample of a worker slot, with the slot's start, and then all others."""
-    samples = iter(stream)
-    for sample in samples:
+def attach_start(samples: Iterator[Sample], begin: State) -> Iterator[Sample]:
+    """Return the samples of a worker slot, the first of which reports the slot's start."""
+
+    def attach(sample: Sample) -> Sample:
         head, changed, _ = sample["__state__"]
         sample["__state__"] = head, changed, begin
-        yield (sample,)
-        break
-    yield samples
+        return sample
+
+    return chain(map(attach, islice(samples, 1)), samples)
 
 
 def name_states(samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -145,17 +146,13 @@ def reshard_states(
 
     Raises
     ------
+    ConfigError
+        If a new number is out of range.
     StateMismatchError
         If the states are not those of all ranks of this dataset.
     """
-    for name, number, least in (
-        ("new_dpsize", new_dpsize, 1),
-        ("new_num_workers", new_num_workers, 0),
-    ):
-        if number < least:
-            raise StateMismatchError(
-                f"{name} must be at least {least}, got {number}; give the new one"
-            )
+    check_whole("new_dpsize", new_dpsize, 1)
+    check_whole("new_num_workers", new_num_workers, 0)
     merged = merge_states(states) if isinstance(states, list) else states
     if not merged:
         return {}

@@ -141,21 +141,17 @@ def _count_files(
 
     Each worker slot counts its own epochs; the first unfinished one is that of the slowest slot.
     """
-    owns, finished = [], []
+    rows = []
     for number in range(num_ranks * num_slots):
         slot = WorkerSlot.at(number, num_ranks, num_slots)
-        owns.append(len(split_urls(source.num_items, slot)))
-        finished.append(cursors.get(number, (0, 0, 0)))
-    epoch = min(done[0] // own for done, own in zip(finished, owns, strict=True))
-    num_finished = sum(
-        min(done[0] - epoch * own, own) for done, own in zip(finished, owns, strict=True)
-    )
-    begun = max(
-        done[0] // own + bool(done[1] or done[0] % own)
-        for done, own in zip(finished, owns, strict=True)
-    )
-    delivered = [done[1] for done in finished if done[1]]
-    return begun, epoch, sum(owns), num_finished, len(delivered), sum(delivered)
+        finished, delivered, _ = cursors.get(number, (0, 0, 0))
+        rows.append((len(split_urls(source.num_items, slot)), finished, delivered))
+    epoch = min(finished // own for own, finished, _ in rows)
+    begun = max(-(-(finished + bool(delivered)) // own) for own, finished, delivered in rows)
+    num_finished = sum(min(finished - epoch * own, own) for own, finished, _ in rows)
+    delivered_of_begun = [delivered for _, _, delivered in rows if delivered]
+    size = sum(own for own, _, _ in rows)
+    return begun, epoch, size, num_finished, len(delivered_of_begun), sum(delivered_of_begun)
 
 
 def _to_line(source: SourceProgress) -> str:

@@ -44,7 +44,7 @@ class StreamSource:
     @property
     def num_items(self) -> int:
         """Parts, files or items of an epoch."""
-        if self.order == "cogdata_urlbuffer":
+        if self.kind == "files":
             return len(self.dataset.urls)
         return int(self.dataset.num_parts) if self.is_partitioned else len(self.dataset)
 
@@ -56,23 +56,24 @@ class StreamSource:
         ConfigError
             If the dataset lacks a method that its order needs, or is empty but cyclic.
         """
-        if self.order == "cogdata_urlbuffer" and not isinstance(self.dataset, UrlDataset):
-            raise ConfigError(
-                f"dataset {self.name!r} ({describe(self.dataset)}) must have urls and read_url for "
-                "the order 'cogdata_urlbuffer'; take another order for it, or write them"
-            )
-        if self.order != "cogdata_urlbuffer" and self.is_partitioned:
+        what = f"dataset {self.name!r} ({describe(self.dataset)}) must"
+        if self.kind == "files":
+            if not isinstance(self.dataset, UrlDataset):
+                raise ConfigError(
+                    f"{what} have urls and read_url for the order 'cogdata_urlbuffer'; take "
+                    "another order for it, or write them"
+                )
+        elif self.is_partitioned:
             missing = [name for name in _PARTITIONED if not hasattr(self.dataset, name)]
             if missing:
                 raise ConfigError(
-                    f"dataset {self.name!r} ({describe(self.dataset)}) must be map-style or "
-                    "partitioned (a zindex.streaming.protocols.PartitionedDataset), it lacks "
-                    f"{', '.join(missing)}; add these, so that loader workers can share it"
+                    f"{what} be map-style or partitioned (a zindex.streaming.protocols."
+                    f"PartitionedDataset), it lacks {', '.join(missing)}; add these, so that "
+                    "loader workers can share it"
                 )
-        if not self.is_partitioned and not hasattr(self.dataset, "__len__"):
+        elif not hasattr(self.dataset, "__len__"):
             raise ConfigError(
-                f"dataset {self.name!r} ({describe(self.dataset)}) must have a length; a map-style "
-                "dataset needs __len__ and __getitem__"
+                f"{what} have a length; a map-style dataset needs __len__ and __getitem__"
             )
         if self.cyclic and not self.num_items:
             raise ConfigError(
@@ -89,11 +90,8 @@ class StreamSource:
             fingerprint = fingerprint()
         if fingerprint is None:
             fingerprint = f"{describe(dataset)} of {len(dataset)} items"
-        buffer = (
-            f", buffer {dataset.shuffle_buffer}"
-            if self.is_partitioned and self.order != "none"
-            else ""
-        )
+        shuffles = self.is_partitioned and self.order != "none"
+        buffer = f", buffer {dataset.shuffle_buffer}" if shuffles else ""
         return f"{self.order}, seed {self.seed}{buffer}: {fingerprint}"
 
     @property

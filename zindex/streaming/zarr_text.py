@@ -11,10 +11,10 @@ import torch
 from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError
+from zindex.errors import check_choice
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, count_windows, parse_tail
-from zindex.samples.batch import SampleBatch, allocate_arrays, resolve_positions
+from zindex.samples.batch import SampleBatch, Shapes, allocate_arrays, resolve_positions
 from zindex.store.commit import fingerprint
 
 #: Whether windows cross document boundaries.
@@ -70,10 +70,8 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         pad_id: int = 0,
     ) -> None:
         check_whole("sequence_length", sequence_length, 1)
-        if overlap not in (0, 1):
-            raise ConfigError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
-        if documents not in get_args(Documents):
-            raise ConfigError(f"documents must be 'joined' or 'apart', got {documents!r}")
+        check_choice("overlap", overlap, (0, 1))
+        check_choice("documents", documents, get_args(Documents))
         self.path = os.fspath(path)
         self.source = ZarrIndexedDataset(self.path)
         self.sequence_length = sequence_length
@@ -146,15 +144,10 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         read = np.full((len(numbers), length + 1), self.pad_id, np.int64)
         places = np.arange(len(numbers)) * (length + 1)
         self.source.tokens.read_spans(starts, stops, read.reshape(-1), places)
-        whole, part = (len(numbers), length), torch.int64
-        tensors, arrays = allocate_arrays(
-            {
-                "tokens": (whole, part),
-                "labels": (whole, part),
-                "loss_mask": (whole, torch.float32),
-                "position_ids": (whole, part),
-            }
-        )
+        names = ("tokens", "labels", "loss_mask", "position_ids")
+        shapes: Shapes = dict.fromkeys(names, ((len(numbers), length), torch.int64))
+        shapes["loss_mask"] = shapes["loss_mask"][0], torch.float32
+        tensors, arrays = allocate_arrays(shapes)
         arrays["tokens"][:] = read[:, :-1]
         arrays["labels"][:] = read[:, 1:]
         arrays["position_ids"][:] = np.arange(length)

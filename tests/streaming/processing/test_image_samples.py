@@ -151,7 +151,7 @@ def test_decompression_bombs(size: tuple[int, int]) -> None:
 
 def test_a_limit_of_pixels() -> None:
     reader = ImageReader(4, keep_aspect=False, smooth=True, max_pixels=23)
-    with pytest.raises(ValueError, match="may have 23 pixels at most, it has 6 x 4"):
+    with pytest.raises(ValueError, match="it has 6 x 4 pixels, more than 23"):
         reader.read(encode(make_image()))
 
 
@@ -191,7 +191,10 @@ def test_a_long_image_keeps_no_aspect() -> None:
         (lambda: ImageTextPairs(0, 4, read_letters), "img_size must be one number of pixels or"),
         (lambda: ImageTextPairs((1, 2, 3), 4, read_letters), "height, width.*, got .1, 2, 3"),
         (lambda: ImageTextPairs(4, 0, read_letters), "max_text_len must be a whole number of at"),
-        (lambda: ImageTextPairs(4, 4, read_letters, on_damage="no"), "on_damage must be 'error'"),
+        (
+            lambda: ImageTextPairs(4, 4, read_letters, on_damage="no"),
+            "on_damage must be one of error, skip, got 'no'",
+        ),
         (
             lambda: ImageRecords(4, max_pixels=0),
             "max_pixels must be a whole number of at least 1, got 0",

@@ -141,7 +141,7 @@ def test_damaged_samples(sample: dict[str, Any], message: str) -> None:
             "sequence_length must be a whole number of at least 1, got True",
         ),
         ({"batch_size": 1.5}, "batch_size must be a whole number of at least 1, got 1.5"),
-        ({"overlap": 2}, "overlap must be 0 or 1 tokens, got 2"),
+        ({"overlap": 2}, "overlap must be one of 0, 1, got 2"),
         ({"tail": "keep"}, "tail must be one of pad, drop_last, got 'keep'"),
         ({"append_eod": True}, "append_eod needs an end of documents, which function does not"),
         ({"append_eod": "</s>"}, "append_eod needs the token '</s>', which function does not"),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -135,18 +135,22 @@ def advise(
         draws = epochs_of(lengths, dataset, num_samples=num_samples, num_tokens=num_tokens)
     shares = find_shares(dataset)
     whole = max(1, sum(source.num_samples for source in lengths))
-    proportional = {source.name: source.num_samples / whole for source in lengths}
-    limited = _limit_repeats(lengths, draws, shares, max_epochs)
-    rows = _choose_lengths(lengths, shares, candidates)
+    run = RunAdvice(
+        draws,
+        proportional={source.name: source.num_samples / whole for source in lengths},
+        limited=_limit_repeats(lengths, draws, shares, max_epochs),
+        sequence_lengths=_choose_lengths(lengths, shares, candidates),
+        advice=(),
+    )
     advice = [
         *_advise_draws(lengths, draws, max_epochs),
-        *_advise_weights(lengths, draws, proportional, limited, max_epochs),
-        *_advise_length(rows, lengths),
+        *_advise_weights(lengths, run, max_epochs),
+        *_advise_length(lengths, run.sequence_lengths),
         *_advise_readers(list_sources(dataset), num_ranks, num_workers),
         *_note_sources(lengths),
         *_advise_units(lengths),
     ]
-    return RunAdvice(draws, proportional, limited, rows, tuple(advice))
+    return replace(run, advice=tuple(advice))
 
 
 def _advise_draws(
@@ -185,19 +189,13 @@ def _limit_repeats(
     return {source.name: part / total for source, part in zip(lengths, parts, strict=True)}
 
 
-def _advise_weights(
-    lengths: Lengths,
-    draws: Sequence[SourceDraws],
-    proportional: dict[str, float],
-    limited: dict[str, float] | None,
-    max_epochs: float,
-) -> Iterator[Advice]:
+def _advise_weights(lengths: Lengths, run: RunAdvice, max_epochs: float) -> Iterator[Advice]:
     """Report the shares by which no source repeats too often, and those of equal epochs."""
     num_available = sum(source.num_samples for source in lengths)
-    total = sum(drawn.num_samples for drawn in draws)
+    total = sum(drawn.num_samples for drawn in run.draws)
     if not total:
         return
-    if limited is None:
+    if run.limited is None:
         text = (
             f"The run draws {_count(total, 'sample')}, and {max_epochs:g} epochs of all sources "
             f"are only {max_epochs * num_available:,.0f}: without more data it has to repeat "
@@ -205,18 +203,18 @@ def _advise_weights(
         )
         numbers = {"num_samples": total, "num_available": num_available}
         yield Advice("weights", None, text, numbers)
-    elif any(drawn.num_epochs > max_epochs for drawn in draws):
+    elif any(drawn.num_epochs > max_epochs for drawn in run.draws):
         text = (
-            f"With the shares {_list_shares(limited)} nothing repeats more than "
+            f"With the shares {_list_shares(run.limited)} nothing repeats more than "
             f"{max_epochs:g} times."
         )
-        yield Advice("weights", None, text, limited)
-    if len(draws) > 1:
+        yield Advice("weights", None, text, run.limited)
+    if len(run.draws) > 1:
         text = (
-            f"Shares in proportion to what there is, {_list_shares(proportional)}, draw "
+            f"Shares in proportion to what there is, {_list_shares(run.proportional)}, draw "
             f"{total / num_available:,.2f} epochs of every source."
         )
-        yield Advice("weights", None, text, proportional)
+        yield Advice("weights", None, text, run.proportional)
 
 
 def _list_shares(shares: dict[str, float]) -> str:
@@ -278,12 +276,11 @@ def _candidates(mixed: Int64Array) -> list[int]:
     return [1 << power for power in range(first, last + 1)]
 
 
-def _advise_length(rows: Sequence[SequenceLength], lengths: Lengths) -> Iterator[Advice]:
+def _advise_length(lengths: Lengths, rows: Sequence[SequenceLength]) -> Iterator[Advice]:
     """Advise the shortest sequence length that truncates little."""
     if not rows:
         return
-    fitting = [row for row in rows if row.truncated <= _MAX_TRUNCATED]
-    row = fitting[0] if fitting else rows[-1]
+    row = next((row for row in rows if row.truncated <= _MAX_TRUNCATED), rows[-1])
     unit = next(source.unit for source in lengths if source.histogram.num_tokens)
     text = (
         f"A sequence length of {row.sequence_length:,} cuts off {row.truncated:.2%} of the {unit} "

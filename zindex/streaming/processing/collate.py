@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_choice
 from zindex.plan.settings import check_whole
 
 Sample = dict[str, Any]
@@ -100,8 +100,7 @@ class PadCollate:
         self.pad_values = _by_key(pad_value, self.keys, "pad_value", 0)
         self.multiple_of = check_whole("multiple_of", multiple_of, 1)
         for key, where in self.sides.items():
-            if where not in get_args(Side):
-                raise ConfigError(f"side of {key!r} must be 'right' or 'left', got {where!r}")
+            check_choice(f"side of {key!r}", where, get_args(Side))
 
     def __call__(self, batch: Sequence[Sample]) -> dict[str, Any]:
         """Return one dict of the batch; PlanError if samples do not fit together."""

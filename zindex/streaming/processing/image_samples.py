@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.plan.settings import check_whole
 from zindex.sources.damage_log import OnDamage
 from zindex.streaming.processing.renaming import rename_parameters
@@ -38,7 +38,7 @@ def load_pillow() -> Any:
     return PIL.Image
 
 
-def open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Any:
+def open_image(path: str | os.PathLike[str], max_pixels: int) -> Any:
     """Return a decoded image file; see `decode_image`."""
     # A pipe would block forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -65,9 +65,7 @@ def decode_image(stream: BinaryIO, max_pixels: int) -> Any:
 def _check_pixels(image: Any, max_pixels: int) -> None:
     width, height = image.size
     if width * height > max_pixels:
-        raise ValueError(
-            f"an image may have {max_pixels:,} pixels at most, it has {width} x {height}"
-        )
+        raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels:,}")
 
 
 class ImageReader:
@@ -157,8 +155,7 @@ class _PerSample:
     """Base of process functions that map one sample to one sample and may skip damaged ones."""
 
     def __init__(self, on_damage: OnDamage) -> None:
-        if on_damage not in get_args(OnDamage):
-            raise ConfigError(f"on_damage must be 'error' or 'skip', got {on_damage!r}")
+        check_choice("on_damage", on_damage, get_args(OnDamage))
         self.on_damage = on_damage
         #: Samples skipped so far in this process.
         self.num_skipped = 0

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import SourceError, check_choice
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.store.commit import fingerprint
@@ -75,8 +75,7 @@ class TextPacking:
     ) -> None:
         check_whole("sequence_length", sequence_length, 1)
         check_whole("batch_size", batch_size, 1)
-        if overlap not in (0, 1):
-            raise ConfigError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
+        check_choice("overlap", overlap, (0, 1))
         self.sequence_length = sequence_length
         self.encoder = TextEncoder(tokenizer)
         self.field = field
