@@ -25,6 +25,7 @@ Each message is one sentence: what must hold, what came, where, and what to do.
 """
 
 import operator
+import os
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, SupportsIndex
@@ -172,3 +173,15 @@ def check_number(index: SupportsIndex, length: int, what: str, where: object) ->
             "it modulo the length"
         )
     return number % length
+
+
+def check_list(name: str, values: object) -> None:
+    """Refuse a single text or path for a setting that is a list of them.
+
+    Raises
+    ------
+    ConfigError
+        If it is one.
+    """
+    if isinstance(values, str | os.PathLike):
+        raise ConfigError(f"{name} must be a list, got the text {str(values)!r}; put it in one")

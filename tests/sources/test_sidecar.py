@@ -127,7 +127,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("caption", "meta_names must be a list of names, got the text 'caption'"),
+        ("caption", "meta_names must be a list, got the text 'caption'"),
         (["a", "A"], "each name of metadata must be given once, got 'A' again"),
         (["__key__"], "a name of metadata must not begin with __, got '__key__'"),
         ([""], "meta_names must be names of fields, got ''"),

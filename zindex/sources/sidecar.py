@@ -1,10 +1,11 @@
 """Read the sidecar of a tar, a jsonl file with metadata of its samples, or explain its absence."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_list
 from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile
@@ -25,8 +26,7 @@ def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
     ConfigError
         If two names give one field, or one is reserved.
     """
-    if isinstance(meta_names, str):
-        raise ConfigError(f"meta_names must be a list of names, got the text {meta_names!r}")
+    check_list("meta_names", meta_names)
     fields: dict[str, str] = {}
     for name in meta_names:
         if not isinstance(name, str) or not name:
@@ -40,22 +40,11 @@ def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-def sidecar_url(file: SourceFile) -> str:
-    """Return the URL of the metadata of a tar: its name up to the first dot, and a suffix."""
-    return file.url[: len(file.url) - len(file.url.rpartition("/")[2])] + _name_of(file)
-
-
-def _name_of(file: SourceFile) -> str:
-    return file.place.name.partition(".")[0] + ".meta.jsonl"
-
-
 def sidecar_of(file: SourceFile) -> SourceFile:
-    """Return the file with the metadata of a tar; StoreNotFoundError if there is none."""
-    place, url = file.place.parent / _name_of(file), sidecar_url(file)
-    nbytes = file_nbytes(place)
-    if nbytes is None:
-        raise StoreNotFoundError(f"{file.url} must have its metadata in {url}, there is no file")
-    return SourceFile(url, place, nbytes if isinstance(place, Path) else None)
+    """Return the metadata file of a tar: its name up to the first dot, and a suffix."""
+    name = file.place.name.partition(".")[0] + ".meta.jsonl"
+    folder, slash, _ = file.url.rpartition("/")
+    return SourceFile(f"{folder}{slash}{name}", file.place.parent / name, None)
 
 
 def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> Metadata:
@@ -77,12 +66,16 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
     SourceError
         If a line is damaged, unless damage is skipped.
     """
-    try:
-        sidecar = sidecar_of(file)
-    except StoreNotFoundError:
-        if file.needs_sidecar:
-            raise
+    sidecar = sidecar_of(file)
+    nbytes = file_nbytes(sidecar.place)
+    if nbytes is None and file.needs_sidecar:
+        raise StoreNotFoundError(
+            f"{file.url} must have its metadata in {sidecar.url}, there is no file"
+        )
+    if nbytes is None:
         return {}
+    if isinstance(sidecar.place, Path):
+        sidecar = replace(sidecar, nbytes=nbytes)
     found: dict[str, dict[str, Any]] = {}
     try:
         for offset, line in read_lines(sidecar):

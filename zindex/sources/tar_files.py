@@ -20,7 +20,7 @@ from zindex.sources.sidecar import (
     Metadata,
     check_meta_names,
     read_sidecar,
-    sidecar_url,
+    sidecar_of,
     watch_joins,
 )
 from zindex.sources.tar_members import (
@@ -117,7 +117,7 @@ class TarFiles(PartFiles):
             yield from samples
             return
         url, fields = self.urls[number], [*self._fields.values()]
-        sidecar = sidecar_url(self._files[number])
+        sidecar = sidecar_of(self._files[number]).url
         reason = yield from watch_joins(samples, fields[0], metadata, sidecar)
         if reason is not None and url not in self._logged:
             self._logged.add(url)

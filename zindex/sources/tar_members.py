@@ -98,15 +98,15 @@ class FileBuffer(ArchiveBuffer):
         if nbytes > BLOCK_NBYTES:
             self.ahead_nbytes = min(nbytes, _MAX_AHEAD_NBYTES)
         wanted = max(nbytes, self.step_nbytes, self.ahead_nbytes)
-        blocks = [read_local(self.file, self.descriptor, start, wanted)]
-        count = len(blocks[0])
+        blocks: list[bytes] = []
+        stop = start
         # One system call moves at most 2 GiB.
-        while count < nbytes:
-            blocks.append(read_local(self.file, self.descriptor, start + count, nbytes - count))
+        while stop < start + nbytes:
+            blocks.append(read_local(self.file, self.descriptor, stop, start + wanted - stop))
             if not blocks[-1]:
-                raise ended(start, nbytes, start + count)
-            count += len(blocks[-1])
-        self.buffer = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+                raise ended(start, nbytes, stop)
+            stop += len(blocks[-1])
+        self.buffer = b"".join(blocks)
         self.base = start
 
     def more(self, start: int) -> bytes:

@@ -1,6 +1,7 @@
 """Map-style dataset of jsonl records and the images that they name."""
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,21 +65,18 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
         self.single_process_fn = single_process_fn
         self.damage = DamageLog("lines of JSON objects", on_damage)
         lines: list[bytes] = []
-        folders: list[Path] = []
+        # By file: the folder of its images, and the records before its end.
+        self._folders: list[Path] = []
+        self._file_stops: list[int] = []
         for file in list_files(jsonl_path, [".jsonl"]):
-            before = len(lines)
             self._read(file, lines)
-            folder = _folder_of(file, image_folder)
-            folders += [folder] * (len(lines) - before)
+            self._folders.append(_folder_of(file, image_folder))
+            self._file_stops.append(len(lines))
         if not lines:
             raise SourceError(f"a dataset of images must have records, {jsonl_path!r} has none")
         # One buffer, because forked workers would copy the pages of many small objects.
         self._content = b"".join(lines)
         self._stops: npt.NDArray[np.int64] = np.cumsum([len(line) for line in lines])
-        names = sorted(set(folders))
-        numbers = {folder: number for number, folder in enumerate(names)}
-        self._folders = names
-        self._folder_of = np.array([numbers[folder] for folder in folders], np.int32)
 
     def _read(self, file: SourceFile, lines: list[bytes]) -> None:
         """Append the valid lines of a file."""
@@ -121,7 +119,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
             damage = DamageError(f"the imagepath of record {index:,} is {path!r}, no path", 0)
             self.damage.report("images", damage, "the image", what="named by imagepath")
         else:
-            place = self._folders[self._folder_of[index]] / path
+            place = self._folders[bisect_right(self._file_stops, index)] / path
             try:
                 record["image"] = open_image(place, MAX_PIXELS)
             except Exception as error:  # Pillow raises errors of a dozen kinds

@@ -21,7 +21,7 @@ from zindex.streaming.resuming import (
     resume,
     rewind_parts,
 )
-from zindex.streaming.source_streams import open_source_stream
+from zindex.streaming.source_streams import SOURCE_STREAMS
 from zindex.streaming.sources import (
     StreamSource,
     describe,
@@ -321,7 +321,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             if isinstance(dataset, MergedDataset):
                 streams.append(dataset._open(f"{path}{number}/", start))
             else:
-                streams.append(open_source_stream(self._make_source(dataset), start))
+                source = self._make_source(dataset)
+                streams.append(SOURCE_STREAMS[source.kind](source, start))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
         slot = start.slot
         picks = partial(mixing.picks, slot.rank if self.mixing == "cogdata_mix" else slot.index)

@@ -59,9 +59,8 @@ class _ReadStream(SourceStream):
     """A stream of a source that is read part by part or file by file."""
 
     def __iter__(self) -> Iterator[Sample]:
-        return self._read() if self.source.num_items else iter(())
-
-    def _read(self) -> Iterator[Sample]:
+        if not self.source.num_items:
+            return
         key, head = self.source.key, self._head
         dataset, empty = self.source.dataset, set[int]()
         # Reading num_skipped after every sample takes a twentieth of the time of a short line.
@@ -219,7 +218,5 @@ class ItemStream(SourceStream):
         return positions
 
 
-def open_source_stream(source: StreamSource, start: StreamStart) -> SourceStream:
-    """Return the stream of a source in a worker slot."""
-    kinds = {"files": UrlStream, "parts": PartStream, "items": ItemStream}
-    return kinds[source.kind](source, start)
+#: Stream of a source in a worker slot, by the units of its epochs.
+SOURCE_STREAMS = {"files": UrlStream, "parts": PartStream, "items": ItemStream}

@@ -438,10 +438,10 @@ def test_refusals_name_the_line(tmp_path: Path, text: str) -> None:
     [
         ({"variables": {"x": object()}}, "variables['x'] has object; pass objects by dynamic_objs"),
         ({"variables": {"x": [{1: {2}}]}}, "variables['x'] has set"),
-        ({"allow_imports": "os"}, "allow_imports must be a list of modules, got the text 'os'"),
+        ({"allow_imports": "os"}, "allow_imports must be a list, got the text 'os'"),
         ({"allow_imports": ("",)}, "a target must be named by public names joined by dots, got ''"),
         ({"allow_imports": ("a._b",)}, "joined by dots, got 'a._b'"),
-        ({"include_folders": "/"}, "include_folders must be a list of folders, got '/'"),
+        ({"include_folders": "/"}, "include_folders must be a list, got the text '/'"),
     ],
 )
 def test_refused_settings(tmp_path: Path, settings: Any, message: str) -> None:

@@ -98,7 +98,7 @@ def test_filled_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"keys": "tokens"}, "keys must be a list of names, got the text 'tokens'"),
+        ({"keys": "tokens"}, "keys must be a list, got the text 'tokens'"),
         ({"side": "up"}, "side of 'a' must be one of right, left, got 'up'"),
         ({"side": {"b": "left"}}, "side must be of keys ['a'], got ['b']; add them to keys"),
         ({"multiple_of": 0}, "multiple_of must be a whole number of at least 1, got 0"),

@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -199,18 +199,13 @@ def _check_spelling(child: Call) -> None:
     for key, entry in child.attributes.items():
         if key in _ATTRIBUTES or hasattr(child.target.value, key):
             continue
-        for known in missing:
-            if _is_like(key, known):
-                raise entry.place.error(
-                    f"a dataset of a mixture must have its attributes spelled as {known!r} is, got "
-                    f"{key!r} (did you mean {known!r}?); correct it"
-                )
-
-
-def _is_like(word: str, known: str) -> bool:
-    word = word.lower()
-    swapped = sorted(word) == sorted(known)
-    return swapped or SequenceMatcher(None, word, known).ratio() >= _LIKE
+        word = key.lower()
+        swapped = [known for known in missing if sorted(word) == sorted(known)]
+        for known in swapped or get_close_matches(word, missing, 1, _LIKE):
+            raise entry.place.error(
+                f"a dataset of a mixture must have its attributes spelled as {known!r} is, got "
+                f"{key!r} (did you mean {known!r}?); correct it"
+            )
 
 
 def _check_children(children: Mapping[int, Call], params: Mapping[str, Any]) -> None:

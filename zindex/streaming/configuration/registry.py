@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property, partial
 from importlib import import_module
-from threading import Lock
 from types import ModuleType
 from typing import Any, TypeVar
 
-from zindex.errors import ConfigError, ZindexError
+from zindex.errors import ConfigError, ZindexError, check_list
 from zindex.streaming.configuration.yaml_tree import Place
 
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
@@ -57,7 +56,6 @@ _BUILT_IN = (
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*", re.ASCII)
 
 _registered: dict[str, Any] = {}
-_lock = Lock()
 
 
 def register(name: str) -> Callable[[MadeT], MadeT]:
@@ -86,8 +84,7 @@ def register(name: str) -> Callable[[MadeT], MadeT]:
         )
 
     def add(target: MadeT) -> MadeT:
-        with _lock:
-            known = _registered.setdefault(name, target)
+        known = _registered.setdefault(name, target)
         # Reloading a module defines the same objects again.
         if known is not target and _identify(known) != _identify(target):
             raise ConfigError(
@@ -160,11 +157,7 @@ class Targets:
     """
 
     def __init__(self, targets: Mapping[str, Any], allow_imports: Iterable[str]) -> None:
-        if isinstance(allow_imports, str):
-            raise ConfigError(
-                f"allow_imports must be a list of modules, got the text {allow_imports!r}; put it "
-                "in a tuple"
-            )
+        check_list("allow_imports", allow_imports)
         self.given = dict(targets)
         self.allowed = tuple(allow_imports)
         for name in [*self.given, *self.allowed]:

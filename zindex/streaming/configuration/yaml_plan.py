@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_list
 from zindex.streaming.configuration.registry import Target, Targets, suggest
 from zindex.streaming.configuration.yaml_tree import (
     Place,
@@ -84,11 +84,7 @@ class Planner:
         targets: Targets,
         include_folders: Iterable[str | os.PathLike[str]],
     ) -> None:
-        if isinstance(include_folders, str | os.PathLike):
-            raise ConfigError(
-                f"include_folders must be a list of folders, got {str(include_folders)!r}; put it "
-                "in a tuple"
-            )
+        check_list("include_folders", include_folders)
         for name, value in variables.items():
             _check_variable(value, f"variables[{name!r}]", 0)
         self.variables = variables

@@ -93,14 +93,7 @@ def epochs_of(
 
 def find_shares(dataset: Any) -> dict[str, float]:
     """Return each source's share of all samples, by the percents of all levels."""
-    if not isinstance(dataset, MergedDataset):
-        return {_name_of(dataset): 1.0}
-    whole = sum(child.percent for child in dataset.datasets)
-    return {
-        name: share * child.percent / whole
-        for child in dataset.datasets
-        for name, share in find_shares(child).items()
-    }
+    return _draw_each(dataset, None, 1.0)
 
 
 def _name_of(source: Any) -> str:
@@ -146,8 +139,10 @@ def distribute(total: float, weights: Sequence[float], limits: Sequence[float]) 
     return dealt
 
 
-def _capacity(dataset: Any, known: Known, cyclic: bool) -> float:
+def _capacity(dataset: Any, known: Known | None, cyclic: bool) -> float:
     """Return the number of samples that a dataset can give."""
+    if known is None:
+        return _NO_LIMIT
     if isinstance(dataset, MergedDataset):
         parts = [_capacity(child, known, dataset.cyclic) for child in dataset.datasets]
         if not dataset.stop_on_first:
@@ -159,8 +154,8 @@ def _capacity(dataset: Any, known: Known, cyclic: bool) -> float:
     return _NO_LIMIT if cyclic and num_samples else float(num_samples)
 
 
-def _draw_each(dataset: Any, known: Known, total: float) -> dict[str, float]:
-    """Return the draws of each source."""
+def _draw_each(dataset: Any, known: Known | None, total: float) -> dict[str, float]:
+    """Return the draws of each source, without limits if no lengths are known."""
     total = min(total, _capacity(dataset, known, cyclic=True))
     if not isinstance(dataset, MergedDataset):
         return {_name_of(dataset): total}

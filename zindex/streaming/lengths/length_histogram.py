@@ -6,7 +6,6 @@ Below 64 every length has its own bin. Above, each doubling has 32 bins, so a bi
 
 import math
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -35,27 +34,18 @@ class LengthHistogram:
         array = np.asarray(lengths, np.int64)
         if not array.size:
             return cls()
-        numbers, where, counts = np.unique(
-            number_bins(array), return_inverse=True, return_counts=True
-        )
-        sums = np.zeros(len(numbers), np.int64)
-        np.add.at(sums, where, array)
-        bins = zip(numbers.tolist(), counts.tolist(), sums.tolist(), strict=True)
-        return cls(tuple(bins), int(array.min()), int(array.max()))
+        bins = _sum_bins(number_bins(array), np.ones_like(array), array)
+        return cls(bins, int(array.min()), int(array.max()))
 
     @classmethod
     def union(cls, parts: Iterable["LengthHistogram"]) -> "LengthHistogram":
         """Return the union of histograms."""
         filled = [part for part in parts if part.bins]
-        counts, sums = Counter[int](), Counter[int]()
-        for number, count, total in chain.from_iterable(part.bins for part in filled):
-            counts[number] += count
-            sums[number] += total
-        return cls(
-            tuple((number, counts[number], sums[number]) for number in sorted(counts)),
-            min((part.shortest for part in filled), default=0),
-            max((part.longest for part in filled), default=0),
-        )
+        if not filled:
+            return cls()
+        rows = np.array(list(chain.from_iterable(part.bins for part in filled)), np.int64)
+        shortest = min(part.shortest for part in filled)
+        return cls(_sum_bins(*rows.T), shortest, max(part.longest for part in filled))
 
     @property
     def num_samples(self) -> int:
@@ -118,6 +108,17 @@ class LengthHistogram:
     def from_json(cls, fields: dict[str, Any]) -> "LengthHistogram":
         """Return a histogram from its fields as JSON values."""
         return cls(**fields | {"bins": tuple(map(tuple, fields["bins"]))})
+
+
+def _sum_bins(
+    numbers: Int64Array, counts: Int64Array, sums: Int64Array
+) -> tuple[tuple[int, int, int], ...]:
+    """Return bins with the sums of the counts and of the lengths of equal numbers."""
+    bins, where = np.unique(numbers, return_inverse=True)
+    totals = np.zeros((2, len(bins)), np.int64)
+    np.add.at(totals[0], where, counts)
+    np.add.at(totals[1], where, sums)
+    return tuple(zip(bins.tolist(), *totals.tolist(), strict=True))
 
 
 def number_bins(lengths: Int64Array) -> Int64Array:

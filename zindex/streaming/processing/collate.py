@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, PlanError, check_choice
+from zindex.errors import ConfigError, PlanError, check_choice, check_list
 from zindex.plan.settings import check_whole
 
 Sample = dict[str, Any]
@@ -93,8 +93,7 @@ class PadCollate:
         pad_value: float | Mapping[str, float] = 0,
         multiple_of: int = 1,
     ) -> None:
-        if isinstance(keys, str):
-            raise ConfigError(f"keys must be a list of names, got the text {keys!r}; put it in one")
+        check_list("keys", keys)
         self.keys = tuple(keys)
         self.sides = _by_key(side, self.keys, "side", "right")
         self.pad_values = _by_key(pad_value, self.keys, "pad_value", 0)
