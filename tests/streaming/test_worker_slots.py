@@ -45,8 +45,9 @@ def test_unread_partitions_exclude_those_of_worker_slots(seed: int) -> None:
             if delivered:
                 cursors[worker_slot] = (count, before + delivered)
                 begun[part] = before + delivered
-        taken = {number: (*cursor, 0) for number, cursor in cursors.items()}
-        unread = unread.after(taken, num_worker_slots)
+        unread = unread.after(
+            [(*cursors.get(number, (0, 0)), 0) for number in range(num_worker_slots)]
+        )
         assert UnreadPartitions.from_json(json.loads(json.dumps(asdict(unread)))) == unread
         assert dict(unread.begun) == begun
         left = [part for part in range(2000) if part not in finished and part not in begun]

@@ -81,8 +81,8 @@ class JsonlFiles(PartFiles):
         url = self.part_url(part)
         parse: Callable[[bytes], Any] = parse_exactly if self._is_exact else loads
         try:
-            start, stop, line = self._find_lines(part)
-            with closing(self._chunks(part, start)) as chunks:
+            chunks, start, stop, line = self._open_part(part)
+            with closing(chunks):
                 for first, lines in cut_lines(chunks, start, stop):
                     if first == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
                         first = len(_BYTE_ORDER_MARK)
@@ -106,7 +106,9 @@ class JsonlFiles(PartFiles):
                             if again is not None:
                                 yield again
                     line = last + 1
-                self._note_line(part, line)
+                if line:
+                    number, inner = self.locate(part)
+                    self._breaks.setdefault(number, {})[inner + 1] = line - 1
         except DamageError as damage:
             self.damage.report(url, damage, "the rest of this part")
 
@@ -126,25 +128,16 @@ class JsonlFiles(PartFiles):
         sample.update(__url__=url, __key__=str(number))
         return sample
 
-    def _note_line(self, part: int, line: int) -> None:
-        """Remember the number of the first line of the next part of a file."""
+    def _open_part(self, part: int) -> tuple[Generator[bytes, None, None], int, int | None, int]:
+        """Return a part's content, the byte and number of its first line, and the part's end."""
         number, inner = self.locate(part)
-        if line:
-            self._breaks.setdefault(number, {})[inner + 1] = line - 1
-
-    def _find_lines(self, part: int) -> tuple[int, int | None, int]:
-        """Return the byte and the number of a part's first line, with the part's end between."""
-        number, inner = self.locate(part)
-        if not self._files[number].is_cut:
-            return 0, None, 0
+        file = self._files[number]
+        if not file.is_cut:
+            return read_chunks(file), 0, None, 0
         start, stop = self.bounds(part)
         line = self._count_breaks(number, inner) + (start > 0)
-        return self._first_line(number, start), stop, line
-
-    def _chunks(self, part: int, start: int) -> Generator[bytes, None, None]:
-        """Return the content of a part's file from a byte on."""
-        file = self._files[self.locate(part)[0]]
-        return local_chunks(file, start) if file.is_cut else read_chunks(file)
+        start = self._first_line(number, start)
+        return local_chunks(file, start), start, stop, line
 
     def _first_line(self, number: int, start: int) -> int:
         """Return the byte after the first line break at or after ``start - 1``."""

@@ -169,17 +169,13 @@ def reshard_states(
 def _unread_urls(loaded: LoadedState, name: str, num_urls: int) -> UnreadPartitions:
     """Return the unfinished files, in the order in which cogdata shares them."""
     unread, cursors = loaded.origin.unread(name), loaded.cursors(name)
-    num_ranks, num_slots = loaded.num_ranks, loaded.num_slots
     if unread != UnreadPartitions():
-        rewound = {number: (cursor[0], 0, 0) for number, cursor in cursors.items()}
-        return unread.after(rewound, num_ranks * num_slots)
-    finished: set[int] = set()
-    for number, cursor in cursors.items():
-        own = split_urls(num_urls, WorkerSlot.at(number, num_ranks, num_slots))
-        finished |= {
-            turn // len(own) * num_urls + own[turn % len(own)] for turn in range(cursor[0])
-        }
-    return UnreadPartitions.without(finished)
+        return unread.after([(finished, 0, 0) for finished, _, _ in cursors])
+    done: set[int] = set()
+    for slot, (finished, _, _) in zip(loaded.slots, cursors, strict=True):
+        own = split_urls(num_urls, slot)
+        done |= {turn // len(own) * num_urls + own[turn % len(own)] for turn in range(finished)}
+    return UnreadPartitions.without(done)
 
 
 def find_origin(
@@ -200,7 +196,7 @@ def find_origin(
     StateMismatchError
         If it is the state of one rank of several.
     """
-    num_ranks, num_slots, old = loaded.num_ranks, loaded.num_slots, loaded.origin
+    old = loaded.origin
     if not loaded.entries:
         return old
     loaded.check_all_ranks("another number of ranks or loader workers")
@@ -208,18 +204,18 @@ def find_origin(
     skipped = dict(old.skipped)
     for name in old.identities:
         cursors = loaded.cursors(name)
-        skipped[name] = skipped.get(name, 0) + sum(cursor[2] for cursor in cursors.values())
+        skipped[name] = skipped.get(name, 0) + sum(cursor[2] for cursor in cursors)
         if old.identities[name].startswith("cogdata_urlbuffer"):
             if urls is None:
                 raise StateMismatchError(
-                    f"{name!r} has cogdata's order of files, which ties its state to {num_ranks} "
-                    f"ranks of {num_slots} loader workers; take as many, or reshard_states, which "
-                    "reads unfinished files again"
+                    f"{name!r} has cogdata's order of files, which ties its state to "
+                    f"{loaded.num_ranks} ranks of {loaded.num_slots} loader workers; take as many, "
+                    "or reshard_states, which reads unfinished files again"
                 )
             pools[name] = urls[name]
             continue
-        pools[name] = old.unread(name).after(cursors, num_ranks * num_slots)
-    orphans, older = _find_orphans(loaded, num_ranks, num_slots)
+        pools[name] = old.unread(name).after(cursors)
+    orphans, older = _find_orphans(loaded)
     origin = replace(
         old,
         pools=pools,
@@ -232,26 +228,25 @@ def find_origin(
 
 
 def _find_orphans(
-    loaded: LoadedState, num_ranks: int, num_slots: int
+    loaded: LoadedState,
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
     """Return the unfinished segments of all worker slots, and the origins of these slots."""
-    old, count = loaded.origin, num_ranks * num_slots
+    old = loaded.origin
     orphans: dict[str, list[dict[str, Any]]] = {}
     paths = {*old.orphans}
     for entries in loaded.entries.values():
         paths |= {key.removeprefix("yield ") for key in entries if key.startswith("yield ")}
     for path in sorted(paths):
         left = []
-        for number in range(count):
-            progress = loaded.entries.get(number, {}).get(f"yield {path}") or {"orphans": 0}
-            own = old.orphans.get(path, [])[number::count][progress["orphans"] :]
+        for slot in loaded.slots:
+            progress = loaded.entries.get(slot.index, {}).get(f"yield {path}") or {"orphans": 0}
+            own = old.orphans.get(path, [])[slot.index :: slot.count][progress["orphans"] :]
             if own and "start" not in progress:
                 outputs = max(own[0]["outputs"], progress.get("outputs", 0))
                 own = [{**own[0], "outputs": outputs}, *own[1:]]
             left += own
             if "start" in progress:
-                slot = asdict(WorkerSlot.at(number, num_ranks, num_slots))
-                left.append({"origin": old.id, "lane": slot, **progress})
+                left.append({"origin": old.id, "lane": asdict(slot), **progress})
                 del left[-1]["orphans"]
         if left:
             orphans[path] = left

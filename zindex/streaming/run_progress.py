@@ -8,7 +8,7 @@ from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.source_streams import split_urls
 from zindex.streaming.sources import StreamSource
 from zindex.streaming.state import LoadedState, State, load_state
-from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions, WorkerSlot
+from zindex.streaming.worker_slots import Cursor, StreamOrigin, UnreadPartitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,12 @@ def progress(dataset: MergedDataset, state: State) -> StreamProgress:
 def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
     """Return the progress of a run in one source."""
     unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
-    num_ranks, num_slots = loaded.num_ranks, loaded.num_slots
-    num_skipped = loaded.origin.skipped.get(source.name, 0)
-    num_skipped += sum(skipped for _, _, skipped in cursors.values())
-    if source.order == "cogdata_urlbuffer" and unread == UnreadPartitions():
-        counts = _count_files(source, cursors, num_ranks, num_slots)
+    num_skipped = loaded.origin.skipped.get(source.name, 0) + sum(cursor[2] for cursor in cursors)
+    if source.kind == "files" and unread == UnreadPartitions():
+        owns = [len(split_urls(source.num_items, slot)) for slot in loaded.slots]
+        counts = _count_files(owns, cursors)
     else:
-        counts = _count_items(unread.after(cursors, num_ranks * num_slots), source.num_items)
+        counts = _count_items(unread.after(cursors), source.num_items)
     return SourceProgress(source.name, source.kind, *counts, num_skipped)
 
 
@@ -134,24 +133,18 @@ def _count_items(unread: UnreadPartitions, size: int) -> _Counts:
     return -(-touched // size), epoch, size, num_finished, len(unread.begun), delivered
 
 
-def _count_files(
-    source: StreamSource, cursors: dict[int, tuple[int, int, int]], num_ranks: int, num_slots: int
-) -> _Counts:
+def _count_files(owns: list[int], cursors: list[Cursor]) -> _Counts:
     """Return the finished and partly read files of a source whose worker slots have their own.
 
     Each worker slot counts its own epochs; the first unfinished one is that of the slowest slot.
     """
-    rows = []
-    for number in range(num_ranks * num_slots):
-        slot = WorkerSlot.at(number, num_ranks, num_slots)
-        finished, delivered, _ = cursors.get(number, (0, 0, 0))
-        rows.append((len(split_urls(source.num_items, slot)), finished, delivered))
+    rows = [(own, *cursor[:2]) for own, cursor in zip(owns, cursors, strict=True)]
     epoch = min(finished // own for own, finished, _ in rows)
     begun = max(-(-(finished + bool(delivered)) // own) for own, finished, delivered in rows)
     num_finished = sum(min(finished - epoch * own, own) for own, finished, _ in rows)
     delivered_of_begun = [delivered for _, _, delivered in rows if delivered]
-    size = sum(own for own, _, _ in rows)
-    return begun, epoch, size, num_finished, len(delivered_of_begun), sum(delivered_of_begun)
+    num_begun = len(delivered_of_begun)
+    return begun, epoch, sum(owns), num_finished, num_begun, sum(delivered_of_begun)
 
 
 def _to_line(source: SourceProgress) -> str:

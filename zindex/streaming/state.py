@@ -15,9 +15,11 @@ from zindex.errors import StateMismatchError
 from zindex.store.commit import fingerprint
 from zindex.streaming.worker_slots import (
     STATE_VERSION,
+    Cursor,
     Entries,
     SampleState,
     StreamOrigin,
+    WorkerSlot,
 )
 
 State = dict[str, Any]
@@ -96,16 +98,14 @@ def _read_sample_state(sample_state: SampleState) -> State:
 
 
 def _to_cogdata(sample: Mapping[str, Any]) -> State:
-    missing = [key for key in _COGDATA_KEYS if key not in sample]
-    if missing or not ("__index__" in sample or ("__url__" in sample and "__key__" in sample)):
+    place = ("__index__",) if "__index__" in sample else ("__url__", "__key__")
+    if not sample.keys() >= {*_COGDATA_KEYS, *place}:
         raise ValueError(
             f"cogdata's state of a sample needs {', '.join(_COGDATA_KEYS)} and either __index__ or "
             f"__url__ and __key__, got {sorted(sample)}; keep them in the batch"
         )
-    name, rank, worker, seed = (sample[key] for key in _COGDATA_KEYS)
-    if "__index__" in sample:
-        return {(name, rank, worker): (seed, sample["__index__"])}  # type: ignore[dict-item]
-    return {(name, rank, worker): (seed, sample["__url__"], sample["__key__"])}  # type: ignore[dict-item]
+    name, rank, worker, *where = (sample[key] for key in (*_COGDATA_KEYS, *place))
+    return {(name, rank, worker): tuple(where)}  # type: ignore[dict-item]
 
 
 def merge_states(states: Iterable[State]) -> State:
@@ -122,9 +122,9 @@ def merge_states(states: Iterable[State]) -> State:
         If they are not the states of all ranks of one run.
     """
     given = list(states)
-    origins = {state["origin"]["id"] for state in given if "own" in state}
-    sizes = {state["own"][1] for state in given if "own" in state}
-    ranks = [state["own"][0] for state in given if "own" in state]
+    owned = [state for state in given if "own" in state]
+    origins = {state["origin"]["id"] for state in owned}
+    ranks, sizes = [state["own"][0] for state in owned], {state["own"][1] for state in owned}
     if len(origins) > 1:
         raise StateMismatchError(
             f"the states of all ranks must be of one run, got the origins {sorted(origins)}; take "
@@ -149,12 +149,9 @@ def merge_states(states: Iterable[State]) -> State:
             "one dict, the loaded one, and update that"
         )
     merged: State = {}
-    for state in given:
+    # The entries of other ranks are those that a rank has loaded, so its own ones come last.
+    for state in [*given, *map(_own_entries, owned)]:
         merged.update(state)
-    # The entries of other ranks are those that a rank has loaded.
-    for state in given:
-        if "own" in state:
-            merged.update(_own_entries(state))
     merged.pop("own", None)
     return merged
 
@@ -163,19 +160,17 @@ def _own_entries(state: State) -> State:
     """Return the entries of the state's own rank."""
     rank, num_ranks = state["own"]
     num_slots = state[f"turn @{rank}/{num_ranks}"][1][1]
-    by_rank = {f"@{rank}/{num_ranks}"}
-    num_worker_slots = num_ranks * num_slots
-    by_worker_slot = {f"@{rank * num_slots + slot}/{num_worker_slots}" for slot in range(num_slots)}
-    return {
-        key: value
-        for key, value in state.items()
-        if key == "origin"
-        or f"@{key.rpartition('@')[2]}" in (by_rank if _is_of_rank(key) else by_worker_slot)
-    }
+    slots = range(rank * num_slots, (rank + 1) * num_slots)
+    own_slots = {f"{slot}/{num_ranks * num_slots}" for slot in slots}
 
+    def is_own(key: str) -> bool:
+        name, _, place = key.rpartition(" @")
+        of_rank = name in ("turn", "resumed")
+        return key == "origin" or (
+            place == f"{rank}/{num_ranks}" if of_rank else place in own_slots
+        )
 
-def _is_of_rank(key: str) -> bool:
-    return key.startswith(("turn ", "resumed "))
+    return {key: value for key, value in state.items() if is_own(key)}
 
 
 def gather_states(state: State, group: Any = None) -> State:
@@ -217,14 +212,16 @@ class LoadedState:
     #: Rank of the state, and the number of ranks; None if merged.
     own: tuple[int, int] | None
 
-    def cursors(self, name: str) -> dict[int, tuple[int, int, int]]:
-        """Return the cursors of the worker slots in a source."""
-        key = f"leaf {name}"
-        return {
-            number: tuple(entries[key])
-            for number, entries in self.entries.items()
-            if key in entries
-        }
+    @property
+    def slots(self) -> list[WorkerSlot]:
+        """All worker slots."""
+        indices = range(self.num_ranks * self.num_slots)
+        return [WorkerSlot.at(index, self.num_ranks, self.num_slots) for index in indices]
+
+    def cursors(self, name: str) -> list[Cursor]:
+        """Return the cursors of all worker slots in a source."""
+        entries = (self.entries.get(slot.index, {}) for slot in self.slots)
+        return [tuple(each.get(f"leaf {name}", (0, 0, 0))) for each in entries]
 
     def fits(self, num_ranks: int, num_slots: int) -> bool:
         """Return whether the state is of this number of ranks and workers, or of none."""

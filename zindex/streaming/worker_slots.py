@@ -5,7 +5,7 @@ The parts of all epochs are numbered in one sequence: part ``p`` of epoch ``e`` 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -19,6 +19,9 @@ STATE_VERSION = 1
 
 #: Checkpoint of a stream: JSON values by the name of a source, a mixing or a yield function.
 Entries = dict[str, Any]
+#: Items that a worker slot has finished in a source, samples delivered of the next one, and damaged
+#: samples skipped.
+Cursor = tuple[int, int, int]
 #: Origin, rank, ranks, slot, slots.
 Head = tuple[str, int, int, int, int]
 #: Worker slot of a sample, the entries that the sample changed, and for the first sample of a slot
@@ -78,19 +81,16 @@ class UnreadPartitions:
         before = [start - self.low - lengths[i] for i, (start, _) in enumerate(taken)]
         return np.array(before, np.int64), np.array(lengths, np.int64)
 
-    def after(
-        self, cursors: Mapping[int, tuple[int, int, int]], num_worker_slots: int
-    ) -> "UnreadPartitions":
+    def after(self, cursors: Sequence[Cursor]) -> "UnreadPartitions":
         """Return the unread parts after worker slots have taken their items.
 
         Parameters
         ----------
         cursors
-            By worker slot: items finished, samples delivered of the next item, samples skipped.
-        num_worker_slots
-            Worker slots that shared the order. Those without a cursor took nothing.
+            Of each worker slot that shared the order.
         """
-        finished = [cursors.get(slot, (0, 0, 0))[0] for slot in range(num_worker_slots)]
+        num_worker_slots = len(cursors)
+        finished = [cursor[0] for cursor in cursors]
         least = min(finished)
         num_first = least * num_worker_slots
         # Places [0, num_first) are finished, and a few after them.
@@ -102,7 +102,7 @@ class UnreadPartitions:
         done = set(self.items(np.array(places, np.int64)).tolist())
         done.update(part for part, _ in self.begun[:num_first])
         begun = {part: delivered for part, delivered in self.begun if part not in done}
-        for slot, (count, delivered, _) in cursors.items():
+        for slot, (count, delivered, _) in enumerate(cursors):
             if delivered:
                 begun[self.item(slot + num_worker_slots * count)[0]] = delivered
         low = self.low
