@@ -1,7 +1,9 @@
 """Files cut into parts."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,16 @@ FILES = [
 ]
 
 
+class Unread(PartFiles):
+    """Files that are not read."""
+
+    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
+        raise NotImplementedError
+
+
 def part(files: list[SourceFile], part_nbytes: int, kind: str = "") -> PartFiles:
     """Return files in parts."""
-    made = PartFiles(files, part_nbytes, DamageLog("files", "error"))
+    made = Unread(files, part_nbytes, DamageLog("files", "error"))
     made.kind = kind
     return made
 

@@ -1,11 +1,12 @@
-"""Files of raw samples: the protocol, their partition into parts, and wrappers that convert."""
+"""Files of raw samples: their partition into parts, and wrappers that convert."""
 
 import copy
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from zindex.errors import ConfigError
 from zindex.io.file_list import SourceFile
@@ -18,48 +19,17 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 WHOLE_FILE = 1 << 62
 
 
-class SampleFiles(Protocol):
+class SampleFiles(ABC):
     """Files of raw samples, in a fixed order; see `JsonlFiles` and `TarFiles`.
 
-    A part is the unit of reading: a file, or a range of bytes of a large one. Parts depend on the
-    files and ``part_nbytes`` alone, never on ranks or workers.
-    """
-
-    @property
-    def num_parts(self) -> int:
-        """Parts of all files, >= 1."""
-
-    @property
-    def urls(self) -> Sequence[str]:
-        """The files; one is listed twice only if the user repeats its folder."""
-
-    @property
-    def num_skipped(self) -> int:
-        """Damaged samples, or rests of files, skipped so far in this process."""
-
-    def part_url(self, part: int) -> str:
-        """Return the file of a part."""
-
-    def url_parts(self, url_number: int) -> range:
-        """Return the parts of one file, in its order."""
-
-    def part_nbytes(self, part: int) -> int | None:
-        """Return the stored bytes of a part; None if that would take a request to a store."""
-
-    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
-        """Yield the samples of a part in file order, each with ``__url__`` and ``__key__``."""
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the list of files, their sizes and the grid of parts."""
-
-
-class Parts:
-    """The parts of files, numbered in the order of the files.
+    A part is the unit of reading: a file, or a range of bytes of a large one. Parts are numbered in
+    the order of the files, and depend on these and ``part_nbytes`` alone, never on ranks or
+    workers.
 
     Parameters
     ----------
     urls
-        The files, at least one.
+        The files, at least one; one is listed twice only if the user repeats its folder.
     counts
         Parts of each file.
     """
@@ -101,8 +71,21 @@ class Parts:
         """Return the stored bytes of a part; None if that would take a request to a store."""
         return None
 
+    @property
+    @abstractmethod
+    def num_skipped(self) -> int:
+        """Damaged samples, or rests of files, skipped so far in this process."""
 
-class PartFiles(Parts):
+    @abstractmethod
+    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
+        """Yield the samples of a part in file order, each with ``__url__`` and ``__key__``."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hex, of the list of files, their sizes and the parts."""
+
+
+class PartFiles(SampleFiles):
     """Base of the sources of files: byte ranges of files that can be split, and whole files.
 
     Parameters
@@ -174,7 +157,7 @@ class PartFiles(Parts):
         return fingerprint(facts | self._settings)
 
 
-class WrappedFiles(Parts):
+class WrappedFiles(SampleFiles):
     """Base of sources that convert the samples of other files to records, in their order.
 
     A subclass has ``convert``, and ``identity`` if settings decide its records. A record must not

@@ -2,6 +2,7 @@
 
 import os
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import Any
 
 from zindex.errors import ConfigError, StoreNotFoundError
@@ -48,7 +49,8 @@ def open_run_split(
                 "a run needs its tokenizer, or both eod and vocab_size, got "
                 f"eod={eod} and vocab_size={vocab_size}; give them"
             )
-        tokenizer = _Numbers(eod, vocab_size)
+        identifiers = OrderedDict(eod=eod, vocab_size=vocab_size)
+        tokenizer = SimpleNamespace(eod=eod, vocab_size=vocab_size, unique_identifiers=identifiers)
     run = as_config(config)
     plans = plan_run(run)
     missing = [item.name for item in plans if find_index(item.plan.store_plan(run.index)) is None]
@@ -72,12 +74,3 @@ def open_run_split(
             "give the run a blend, or mix its datasets by ZarrText"
         )
     return found[0]
-
-
-class _Numbers:
-    """Minimal tokenizer for datasets."""
-
-    def __init__(self, eod: int, vocab_size: int) -> None:
-        self.eod = eod
-        self.vocab_size = vocab_size
-        self.unique_identifiers = OrderedDict(eod=eod, vocab_size=vocab_size)

@@ -6,7 +6,7 @@ from typing import Any
 
 from zindex.io.objects import PlaceLike
 from zindex.plan.settings import check_whole
-from zindex.sources.sample_files import Parts
+from zindex.sources.sample_files import SampleFiles
 from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
@@ -18,7 +18,7 @@ PART_LENGTH = 4096
 _MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
 
 
-class StoredRecords(Parts):
+class StoredRecords(SampleFiles):
     """Records of ``zindex import``, with the interface of `JsonlFiles` and `TarFiles`.
 
     Parameters

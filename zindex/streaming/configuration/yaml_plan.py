@@ -315,10 +315,8 @@ def _check_variable(value: Any, name: str, level: int) -> None:
             "holds itself"
         )
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            _check_variable(key, name, level + 1)
-            _check_variable(item, name, level + 1)
-    elif isinstance(value, list | tuple):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
         for item in value:
             _check_variable(item, name, level + 1)
     elif value is not None and not isinstance(value, str | int | float | PurePath):

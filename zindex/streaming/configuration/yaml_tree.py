@@ -100,8 +100,8 @@ class _Loader(BoundedLoader):
     def __init__(self, content: bytes, file: Path) -> None:
         self.file = file
         self.level = self.num_nodes = self.num_merged = 0
-        self.trees: dict[int, Tree] = {}
-        self.visiting: set[int] = set()
+        #: By the id of a node; None while it is converted.
+        self.trees: dict[int, Tree | None] = {}
         super().__init__(content)
 
     def place_of(self, mark: Any) -> Place:
@@ -131,13 +131,13 @@ class _Loader(BoundedLoader):
 
     def convert(self, node: yaml.Node) -> Tree:
         """Return the tree of a node; aliases share a tree."""
-        found = self.trees.get(id(node))
-        if found is not None:
-            return found
         place = self.place_of(node.start_mark)
-        if id(node) in self.visiting:
-            raise place.error("a value must not hold itself; remove the alias inside of it")
-        self.visiting.add(id(node))
+        if id(node) in self.trees:
+            found = self.trees[id(node)]
+            if found is None:
+                raise place.error("a value must not hold itself; remove the alias inside of it")
+            return found
+        self.trees[id(node)] = None
         if isinstance(node, yaml.MappingNode):
             tree = self._convert_mapping(node, place)
         elif isinstance(node, yaml.SequenceNode):
