@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from zindex.errors import SourceError
-from zindex.formats.json_lines import (
-    MAX_LINE_NBYTES,
-    cut_lines,
-    loads,
-    parse_exactly,
-    parse_object,
-)
+from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_exactly, parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
 from zindex.io.file_list import SourceFile, list_files

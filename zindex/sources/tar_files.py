@@ -16,13 +16,7 @@ from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.sample_files import PartFiles, Paths
-from zindex.sources.sidecar import (
-    Metadata,
-    check_meta_names,
-    read_sidecar,
-    sidecar_of,
-    watch_joins,
-)
+from zindex.sources.sidecar import Metadata, check_meta_names, read_sidecar, sidecar_of, watch_joins
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
     STEP_NBYTES,

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from zindex.streaming.files_dataset import (
         MetaDistributedWebDataset as MetaDistributedWebDataset,
     )
-    from zindex.streaming.files_dataset import (
-        RecordIterableDataset as RecordIterableDataset,
-    )
+    from zindex.streaming.files_dataset import RecordIterableDataset as RecordIterableDataset
     from zindex.streaming.files_dataset import (
         SimpleDistributedWebDataset as SimpleDistributedWebDataset,
     )

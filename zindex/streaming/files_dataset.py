@@ -1,6 +1,5 @@
 """Stream the samples of jsonl files, tar archives and imported records."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from zindex.io.objects import PlaceLike
 from zindex.plan.settings import check_whole
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
-from zindex.sources.sample_files import SampleFiles
+from zindex.sources.sample_files import Paths, SampleFiles
 from zindex.sources.tar_files import TarFiles
 from zindex.store.commit import fingerprint
 from zindex.streaming.stored_records import PART_LENGTH, StoredRecords
@@ -148,7 +147,7 @@ class JsonlIterableDataset(FilesDataset):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: Paths,
         process_fn: ProcessFn | None = None,
         *,
         shuffle_buffer: int = 1000,
@@ -199,7 +198,7 @@ class MetaDistributedWebDataset(FilesDataset):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: Paths,
         process_fn: ProcessFn | None = None,
         *,
         meta_names: Sequence[str] | None = None,
@@ -235,7 +234,7 @@ class SimpleDistributedWebDataset(MetaDistributedWebDataset):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: Paths,
         process_fn: ProcessFn | None = None,
         seed: int | None = None,
         *,

@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.jsonl_files import read_lines
+from zindex.sources.sample_files import Paths
 from zindex.streaming.processing.image_samples import MAX_PIXELS, load_pillow, open_image
 
 
@@ -50,7 +51,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        jsonl_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        jsonl_path: Paths,
         single_process_fn: Callable[[dict[str, Any]], Any] | None = None,
         *,
         image_folder: str | os.PathLike[str] | None = None,

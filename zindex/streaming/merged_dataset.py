@@ -11,7 +11,7 @@ from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.plan.settings import check_whole
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
-from zindex.streaming.orders import CogdataMixing, ExactMixing
+from zindex.streaming.orders import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.protocols import Sample, find_fault
 from zindex.streaming.resuming import (
     attach_start,
@@ -22,19 +22,11 @@ from zindex.streaming.resuming import (
     rewind_parts,
 )
 from zindex.streaming.source_streams import SOURCE_STREAMS
-from zindex.streaming.sources import (
-    StreamSource,
-    describe,
-    is_streaming,
-    known_length,
-)
+from zindex.streaming.sources import StreamSource, describe, is_streaming, known_length
 from zindex.streaming.state import LoadedState, State, digest, load_state
 from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
 
-_MIXINGS: dict[str, type[ExactMixing | CogdataMixing]] = {
-    "exact": ExactMixing,
-    "cogdata_mix": CogdataMixing,
-}
+_MIXINGS: dict[str, type[Mixing]] = {"exact": ExactMixing, "cogdata_mix": CogdataMixing}
 
 
 class MergedDataset(torch.utils.data.IterableDataset[Sample]):

@@ -281,3 +281,6 @@ class CogdataMixing:
             if min(passed) >= 1:
                 passed = [value - 1 for value in passed]
             pick = passed.index(min(passed))
+
+
+Mixing = ExactMixing | CogdataMixing

@@ -47,7 +47,7 @@ class UnreadPartitions:
         """Return the part at a place of the order, and how many of its samples were delivered."""
         if number < len(self.begun):
             return self.begun[number]
-        return int(self._free(np.array([number - len(self.begun)]))[0]), 0
+        return int(self.items(np.array([number]))[0]), 0
 
     def items(self, numbers: Int64Array) -> Int64Array:
         """Return the parts at places of the order.
@@ -62,15 +62,12 @@ class UnreadPartitions:
         parts
             Shape (places,), int64.
         """
-        parts = self._free(np.maximum(numbers - len(self.begun), 0))
+        before, lengths = self._gaps
+        free = np.maximum(numbers - len(self.begun), 0)
+        parts = free + self.low + lengths[np.searchsorted(before, free, side="right")]
         for place in np.flatnonzero(numbers < len(self.begun)):
             parts[place] = self.begun[numbers[place]][0]
         return parts
-
-    def _free(self, numbers: Int64Array) -> Int64Array:
-        """Return untouched parts by their place among these."""
-        before, lengths = self._gaps
-        return numbers + self.low + lengths[np.searchsorted(before, numbers, side="right")]
 
     @cached_property
     def _gaps(self) -> tuple[Int64Array, Int64Array]:
