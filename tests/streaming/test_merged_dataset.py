@@ -141,11 +141,16 @@ def test_errors_of_sources_name_the_part_or_items() -> None:
     assert caught_too.value.__notes__ == ["This came up at the items [0] of 'b'."]
 
 
-@pytest.mark.parametrize(("size", "rank"), [(2, 2), (2, -1), (0, 0)])
-def test_ranks_are_checked(size: int, rank: int) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"dp_rank must lie in \[0, dp_size\), got {rank} of {size}"
-    ):
+@pytest.mark.parametrize(
+    ("size", "rank", "message"),
+    [
+        (2, 2, "dp_rank must be less than dp_size, got 2 of 2"),
+        (2, -1, "dp_rank must be a whole number of at least 0, got -1"),
+        (0, 0, "dp_size must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_ranks_are_checked(size: int, rank: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         MergedDataset([Items("a", 3)]).set_data_parallel(size, rank)
 
 

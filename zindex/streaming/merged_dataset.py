@@ -9,6 +9,7 @@ import torch
 
 from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.loading.data_parallel import find_place
+from zindex.loading.sampler import check_ranks
 from zindex.plan.settings import check_whole
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.orders import CogdataMixing, ExactMixing, Mixing
@@ -166,12 +167,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         ConfigError
             If the rank is out of range.
         """
-        if not 0 <= dp_rank < dp_size:
-            raise ConfigError(
-                f"dp_rank must lie in [0, dp_size), got {dp_rank} of {dp_size}; give "
-                "set_data_parallel(dp_size, dp_rank)"
-            )
-        self._place = dp_rank, dp_size
+        self._place = check_ranks(dp_rank, dp_size, ("dp_rank", "dp_size"))
 
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False

@@ -31,9 +31,7 @@ class SourceStream:
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         self.source, self.slot, self._head = source, start.slot, start.head
         self.unread = start.origin.unread(source.name)
-        finished, delivered, skipped = start.entries.get(source.key, (0, 0, 0))
-        self._begin: tuple[int, int, int] = (finished, delivered, skipped)
-        self.changed: Entries = {source.key: self._begin}
+        self.changed: Entries = {source.key: tuple(start.entries.get(source.key, (0, 0, 0)))}
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
@@ -65,7 +63,7 @@ class _ReadStream(SourceStream):
         dataset, empty = self.source.dataset, set[int]()
         # Reading num_skipped after every sample takes a twentieth of the time of a short line.
         may_skip = getattr(dataset, "may_skip", True)
-        finished, start, skipped = self._begin
+        finished, start, skipped = self.changed[key]
         while (item := self._item(finished)) is not None:
             number, samples, labels, begun, num_items = item
             delivered, numbered = 0, enumerate(samples, 1)
@@ -179,7 +177,7 @@ class ItemStream(SourceStream):
 
     def __iter__(self) -> Iterator[Sample]:
         key, by_position = self.source.key, self.source.order == "cogdata_block2m"
-        finished, _, skipped = self._begin
+        finished, _, skipped = self.changed[key]
         for epoch, positions, indices in self._blocks(finished):
             seed = self.source.seed + (SEED_STEP * epoch if by_position else 0)
             labels = self._labels(seed, epoch)

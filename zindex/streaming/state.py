@@ -78,10 +78,8 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
 def _unite(sample_states: Iterable[Any]) -> State:
     """Return the union of the states of samples; later ones override."""
     state: State = {}
-    for sample_state in sample_states:
-        state.update(
-            sample_state if isinstance(sample_state, dict) else _read_sample_state(sample_state)
-        )
+    for found in sample_states:
+        state.update(found if isinstance(found, dict) else _read_sample_state(found))
     return state
 
 

@@ -206,10 +206,13 @@ def test_advice_as_json() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_ranks": 0}, "num_ranks must be > 0 to advise on, got 0"),
-        ({"num_workers": -1}, "num_workers must be > 0 to advise on, got -1"),
-        ({"max_epochs": 0}, "max_epochs must be > 0 to advise on, got 0"),
-        ({"sequence_lengths": [5, 0]}, "sequence_lengths must be > 0 to advise on, got 0"),
+        ({"num_ranks": 0}, "num_ranks must be a whole number of at least 1, got 0"),
+        ({"num_workers": -1}, "num_workers must be a whole number of at least 1, got -1"),
+        ({"max_epochs": 0}, "max_epochs must be > 0, got 0"),
+        (
+            {"sequence_lengths": [5, 0]},
+            "sequence_lengths must be a whole number of at least 1, got 0",
+        ),
     ],
 )
 def test_numbers_are_checked(settings: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.plan.settings import check_whole
 from zindex.streaming.lengths.draws import (
     SourceDraws,
     check_lengths,
@@ -121,14 +122,12 @@ def advise(
         If a number is out of range, or the lengths are of another dataset.
     """
     candidates = list(sequence_lengths or ())
-    for name, number in (
-        ("num_ranks", num_ranks),
-        ("num_workers", num_workers),
-        ("max_epochs", max_epochs),
-        *(("sequence_lengths", length) for length in candidates),
-    ):
-        if not number > 0:
-            raise ConfigError(f"{name} must be > 0 to advise on, got {number}; give such a number")
+    check_whole("num_ranks", num_ranks, 1)
+    check_whole("num_workers", num_workers, 1)
+    if not max_epochs > 0:
+        raise ConfigError(f"max_epochs must be > 0, got {max_epochs}; give such a number")
+    for length in candidates:
+        check_whole("sequence_lengths", length, 1)
     check_lengths(lengths, dataset)
     draws: tuple[SourceDraws, ...] = ()
     if num_samples is not None or num_tokens is not None:

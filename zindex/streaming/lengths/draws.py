@@ -32,11 +32,7 @@ class SourceDraws:
 
 
 def epochs_of(
-    lengths: Lengths,
-    dataset: Any,
-    *,
-    num_samples: int | None = None,
-    num_tokens: int | None = None,
+    lengths: Lengths, dataset: Any, *, num_samples: int | None = None, num_tokens: int | None = None
 ) -> tuple[SourceDraws, ...]:
     """Return the draws of a run from each source, by the percents of all levels.
 
