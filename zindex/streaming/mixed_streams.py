@@ -154,6 +154,7 @@ class YieldStream:
         self, segment: _Segment, num_delivered: int, progress: dict[str, Any]
     ) -> Iterator[Sample]:
         """Yield the outputs of a segment that were not delivered before, with their states."""
+        head = self._start.head
         for number, output in enumerate(self._run(segment), 1):
             if number > num_delivered:
                 self._progress = {**progress, "outputs": number, "length": self._length}
@@ -162,7 +163,7 @@ class YieldStream:
                     self._progress["inputs"] = segment.num_read
                     self.changed = segment.changed | self.changed
                     segment.changed = {}
-                output["__state__"] = self._start.head, self.changed, None
+                output["__state__"] = head, self.changed, None
                 yield output
 
     def _run(self, segment: _Segment) -> Iterator[Sample]:

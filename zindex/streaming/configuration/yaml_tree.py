@@ -1,7 +1,7 @@
 """Parse a YAML file into a tree of plain values with their places, within bounds.
 
-Values are null, booleans, numbers, texts, lists and mappings; other tags are refused. Aliases can
-expand a small file to a large tree, so who follows them checks size and depth as well.
+Values are null, booleans, numbers, texts, lists and mappings; other tags are refused. Aliases share
+a tree, so a small file can expand to a large one: call `check_bounds` while following them.
 """
 
 import re
