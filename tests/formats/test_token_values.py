@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from zindex.errors import SourceError
 from zindex.formats.token_dtypes import TOKEN_DTYPES
-from zindex.formats.token_values import append_to_each, convert_tokens
+from zindex.formats.token_values import convert_tokens
 
 INTEGERS = [dtype for dtype in TOKEN_DTYPES.values() if dtype.kind != "f"]
 
@@ -100,12 +100,3 @@ def test_integers_are_kept_or_refused(values: list[int], dtype: np.dtype) -> Non
     else:
         with pytest.raises(SourceError, match="does not"):
             convert_tokens(values, dtype, owner="a.bin")
-
-
-@given(runs=st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6))
-def test_append_to_each(runs: list[list[int]]) -> None:
-    tokens = np.array([token for run in runs for token in run], np.uint16)
-    lengths = np.array([len(run) for run in runs], np.int64)
-    got = append_to_each(tokens, lengths, np.array([99], np.uint16))
-    assert got.tolist() == [token for run in runs for token in [*run, 99]]
-    assert got.dtype == np.uint16

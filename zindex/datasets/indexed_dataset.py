@@ -31,7 +31,7 @@ from zindex.formats.megatron_readers import (
     _MMapBinReader,
 )
 from zindex.formats.token_dtypes import DType
-from zindex.formats.token_values import append_to_each, convert_tokens
+from zindex.formats.token_values import convert_tokens
 from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
@@ -325,7 +325,7 @@ class IndexedDatasetBuilder(PairWriter):
         if eod_token is None:
             return tokens, lengths
         eod = convert_tokens([eod_token], self.dtype, owner=f"{owner} (eod_token)")
-        return append_to_each(tokens, lengths, eod), lengths + 1
+        return np.insert(tokens, np.cumsum(lengths), eod), lengths + 1
 
     def add_index(self, path_prefix: str) -> None:
         """Append another pair; SourceError if it is damaged or of another dtype."""

@@ -192,7 +192,9 @@ def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None
     try:
         descriptor, size = open_regular(path)
         try:
-            index = _check_header(descriptor, size, path, multimodal)
+            raw = np.zeros(HEADER.size, np.uint8)
+            came = read_into(descriptor, raw, 0)
+            index = parse_header(raw[:came].tobytes(), size, path, multimodal=multimodal)
             nbytes = _check_sequences(descriptor, index)
             _check_documents(descriptor, index)
         finally:
@@ -205,13 +207,6 @@ def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None
             f"is not ({error.strerror}); give the path of the pair without its suffix"
         ) from error
     return replace(index, num_tokens=nbytes // index.dtype.itemsize)
-
-
-def _check_header(descriptor: int, size: int, path: str, multimodal: bool | None) -> IdxFile:
-    """Check the header of an open file against its size."""
-    raw = np.zeros(HEADER.size, np.uint8)
-    came = read_into(descriptor, raw, 0)
-    return parse_header(raw[:came].tobytes(), size, path, multimodal=multimodal)
 
 
 def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = None) -> IdxFile:

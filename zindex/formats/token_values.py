@@ -61,37 +61,6 @@ def convert_tokens(values: Any, dtype: npt.DTypeLike, *, owner: str) -> AnyArray
     return np.ascontiguousarray(array, target).reshape(-1)
 
 
-def append_to_each(tokens: AnyArray, lengths: npt.NDArray[np.int64], last: AnyArray) -> AnyArray:
-    """Append one token to each of several concatenated sequences.
-
-    Parameters
-    ----------
-    tokens
-        Shape (sum of lengths,).
-    lengths
-        Shape (sequences,), int64, tokens; may be 0.
-    last
-        Shape (1,), in the dtype of ``tokens``.
-
-    Returns
-    -------
-    tokens
-        Shape (sum of lengths + sequences,).
-
-    Examples
-    --------
-    >>> append_to_each(np.array([1, 2, 3]), np.array([2, 0, 1]), np.array([9]))
-    array([1, 2, 9, 9, 3, 9])
-    """
-    longer = lengths + 1
-    is_last = np.zeros(int(longer.sum()), np.bool_)
-    is_last[np.cumsum(longer) - 1] = True
-    result = np.empty(is_last.size, tokens.dtype)
-    result[~is_last] = tokens
-    result[is_last] = last
-    return result
-
-
 def _check_values(array: AnyArray, target: AnyDType, owner: str) -> None:
     """Refuse the first value that the target dtype cannot hold."""
     if array.dtype.kind in "iu" and target.kind in "iu":

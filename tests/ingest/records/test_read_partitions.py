@@ -76,7 +76,7 @@ def test_a_record_that_fails_leaves_no_trace(tmp_path: Path) -> None:
         source,
         tmp_path,
         Partition("p", 0, (0,)),
-        Settings(dtypes=(("x", "int8"),), skip_damaged=True),
+        Settings(dtypes={"x": "int8"}, skip_damaged=True),
     )
     [streams] = result.streams
     assert (streams.num_records, result.num_skipped) == (2, 1)
@@ -84,7 +84,7 @@ def test_a_record_that_fails_leaves_no_trace(tmp_path: Path) -> None:
     problem = r"a value must be a list of whole numbers, got 'no', in field 'x', in record '0/1' of"
     with pytest.raises(SourceError, match=problem):
         read_partition(
-            source, tmp_path / "b", Partition("p", 0, (0,)), Settings(dtypes=(("x", "int8"),))
+            source, tmp_path / "b", Partition("p", 0, (0,)), Settings(dtypes={"x": "int8"})
         )
 
 

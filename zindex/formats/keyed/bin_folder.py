@@ -102,25 +102,26 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read_array(folder: str, key: str, entry: object) -> KeyedArray:
+def _read_array(folder: str, key: str, entry: Any) -> KeyedArray:
     """Read one key of a folder, checked against its file."""
     meta = os.path.join(folder, META)
     check_key(key, where=meta)
     where = f"{meta}, key {key!r},"
-    shape = entry.get("shape") if isinstance(entry, dict) else None
-    if not _is_flat(shape):
-        raise SourceError(
-            f'{where} must have a "shape" of one number of values, from 0, got '
-            f"{str(shape if isinstance(entry, dict) else entry)[:40]!r}; store flat arrays"
-        )
-    assert isinstance(entry, dict)
-    assert isinstance(shape, list)
+    match entry:
+        case {"shape": [int(length)]} if type(length) is int and 0 <= length < _MAX_VALUES:
+            pass
+        case _:
+            shown = entry.get("shape") if isinstance(entry, dict) else entry
+            raise SourceError(
+                f'{where} must have a "shape" of one number of values, from 0, got '
+                f"{str(shown)[:40]!r}; store flat arrays"
+            )
     dtype = parse_dtype(entry.get("dtype"), where=where.rstrip(","))
     path = os.path.join(folder, f"{key}.bin")
-    _check_size(path, length=shape[0], dtype=dtype)
+    _check_size(path, length=length, dtype=dtype)
     item_offset = group_offset = None
     if entry.get("offsets") is not None:
-        item_offset = parse_offsets(entry["offsets"], stop=shape[0], where=where.rstrip(","))
+        item_offset = parse_offsets(entry["offsets"], stop=length, where=where.rstrip(","))
     if entry.get("group_offsets") is not None:
         if item_offset is None:
             raise SourceError(
@@ -135,19 +136,9 @@ def _read_array(folder: str, key: str, entry: object) -> KeyedArray:
         path,
         dtype,
         span_start=np.zeros(1, np.int64),
-        value_offset=np.array([0, *shape], np.int64),
+        value_offset=np.array([0, length], np.int64),
         item_offset=item_offset,
         group_offset=group_offset,
-    )
-
-
-def _is_flat(shape: object) -> bool:
-    """Return whether this is the shape of a flat array."""
-    return (
-        isinstance(shape, list)
-        and len(shape) == 1
-        and type(shape[0]) is int
-        and 0 <= shape[0] < _MAX_VALUES
     )
 
 
@@ -246,8 +237,8 @@ def write_bin_folder(
             meta[key] = _write_values(partial, blocks, parse_dtype(dtypes[key], where=path))
             meta[key] |= _write_offsets(
                 meta[key]["shape"][0],
-                None if item_offset is None else item_offset.get(key),
-                None if group_offset is None else group_offset.get(key),
+                (item_offset or {}).get(key),
+                (group_offset or {}).get(key),
                 where=path,
             )
         with open(meta_partial, "w", encoding="utf-8") as file:

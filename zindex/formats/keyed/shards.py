@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
-from urllib.parse import unquote, urlsplit
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.keyed.bin_folder import META, read_bin_shards
 from zindex.formats.keyed.h5_file import SUFFIXES, read_h5_shards
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
 from zindex.formats.keyed.natural_order import list_below
+from zindex.io.local import local_path
 
 FileFormat = Literal["bin", "h5"]
 KeyedFormat = Literal["bin", "h5", "jsonl"]
@@ -22,7 +22,11 @@ logger = logging.getLogger(__name__)
 
 _ENDING = {**dict.fromkeys(SUFFIXES, "h5"), ".jsonl": "jsonl"}
 _NUMBERED = re.compile("(.*_)([0-9]{1,18})")
-_LOOSELY = "give strict=False (--loose) to cut all keys to the shortest instead"
+_MISMATCH = (
+    "keys do not match in %s of %s shards: %s; they are cut to the shortest, and values after that "
+    "place may belong to other records"
+)
+_MISSING = "records are missing in %s of %s shards: %s"
 
 
 def detect_format(path: object) -> str:
@@ -47,10 +51,9 @@ def detect_format(path: object) -> str:
     """
     # A place in an object store is a URL, or an object of a higher layer.
     place = os.fspath(path) if isinstance(path, str | os.PathLike) else "://"
-    scheme, separator, _ = place.partition("://")
-    if separator and scheme != "file":
+    if "://" in place and not place.startswith("file://"):
         return "zarr"
-    place = unquote(urlsplit(place).path) if separator else os.path.expanduser(place)
+    place = str(local_path(place))
     if os.path.isfile(place):
         name = _ENDING.get(os.path.splitext(place)[1])
         if name is None:
@@ -116,23 +119,15 @@ def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[Keye
     if not shards:
         return []
     faults = [fault for fault in (_find_fault(shard, shards[0]) for shard in shards) if fault]
-    if faults and strict:
-        raise SourceError(f"{faults[0]}; restore the shard, or {_LOOSELY}")
-    for fault in faults[:1]:
-        logger.warning(
-            "keys do not match in %s of %s shards: %s; they are cut to the shortest, and values "
-            "after that place may belong to other records",
-            f"{len(faults):,}",
-            f"{len(shards):,}",
-            fault,
-        )
     gaps = [gap for gap in map(_find_gap, shards) if gap]
-    if gaps and strict:
-        raise SourceError(
-            f"{gaps[0]}; restore the shard, or give strict=False (--loose) to take what is there"
-        )
-    for gap in gaps[:1]:
-        logger.warning("records are missing in %s of %s shards: %s", len(gaps), len(shards), gap)
+    for found, warning, advice in (
+        (faults, _MISMATCH, "give strict=False (--loose) to cut all keys to the shortest instead"),
+        (gaps, _MISSING, "give strict=False (--loose) to take what is there"),
+    ):
+        if found and strict:
+            raise SourceError(f"{found[0]}; restore the shard, or {advice}")
+        if found:
+            logger.warning(warning, f"{len(found):,}", f"{len(shards):,}", found[0])
     dtypes = _find_dtypes(shards)
     return [_fit(shard, dtypes, has_faults=bool(faults)) for shard in shards]
 
@@ -149,19 +144,15 @@ def _find_fault(shard: KeyedShard, first: KeyedShard) -> str:
             f"{' and '.join(parts)} unlike shard {first.name!r}"
         )
     arrays = list(shard.arrays.values())
-    if _is_same([array.num_records for array in arrays]) and arrays[0].num_records is not None:
+    counts = {array.num_records for array in arrays}
+    if len(counts) == 1 and None not in counts:
         return _find_other_record(shard.name, arrays)
-    if _is_same([array.length for array in arrays]):
+    if len({array.length for array in arrays}) == 1:
         return ""
     return (
         "all keys of a shard must have the same number of values, or of records, but shard "
         f"{shard.name!r} has {_count(arrays)}"
     )
-
-
-def _is_same(counts: Sequence[int | None]) -> bool:
-    """Return whether all counts are equal."""
-    return len(set(counts)) == 1
 
 
 def _count(arrays: Sequence[KeyedArray]) -> str:
@@ -237,9 +228,9 @@ def _find_dtypes(shards: Sequence[KeyedShard]) -> dict[str, str]:
 
 def _fit(shard: KeyedShard, dtypes: Mapping[str, str], *, has_faults: bool) -> KeyedShard:
     """Return a shard with these dtypes, and without records if they do not match."""
-    counts = [array.num_records for array in shard.arrays.values()]
-    is_matched = not has_faults and _is_same(counts)
-    if not is_matched and not has_faults and any(count is not None for count in counts):
+    counts = {array.num_records for array in shard.arrays.values()}
+    is_matched = not has_faults and len(counts) == 1
+    if not is_matched and not has_faults and counts != {None}:
         logger.warning(
             "the keys of shard %r are cut into records at other places (%s), so that only its "
             "values can be read, not its records",

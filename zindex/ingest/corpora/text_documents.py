@@ -130,7 +130,7 @@ def _narrow(flat: Int64Array, dtype: str) -> AnyArray:
 
 def text_records(token_dtype: str) -> Settings:
     """Return how the records of texts are read and stored."""
-    return Settings((TOKENS, LENGTHS), ((TOKENS, token_dtype), (LENGTHS, "int32")))
+    return Settings((TOKENS, LENGTHS), {TOKENS: token_dtype, LENGTHS: "int32"})
 
 
 def encoded_corpus(
@@ -151,8 +151,7 @@ def encoded_corpus(
     streams
         The scratch files.
     """
-    rows = [item.to_json() for item in streams]
-    write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": rows})
+    write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": streams})
     table = load_table(root, tag)
     _, tokens, lengths = table.fields
     return Corpus(

@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 #: Attribute of a store with the identity of its texts and settings.
 TEXTS = "texts"
 _KIND = "tokens"
+_COUNTS = ("num_documents", "num_sequences", "num_tokens")
 # Least bytes that a task reads: a tokenizer needs about a second for them.
 _LEAST_NBYTES = 1 << 20
 _DTYPES = ("auto", "uint16", "int32", "uint8", "int16", "int64")
@@ -216,11 +217,10 @@ class _Work:
 
     def _describe(self, facts: dict[str, Any]) -> TokenizedCorpus:
         """Return the place and counts of the corpus."""
-        names = ("num_documents", "num_sequences", "num_tokens", "num_skipped")
         return TokenizedCorpus(
-            str(self.claim.root) if self.base is None else self.base,
+            self.base or str(self.claim.root),
             token_dtype=self.texts.settings.token_dtype,
-            **{name: facts[name] for name in names},
+            **{name: facts[name] for name in (*_COUNTS, "num_skipped")},
         )
 
     async def make(self) -> TokenizedCorpus:
@@ -258,15 +258,11 @@ class _Work:
         tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]
         corpus = await asyncio.to_thread(encoded_corpus, root, tag, dtype, streams)
         num_skipped = sum(result.num_skipped for result in results)
-        facts = {
-            "num_documents": corpus.num_documents,
-            "num_sequences": corpus.num_sequences,
-            "num_tokens": corpus.num_tokens,
-            "num_skipped": num_skipped,
-        }
+        facts = {name: getattr(corpus, name) for name in _COUNTS} | {"num_skipped": num_skipped}
         if not corpus.num_tokens:
-            target = str(root) if self.base is None else self.base
-            logger.warning("%s has no tokens: its texts are empty, damaged, or not there", target)
+            logger.warning(
+                "%s has no tokens: its texts are empty, damaged, or not there", self.base or root
+            )
         if self.base is not None:
             await write_pair(
                 corpus, tag, self.base, self.workers, facts, verb="write", replace=self.overwrite

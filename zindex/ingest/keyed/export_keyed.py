@@ -127,16 +127,10 @@ def stored_keys(store: Store) -> list[StoredKey]:
                 f"{name!r} holds something else; import the files again with field (--field) and "
                 "dtypes (--dtype)"
             )
-    lengths = {
-        name: fields[f"{name}{LENGTH_SUFFIX}"]
-        for name in fields
-        if f"{name}{LENGTH_SUFFIX}" in fields
-    }
-    inner = {field.name for field in lengths.values()}
+    lengths = {name: fields.get(f"{name}{LENGTH_SUFFIX}") for name in fields}
+    inner = {field.name for field in lengths.values() if field is not None}
     keys = [
-        StoredKey(name, field, lengths.get(name))
-        for name, field in fields.items()
-        if name not in inner
+        StoredKey(name, field, lengths[name]) for name, field in fields.items() if name not in inner
     ]
     if not keys:
         raise ConfigError(
@@ -148,8 +142,7 @@ def stored_keys(store: Store) -> list[StoredKey]:
 def _choose_format(store: Store, storage_type: KeyedFormat | None) -> KeyedFormat:
     """Return the format of the files to write."""
     if storage_type is None:
-        made_of = store.spec.get("convert", {}).get("storage_type", "jsonl")
-        storage_type = "h5" if made_of == "h5" else "bin" if made_of == "bin" else "jsonl"
+        storage_type = store.spec.get("convert", {}).get("storage_type", "jsonl")
     check_choice("storage_type (--to)", storage_type, get_args(KeyedFormat))
     if storage_type == "jsonl" and not store.spec.get("has_records", True):
         raise ConfigError(
@@ -329,16 +322,8 @@ class _Shard:
     def write_lines(self, path: str) -> None:
         """Write one JSON object per line."""
         with replacing(path) as partial, open(partial, "x", encoding="utf-8") as file:
+            encode = json.JSONEncoder(separators=(",", ":"), default=np.ndarray.tolist).encode
             columns = [self.records(key) for key in self.keys]
             names = [key.name for key in self.keys]
             for row in zip(*columns, strict=True):
-                record = dict(zip(names, map(_to_list, row), strict=True))
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
-
-
-def _to_list(record: AnyArray | list[AnyArray]) -> list[Any]:
-    """Return the values of a record as JSON values."""
-    if isinstance(record, list):
-        return [item.tolist() for item in record]
-    values: list[Any] = record.tolist()
-    return values
+                file.write(encode(dict(zip(names, row, strict=True))) + "\n")

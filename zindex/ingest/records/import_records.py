@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -124,11 +124,8 @@ def import_records(
     first to ``_zindex/scratch`` in the store, which is removed after the commit. Memory: about
     100 MiB per thread, and twice the largest record.
     """
-    settings = Settings(
-        None if fields is None else tuple(dict.fromkeys(fields)),
-        tuple(sorted(check_dtypes(dtypes or {}).items())),
-        on_damage == "skip",
-    )
+    kept = None if fields is None else list(dict.fromkeys(fields))
+    settings = Settings(kept, check_dtypes(dtypes or {}), on_damage == "skip")
     opened, identity = open_files(
         source,
         kind,
@@ -137,7 +134,7 @@ def import_records(
         part_nbytes=part_nbytes,
         on_damage=on_damage,
     )
-    claim = Claim(place_of(target), identity | settings.to_json())
+    claim = Claim(place_of(target), identity | asdict(settings))
     with open_workers(client, num_processes, progress, read_partition) as workers:
         work = _Import(opened, claim, settings, grid, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
@@ -210,11 +207,9 @@ class _Import:
 
 def _split_prefix(urls: Sequence[str]) -> tuple[str, list[str]]:
     """Return the common folder of all files, and their names relative to it."""
-    first, last = min(urls), max(urls)
-    pairs = enumerate(zip(first, last, strict=False))
-    same = next((at for at, (one, other) in pairs if one != other), min(len(first), len(last)))
-    prefix = first[: first.rfind("/", 0, same) + 1]
-    return prefix, [url[len(prefix) :] for url in urls]
+    common = os.path.commonprefix(list(urls))  # noqa: RUF071  it is cut at a slash below
+    prefix = common[: common.rfind("/") + 1]
+    return prefix, [url.removeprefix(prefix) for url in urls]
 
 
 def url_arrays(urls: Sequence[str], counts: Int64Array) -> dict[str, AnyArray]:

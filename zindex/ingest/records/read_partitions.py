@@ -4,9 +4,10 @@ import copy
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,22 +46,13 @@ class Settings:
     """Settings that decide the records, together with the source."""
 
     #: Fields to keep; None: all.
-    fields: tuple[str, ...] | None = None
+    fields: Sequence[str] | None = None
     #: Dtype names of fields of numbers.
-    dtypes: tuple[tuple[str, str], ...] = ()
+    dtypes: Mapping[str, str] = MappingProxyType({})
     skip_damaged: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {
-            "fields": None if self.fields is None else list(self.fields),
-            "dtypes": dict(self.dtypes),
-            "skip_damaged": self.skip_damaged,
-        }
 
-
-@dataclass(frozen=True, slots=True)
-class FieldStreams:
+class FieldStreams(NamedTuple):
     """The streams of one field in one scratch file: values, lengths, forms."""
 
     name: str
@@ -75,8 +67,7 @@ class FieldStreams:
         return self.nbytes, 8 * num_records, num_records
 
 
-@dataclass(frozen=True, slots=True)
-class RecordStreams:
+class RecordStreams(NamedTuple):
     """Consecutive records in one scratch file, with three streams per field."""
 
     name: str
@@ -99,16 +90,13 @@ class RecordStreams:
             for i, field in enumerate(self.fields)
         }
 
-    def to_json(self) -> list[Any]:
-        """Return the fields as JSON values."""
-        return [self.name, self.num_records, self.urls, [astuple(item) for item in self.fields]]
-
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> "RecordStreams":
-        """Return what ``to_json`` returned."""
+        """Return the streams that were written as JSON values."""
         name, num_records, urls, fields = row
-        counts = tuple((number, count) for number, count in urls)
-        return cls(name, num_records, counts, tuple(FieldStreams(*field) for field in fields))
+        return cls(
+            name, num_records, tuple(map(tuple, urls)), tuple(map(FieldStreams._make, fields))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +112,8 @@ class ReadResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        rows = [item.to_json() for item in self.streams]
         found = {"num_skipped": self.num_skipped, "counts": dict(self.counts)}
-        return {"segments": rows, "names": self.names, **found}
+        return {"segments": self.streams, "names": self.names, **found}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "ReadResult":
@@ -156,12 +143,9 @@ def own_copy(source: Files) -> Files:
 def try_first(source: WrappedFiles) -> None:
     """Convert the first record, so that wrong settings are an error before anything is written."""
     trial = own_copy(source)
-    for part in range(min(1, trial.num_parts)):
-        opened: Any = trial.files.read_part(part)
-        with closing(opened) as samples:
-            for sample in samples:
-                if list(trial.convert([sample])):
-                    break
+    opened: Any = trial.files.read_part(0)
+    with closing(opened) as samples:
+        any(list(trial.convert([sample])) for sample in samples)
 
 
 def read_partition(
@@ -237,7 +221,7 @@ class _RecordWriter:
         self.name = name
         self.settings = settings
         self.dtypes: Mapping[str, np.dtype[Any]] = {
-            name: np.dtype(dtype) for name, dtype in settings.dtypes
+            name: np.dtype(dtype) for name, dtype in settings.dtypes.items()
         }
         self.streams: list[RecordStreams] = []
         self.num_skipped = 0

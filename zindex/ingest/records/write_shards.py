@@ -91,8 +91,7 @@ class RecordTable:
         for name in names:
             counts = (fields[name].num_values if name in fields else 0 for fields in self._fields)
             self.value_starts[name] = list(accumulate(counts, initial=0))
-        dtypes = dict(settings.dtypes)
-        self.fields = [self._describe(name, dtypes.get(name, "uint8")) for name in names]
+        self.fields = [self._describe(name, settings.dtypes.get(name, "uint8")) for name in names]
 
     def _describe(self, name: str, dtype: str) -> RecordField:
         """Return the stored arrays of a field."""
