@@ -460,7 +460,7 @@ def test_bin_that_is_cut_while_it_is_read_fails_the_build(
     monkeypatch.setattr(driver, "begin_store", cut)
     with pytest.raises(VerificationError, match=r"must hold 84 bytes.* now holds 80") as caught:
         convert_one(prefix, tmp_path / "store", grid=ChunkGrid(4, 20))
-    assert caught.value.__notes__ == ["in task convert-corpus-tokens-0"]
+    assert caught.value.__notes__ == ["in task convert-store-tokens-0"]
     with pytest.raises(NotReadyError):
         open_store(tmp_path / "store")
 

@@ -138,16 +138,14 @@ async def convert_corpus(
     plan = await plan_corpus(corpus, root, link, grid, workers.executor)
     name = os.path.basename(corpus.prefix)
 
-    async def write(layout: ArrayLayout, shard: int) -> ShardResult:
-        key = f"convert-{name}-{layout.name}-{shard}"
-        return await workers.executor.run(store_corpus_shard, corpus, root, layout, shard, key=key)
+    def task(layout: ArrayLayout, shard: int) -> tuple[Any, ...]:
+        return store_corpus_shard, corpus, root, layout, shard
 
-    with workers.shown.step(f"{name}{verb}", plan.num_shards) as advance:
-        attributes = dict(facts or {})
-        if link:
-            nbytes = corpus.num_tokens * corpus.dtype.itemsize
-            attributes[LINK] = {"path": bin_path(corpus.prefix), "nbytes": nbytes}
-        store = await write_store(plan, write, advance, attributes)
+    attributes = dict(facts or {})
+    if link:
+        nbytes = corpus.num_tokens * corpus.dtype.itemsize
+        attributes[LINK] = {"path": bin_path(corpus.prefix), "nbytes": nbytes}
+    store = await write_store(plan, workers, f"{name}{verb}", task, facts=attributes)
     open_tokens(store)  # a dangling link of a finished store is an error
     return store
 

@@ -31,8 +31,8 @@ from zindex.store.scratch import IMPORT_KEY, begin_import, end_import, has_notes
 from zindex.store.shard_files import ShardResult, store_shard
 
 R = TypeVar("R")
-#: Runs the task of one shard.
-WriteShard = Callable[[ArrayLayout, int], Awaitable[ShardResult]]
+#: Returns the task of one shard: a function and its arguments.
+ShardTask = Callable[[ArrayLayout, int], tuple[Any, ...]]
 
 # What a user calls the entries of an identity.
 _NAMES = {
@@ -91,8 +91,11 @@ def open_workers(
 
 async def write_store(
     plan: StorePlan,
-    write: WriteShard,
-    advance: Callable[[int], None],
+    workers: Workers,
+    title: str,
+    task: ShardTask,
+    *,
+    stage: str = "convert",
     facts: Mapping[str, Any] | None = None,
     rows: Mapping[str, AnyArray] = MappingProxyType({}),
 ) -> Store:
@@ -102,11 +105,13 @@ async def write_store(
     ----------
     plan
         The store.
-    write
-        Runs the task of a shard. Large arrays are submitted first, so that none is left for the
+    workers, title
+        Where tasks run and progress is shown, and the name of the step.
+    task
+        Returns the task of a shard. Large arrays are submitted first, so that none is left for the
         end.
-    advance
-        Called with the number of finished shards.
+    stage
+        First word of the keys of the tasks.
     facts
         Attributes of the store that are not part of its identity.
     rows
@@ -117,30 +122,32 @@ async def write_store(
     FingerprintMismatchError
         If other content is already there.
     """
-    try:
-        store = open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
-    except StoreNotFoundError:
-        plan = await asyncio.to_thread(begin_store, plan)
-    else:
-        advance(plan.num_shards)
-        return store
-
-    async def write_one(layout: ArrayLayout, shard: int) -> ShardResult:
-        values, (start, stop) = rows.get(layout.name), layout.shard_bounds(shard)
-        if values is None:
-            result = await write(layout, shard)
+    with workers.shown.step(title, plan.num_shards) as advance:
+        try:
+            store = open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
+        except StoreNotFoundError:
+            plan = await asyncio.to_thread(begin_store, plan)
         else:
-            result = await asyncio.to_thread(
-                store_shard, plan.root, layout, shard, lambda: values[start:stop]
-            )
-        advance(1)
-        return result
+            advance(plan.num_shards)
+            return store
 
-    results = await run_together(
-        write_one(layout, shard)
-        for layout in sorted(plan.layouts, key=lambda layout: -layout.nbytes)
-        for shard in range(layout.num_shards)
-    )
+        async def write(layout: ArrayLayout, shard: int) -> ShardResult:
+            values, (start, stop) = rows.get(layout.name), layout.shard_bounds(shard)
+            if values is None:
+                key = f"{stage}-{plan.root.name[:28]}-{layout.name}-{shard}"
+                result: ShardResult = await workers.executor.run(*task(layout, shard), key=key)
+            else:
+                result = await asyncio.to_thread(
+                    store_shard, plan.root, layout, shard, lambda: values[start:stop]
+                )
+            advance(1)
+            return result
+
+        results = await run_together(
+            write(layout, shard)
+            for layout in sorted(plan.layouts, key=lambda layout: -layout.nbytes)
+            for shard in range(layout.num_shards)
+        )
     receipts = [result.receipt for result in results]
     await asyncio.to_thread(commit_store, plan, receipts, dict(facts or {}))
     return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)

@@ -25,7 +25,6 @@ from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import Store
 from zindex.store.records import BYTE_GRID, KIND, check_dtypes
-from zindex.store.shard_files import ShardResult
 
 # Samples of values that one task reads for the identity.
 _SAMPLES_PER_TASK = 256
@@ -225,11 +224,9 @@ async def _convert(
     source, folder = await asyncio.to_thread(lambda: read_source(path, kind, strict=strict))
     plan = await plan_keyed(source, root, kind, grid, workers.executor)
 
-    async def write(layout: ArrayLayout, shard: int) -> ShardResult:
+    def task(layout: ArrayLayout, shard: int) -> tuple[Any, ...]:
         spans = source.spans(layout.name, *layout.shard_bounds(shard))
-        key = f"convert-{root.name[:28]}-{layout.name}-{shard}"
-        return await workers.executor.run(store_spans, root, layout, shard, spans, key=key)
+        return store_spans, root, layout, shard, spans
 
-    with workers.shown.step(root.name, plan.num_shards) as advance:
-        facts = {"num_skipped": 0, "url_prefix": folder}
-        return await write_store(plan, write, advance, facts, source.rows)
+    facts = {"num_skipped": 0, "url_prefix": folder}
+    return await write_store(plan, workers, root.name, task, facts=facts, rows=source.rows)

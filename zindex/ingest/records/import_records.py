@@ -39,7 +39,6 @@ from zindex.store.records import (
     record_layouts,
 )
 from zindex.store.scratch import end_import
-from zindex.store.shard_files import ShardResult
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +156,7 @@ class _Import:
 
     async def make(self) -> Store:
         """Read the source, write all shards, and commit."""
-        root, name = self.claim.root, self.claim.root.name
+        root = self.claim.root
         results = await read_source(
             self.source, self.claim, self.workers, self.settings, stage="import", verb="read"
         )
@@ -171,18 +170,16 @@ class _Import:
             arrays[field.offset.name] = field, "offset"
             arrays[field.form_array.name] = field, "form"
 
-        async def write(layout: ArrayLayout, shard: int) -> ShardResult:
+        def task(layout: ArrayLayout, shard: int) -> tuple[Any, ...]:
             field, kind = arrays[layout.name]
             spans = tuple(table.spans(field, kind, *layout.shard_bounds(shard)))
-            key = f"gather-{name[:28]}-{layout.name}-{shard}"
-            return await self.workers.executor.run(
-                store_stream_shard, root, layout, shard, kind, spans, key=key
-            )
+            return store_stream_shard, root, layout, shard, kind, spans
 
-        plan = self._plan(table, rows)
+        plan, title = self._plan(table, rows), f"{root.name}: write"
         facts = {"num_skipped": table.num_skipped, "url_prefix": prefix, **table.counts}
-        with self.workers.shown.step(f"{name}: write", plan.num_shards) as advance:
-            store = await write_store(plan, write, advance, facts, rows)
+        store = await write_store(
+            plan, self.workers, title, task, stage="gather", facts=facts, rows=rows
+        )
         if not table.num_records:
             logger.warning(
                 "%s has no records: its source has none, or only damaged ones (left out: %s)",
