@@ -100,7 +100,7 @@ def test_death_before_every_step_leaves_no_half_pair(
 
     try:
         with monkeypatch.context() as patch:
-            for name in ("copy_tokens", "write_idx"):
+            for name in ("write_span", "write_idx"):
                 patch.setattr(write_pair, name, counted(getattr(write_pair, name)))
             patch.setattr(os, "replace", counted(os.replace))
             zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)

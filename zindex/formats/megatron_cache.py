@@ -38,13 +38,9 @@ def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
 
 def cache_paths(folder: str | os.PathLike[str], name: str) -> dict[str, Path]:
     """Return the files of a cache by their content; ``name`` is ``<md5>-<class>-<split>``."""
-    kinds = {
-        "document_index": "document_index.npy",
-        "sample_index": "sample_index.npy",
-        "shuffle_index": "shuffle_index.npy",
-        "description": "description.txt",
-    }
-    return {kind: Path(folder) / f"{name}-{suffix}" for kind, suffix in kinds.items()}
+    indices = ("document_index", "sample_index", "shuffle_index")
+    paths = {kind: Path(folder) / f"{name}-{kind}.npy" for kind in indices}
+    return paths | {"description": Path(folder) / f"{name}-description.txt"}
 
 
 class Rows(Protocol):

@@ -5,7 +5,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from zindex.errors import FingerprintMismatchError, SourceError
+import numpy as np
+
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder
@@ -98,3 +101,16 @@ class EncodedFiles(WrappedFiles):
     def _encode(self, batch: Sequence[Any]) -> Iterator[Sample]:
         """Yield the records of drafts, whose texts are encoded together."""
         raise NotImplementedError
+
+
+def fit_ids(ids: Int64Array, dtype: str) -> AnyArray:
+    """Return ids in the dtype in which they are stored; ConfigError if it does not hold one."""
+    if ids.size:
+        least, most, limit = int(ids.min()), int(ids.max()), int(np.iinfo(dtype).max)
+        if least < 0 or most > limit:
+            raise ConfigError(
+                f"token_dtype (--token-dtype) must hold every id of the tokenizer, {dtype} holds "
+                f"those from 0 to {limit:,}, got {most if most > limit else least:,}; take a wider "
+                "one, such as int32"
+            )
+    return ids.astype(dtype)

@@ -7,13 +7,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.arrays import AnyArray, BoolArray
 from zindex.errors import ConfigError, check_choice
 from zindex.sources.sample_files import SampleFiles
 from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
-from zindex.text.encoded_files import EncodedFiles, Sample
+from zindex.text.encoded_files import EncodedFiles, Sample, fit_ids
 from zindex.text.loss_masks import DialogueCutter, MaskedText
 from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
@@ -263,7 +263,8 @@ class TokenRecords(EncodedFiles):
         sequences = chain.from_iterable(draft.sequences for draft in batch)
         keys = dict.fromkeys(chain.from_iterable(sequence.keys for sequence in sequences))
         found = self.encoder.encode_parts([key[0] for key in keys], [key[1] for key in keys])
-        ids = dict(zip(keys, map(self._fit, found), strict=True))
+        dtype = self.settings.token_dtype
+        ids = {key: fit_ids(part, dtype) for key, part in zip(keys, found, strict=True)}
         for draft in batch:
             pairs = [self._join(sequence, ids) for sequence in draft.sequences]
             answers = pairs[1:] if self.settings.train_type == "grpo" else pairs
@@ -271,25 +272,13 @@ class TokenRecords(EncodedFiles):
             record = {name: draft.sample[name] for name in ("__key__", "__url__")}
             yield record | self._make(pairs, draft.rewards)
 
-    def _fit(self, ids: Int64Array) -> AnyArray:
-        """Return ids in the dtype in which they are stored."""
-        if not len(ids):
-            return np.empty(0, self.settings.token_dtype)
-        limits = np.iinfo(self.settings.token_dtype)
-        if ids.min() < limits.min or ids.max() > limits.max:
-            raise ConfigError(
-                f"token_dtype (--token-dtype) must hold every id of the tokenizer, {limits.dtype} "
-                f"does not hold {ids.max() if ids.max() > limits.max else ids.min()}; take a wider "
-                "one, such as int32"
-            )
-        return ids.astype(self.settings.token_dtype)
-
     def _join(
         self, sequence: _Sequence, ids: Mapping[tuple[str, bool], AnyArray]
     ) -> tuple[AnyArray, BoolArray]:
         """Return the ids and the mask of a sequence."""
+        dtype = self.settings.token_dtype
         begin, end = (
-            self._fit(np.array([] if number is None else [number], np.int64))
+            fit_ids(np.array([] if number is None else [number], np.int64), dtype)
             for number in (sequence.begin_id, sequence.end_id)
         )
         found = [begin, *(ids[key] for key in sequence.keys), end]

@@ -19,7 +19,7 @@ def test_arrays_of_groups_and_of_plain_records(tmp_path: pytest.TempPathFactory)
     grouped = keyed_array("x", path, 6, item_offset=items, group_offset=np.array([0, 2, 3]))
     plain = keyed_array("x", path, 6, item_offset=np.array([0, 4, 6]))
     shards = [KeyedShard("a", {"x": grouped}), KeyedShard("b", {"x": plain})]
-    source = KeyedSource(shards, has_records=True)
+    source = KeyedSource(shards)
     assert [field.name for field in source.fields] == ["x", "x_length"]
     assert [field.num_values for field in source.fields] == [12, 5]
     assert source.num_records == 4
@@ -33,16 +33,17 @@ def test_arrays_of_groups_and_of_plain_records(tmp_path: pytest.TempPathFactory)
         for stop in range(start, 13):
             found = read_spans(source.spans("x_value", start, stop), "int16")
             assert found.tolist() == [i % 6 for i in range(start, stop)]
-    whole = KeyedSource(shards, has_records=False)
+    loose = [KeyedShard(name, {"x": keyed_array("x", path, 6)}) for name in "ab"]
+    whole = KeyedSource(loose)
     assert [field.name for field in whole.fields] == ["x"]
     assert whole.rows["x_offset"].tolist() == [0, 6, 12]
     with pytest.raises(ConfigError, match="a key must not be called x_length beside x"):
-        KeyedSource([KeyedShard("a", {"x": plain, "x_length": plain})], has_records=True)
+        KeyedSource([KeyedShard("a", {"x": plain, "x_length": plain})])
 
 
 def test_a_key_that_shards_lack_has_no_values_there() -> None:
     one, other = (keyed_array(key, "", 3) for key in "xy")
     shards = [KeyedShard("a", {"x": one}), KeyedShard("b", {"y": other})]
-    source = KeyedSource(shards, has_records=False)
+    source = KeyedSource(shards)
     assert source.rows["x_offset"].tolist() == [0, 3, 3]
     assert source.rows["y_offset"].tolist() == [0, 0, 3]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from zindex import schema
-from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError, NotReadyError, SourceError
+from zindex.arrays import AnyArray
+from zindex.errors import NotReadyError, SourceError
 from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.records.read_partitions import FieldStreams, ReadResult, RecordStreams, Settings
 from zindex.ingest.records.write_shards import RecordTable
@@ -19,7 +19,7 @@ from zindex.io.objects import Place
 from zindex.sources.sample_files import SampleFiles
 from zindex.store.records import KEY, URL
 from zindex.store.scratch import read_note, write_note
-from zindex.text.encoded_files import EncodedFiles
+from zindex.text.encoded_files import EncodedFiles, fit_ids
 from zindex.text.sentences import SentenceSplitter
 from zindex.text.text_encoder import TextEncoder
 
@@ -107,25 +107,13 @@ class TextDocuments(EncodedFiles):
             if found and end is not None:
                 tokens.append(end)
                 lengths[-1][-1] += 1
-        flat, start = _narrow(np.concatenate(tokens), settings.token_dtype), 0
+        flat, start = fit_ids(np.concatenate(tokens), settings.token_dtype), 0
         all_sizes, row = np.array(list(chain.from_iterable(lengths)), np.int32), 0
         for sample, sizes in zip(batch, lengths, strict=True):
             stop, last = start + sum(sizes), row + len(sizes)
             values = {TOKENS: flat[start:stop], LENGTHS: all_sizes[row:last]}
             yield {KEY: sample[KEY], URL: sample[URL], **values}
             start, row = stop, last
-
-
-def _narrow(flat: Int64Array, dtype: str) -> AnyArray:
-    """Return ids in the dtype of the corpus, which must hold them."""
-    most = int(np.iinfo(dtype).max)
-    if flat.size and (int(flat.max()) > most or int(flat.min()) < 0):
-        worst = int(flat.max()) if int(flat.max()) > most else int(flat.min())
-        raise ConfigError(
-            f"token ids must be from 0 to {most:,} to be stored as {dtype}, the tokenizer gives "
-            f"{worst:,}; take token_dtype='int32' (--token-dtype int32)"
-        )
-    return flat.astype(dtype)
 
 
 def text_records(token_dtype: str) -> Settings:

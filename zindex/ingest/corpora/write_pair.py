@@ -147,19 +147,15 @@ async def write_pair(
 def write_span(corpus: Corpus, work: Path, tag: str, start: int, stop: int) -> None:
     """Task: write tokens ``[start, stop)`` unless a note says that they are written."""
     name = f"{tag}{_SPAN}{start:012d}"
-    if read_note(work, name) is None:
-        copy_tokens(corpus, work / _TOKENS, start, stop)
-        write_note(work, name, {"stop": stop})
-
-
-def copy_tokens(corpus: Corpus, path: str | Path, start: int, stop: int) -> None:
-    """Task: write tokens ``[start, stop)`` at their offset in an existing file."""
+    if read_note(work, name) is not None:
+        return
     values = corpus.read(schema.TOKENS.name, start, stop)
-    with open(path, "r+b") as stream:
+    with open(work / _TOKENS, "r+b") as stream:
         stream.seek(start * values.dtype.itemsize)
         stream.write(values.data)
         stream.flush()
         os.fsync(stream.fileno())
+    write_note(work, name, {"stop": stop})
 
 
 def write_idx(corpus: Corpus, path: str | Path) -> None:

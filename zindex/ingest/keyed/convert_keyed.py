@@ -99,7 +99,10 @@ def convert_keyed(
     default, per thread (two more than cores without a client), and the offsets of all records. For
     ``jsonl`` as of ``import_records``.
     """
-    kind = _find_format(source, storage_type)
+    if storage_type is None:
+        kind = check_format("jsonl" if _is_lines(source) else detect_format(source), source)
+    else:
+        kind = check_format(storage_type, source)
     if kind == "jsonl":
         if not strict:
             raise ConfigError(
@@ -128,13 +131,6 @@ def convert_keyed(
     root, path = place_of(target), _one_path(source)
     with open_workers(client, num_processes, progress) as workers:
         return run_builds(_convert(path, kind, root, strict, grid, workers))
-
-
-def _find_format(source: Any, storage_type: str | None) -> KeyedFormat:
-    """Return the format of the files."""
-    if storage_type is None:
-        storage_type = "jsonl" if _is_lines(source) else detect_format(source)
-    return check_format(storage_type, source)
 
 
 def check_format(storage_type: str, source: Any) -> KeyedFormat:
@@ -178,17 +174,6 @@ def _one_path(source: Any) -> str:
     return str(local_path(source, "a folder of keyed files"))
 
 
-def read_source(path: str, kind: FileFormat, *, strict: bool) -> tuple[KeyedSource, str]:
-    """Return the checked shards of keyed files, and the folder of their names."""
-    shards = read_shards(path, kind, strict)
-    # If keys or records do not match, `check_shards` returns shards without records.
-    has_records = all(
-        array.num_records is not None for shard in shards for array in shard.arrays.values()
-    )
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
-    return KeyedSource(shards, has_records=has_records), os.path.join(folder, "")
-
-
 async def plan_keyed(
     source: KeyedSource, root: Place, kind: FileFormat, grid: ChunkGrid, executor: Executor
 ) -> StorePlan:
@@ -221,12 +206,13 @@ async def _convert(
     path: str, kind: FileFormat, root: Place, strict: bool, grid: ChunkGrid, workers: Workers
 ) -> Store:
     """Write every shard of the store, and commit it."""
-    source, folder = await asyncio.to_thread(lambda: read_source(path, kind, strict=strict))
+    source = KeyedSource(await asyncio.to_thread(read_shards, path, kind, strict))
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
     plan = await plan_keyed(source, root, kind, grid, workers.executor)
 
     def task(layout: ArrayLayout, shard: int) -> tuple[Any, ...]:
         spans = source.spans(layout.name, *layout.shard_bounds(shard))
         return store_spans, root, layout, shard, spans
 
-    facts = {"num_skipped": 0, "url_prefix": folder}
+    facts = {"num_skipped": 0, "url_prefix": os.path.join(folder, "")}
     return await write_store(plan, workers, root.name, task, facts=facts, rows=source.rows)

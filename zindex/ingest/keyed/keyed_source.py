@@ -37,10 +37,8 @@ class KeyedSource:
     Parameters
     ----------
     shards
-        They have the same keys, and each key has one dtype. If records are kept, all keys of a
-        shard have the same number of them.
-    has_records
-        Whether records are kept; else each shard is one.
+        From `check_shards`: they have the same keys, and each key has one dtype. Records are kept
+        if all keys know them, as many in each; else each shard is one record.
 
     Raises
     ------
@@ -48,9 +46,11 @@ class KeyedSource:
         If a key has the name of another one's lengths, or cannot be stored.
     """
 
-    def __init__(self, shards: Sequence[KeyedShard], *, has_records: bool) -> None:
+    def __init__(self, shards: Sequence[KeyedShard]) -> None:
         self.names = [shard.name for shard in shards]
-        self.has_records = has_records
+        self.has_records = all(
+            array.num_records is not None for shard in shards for array in shard.arrays.values()
+        )
         keys = list(dict.fromkeys(key for shard in shards for key in shard.arrays))
         self._arrays = {
             key: [shard.arrays.get(key) or _empty(shards, key) for shard in shards] for key in keys
@@ -61,7 +61,7 @@ class KeyedSource:
             for key, arrays in self._arrays.items()
         }
         first = self._arrays[keys[0]]
-        self.record_counts = [(a.num_records or 0) if has_records else 1 for a in first]
+        self.record_counts = [(a.num_records or 0) if self.has_records else 1 for a in first]
         self.num_records = sum(self.record_counts)
         for key in keys:
             if key in (KEY, URL):

@@ -175,10 +175,17 @@ class _Import:
             spans = tuple(table.spans(field, kind, *layout.shard_bounds(shard)))
             return store_stream_shard, root, layout, shard, kind, spans
 
-        plan, title = self._plan(table, rows), f"{root.name}: write"
+        layouts = record_layouts(table.fields, table.num_records, self.grid)
+        spec = {
+            "num_records": table.num_records,
+            **url_spec(rows),
+            "fields": [field.to_json() for field in table.fields],
+            "import": self.claim.identity,
+        }
+        plan = StorePlan(root, KIND, spec, (*layouts, *url_layouts(rows, self.grid)))
         facts = {"num_skipped": table.num_skipped, "url_prefix": prefix, **table.counts}
         store = await write_store(
-            plan, self.workers, title, task, stage="gather", facts=facts, rows=rows
+            plan, self.workers, f"{root.name}: write", task, stage="gather", facts=facts, rows=rows
         )
         if not table.num_records:
             logger.warning(
@@ -188,18 +195,6 @@ class _Import:
             )
         await asyncio.to_thread(end_import, root)
         return store
-
-    def _plan(self, table: RecordTable, rows: Mapping[str, AnyArray]) -> StorePlan:
-        """Return the plan of the store."""
-        layouts = record_layouts(table.fields, table.num_records, self.grid)
-        spec = {
-            "num_records": table.num_records,
-            **url_spec(rows),
-            "fields": [field.to_json() for field in table.fields],
-            "import": self.claim.identity,
-        }
-        layouts += url_layouts(rows, self.grid)
-        return StorePlan(self.claim.root, KIND, spec, tuple(layouts))
 
 
 def _split_prefix(urls: Sequence[str]) -> tuple[str, list[str]]:

@@ -4,9 +4,8 @@ import copy
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import accumulate
-from types import MappingProxyType
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -48,7 +47,7 @@ class Settings:
     #: Fields to keep; None: all.
     fields: Sequence[str] | None = None
     #: Dtype names of fields of numbers.
-    dtypes: Mapping[str, str] = MappingProxyType({})
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     skip_damaged: bool = False
 
 
@@ -232,7 +231,7 @@ class _RecordWriter:
         self.columns = {KEY: _Column(None)}
         self.num_records = 0
         self.nbytes = 0
-        self.urls: list[list[int]] = []
+        self.url_numbers = array("q")
 
     def add(self, record: Mapping[str, Any], url_number: int) -> None:
         """Buffer one record of a file."""
@@ -263,10 +262,7 @@ class _RecordWriter:
             column.forms.append(form)
             self.nbytes += len(content) + _VALUE_NBYTES
         self.num_records += 1
-        if self.urls and self.urls[-1][0] == url_number:
-            self.urls[-1][1] += 1
-        else:
-            self.urls.append([url_number, 1])
+        self.url_numbers.append(url_number)
         if self.nbytes >= BUFFER_NBYTES:
             self.flush()
 
@@ -308,6 +304,6 @@ class _RecordWriter:
             fields.append(FieldStreams(name, num_values, len(column.values), forms))
         name = f"{self.name}-{len(self.streams):06d}"
         write_streams(self.root, name, streams)
-        urls = tuple((number, count) for number, count in self.urls)
+        urls = tuple((number, len(list(same))) for number, same in groupby(self.url_numbers))
         self.streams.append(RecordStreams(name, self.num_records, urls, tuple(fields)))
         self._clear()
