@@ -118,7 +118,12 @@ def _read_array(folder: str, key: str, entry: Any) -> KeyedArray:
             )
     dtype = parse_dtype(entry.get("dtype"), where=where.rstrip(","))
     path = os.path.join(folder, f"{key}.bin")
-    _check_size(path, length=length, dtype=dtype)
+    nbytes, size = length * np.dtype(dtype).itemsize, _regular_size(path)
+    if size != nbytes:
+        raise SourceError(
+            f"{path} must hold {nbytes:,} bytes, for {META} says {length:,} values of {dtype}, "
+            f"but it holds {size:,}; restore the file"
+        )
     item_offset = group_offset = None
     if entry.get("offsets") is not None:
         item_offset = parse_offsets(entry["offsets"], stop=length, where=where.rstrip(","))
@@ -140,17 +145,6 @@ def _read_array(folder: str, key: str, entry: Any) -> KeyedArray:
         item_offset=item_offset,
         group_offset=group_offset,
     )
-
-
-def _check_size(path: str, *, length: int, dtype: str) -> None:
-    """Raise SourceError if the file of a key is of another size than its values."""
-    nbytes = length * np.dtype(dtype).itemsize
-    size = _regular_size(path)
-    if size != nbytes:
-        raise SourceError(
-            f"{path} must hold {nbytes:,} bytes, for {META} says {length:,} values of {dtype}, "
-            f"but it holds {size:,}; restore the file"
-        )
 
 
 def _regular_size(path: str) -> int:
@@ -267,12 +261,12 @@ def _write_offsets(
     length: int, item_offset: Int64Array | None, group_offset: Int64Array | None, *, where: str
 ) -> dict[str, list[int]]:
     """Return the offsets of a key for ``meta.json``."""
-    if item_offset is None:
-        return {}
-    offsets = item_offset.tolist()
-    parse_offsets(offsets, stop=length, where=where)
-    if group_offset is None:
-        return {"offsets": offsets}
-    groups = group_offset.tolist()
-    parse_offsets(groups, stop=len(offsets) - 1, where=f"{where}, group_offsets,")
-    return {"offsets": offsets, "group_offsets": groups}
+    found: dict[str, list[int]] = {}
+    if item_offset is not None:
+        found["offsets"] = item_offset.tolist()
+        parse_offsets(found["offsets"], stop=length, where=where)
+        if group_offset is not None:
+            found["group_offsets"] = group_offset.tolist()
+            stop = len(item_offset) - 1
+            parse_offsets(found["group_offsets"], stop=stop, where=f"{where}, group_offsets,")
+    return found

@@ -142,6 +142,12 @@ def is_glob(path: str) -> bool:
     return glob.has_magic(path) and not os.path.exists(f"{path}.idx")
 
 
+def _list_paths(paths: Paths) -> list[str]:
+    """Return a path, or several of them, as texts."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return [os.fspath(path) for path in given]
+
+
 def expand_prefixes(paths: Paths) -> list[str]:
     """Return the prefixes of the pairs named by paths and globs; globs are sorted.
 
@@ -150,10 +156,8 @@ def expand_prefixes(paths: Paths) -> list[str]:
     SourceError
         If a glob matches no ``.idx`` file, or there is no prefix at all.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     prefixes: list[str] = []
-    for item in given:
-        path = os.fspath(item)
+    for path in _list_paths(paths):
         if is_glob(path):
             pattern = path if path.endswith(".idx") else f"{path}.idx"
             matches = sorted(glob.glob(pattern))
@@ -181,10 +185,8 @@ def find_corpora(sources: Paths) -> list[str]:
     SourceError
         If a glob or a folder matches nothing, or a folder has one file of a pair only.
     """
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     found: list[str] = []
-    for item in given:
-        path = os.fspath(item)
+    for path in _list_paths(sources):
         if "://" in path or is_store(path):
             found.append(path)
         elif os.path.isdir(path) and not os.path.exists(f"{path}.idx"):
