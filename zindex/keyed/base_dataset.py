@@ -184,10 +184,11 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         store = self.opened
         if not len(indices):
             return SampleBatch.of_items([])
-        if any(index is None for index in indices):
-            raise TypeError("samples must be numbered by whole numbers, got None")
         where = f"{self.train_type.name} of {store.path}"
-        return self._read(store, resolve_positions(indices, self.num_samples, where)[0])
+        numbers, is_padding = resolve_positions(indices, self.num_samples, where)
+        if is_padding.any():
+            raise TypeError("samples must be numbered by whole numbers, got None")
+        return self._read(store, numbers)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that decide the samples, as JSON values."""

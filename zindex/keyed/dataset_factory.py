@@ -18,10 +18,7 @@ D = TypeVar("D", bound=type[BaseDataset])
 _OPTIONS = ("pad_id", "split", "split_weights", "split_seed")
 _WINDOW_OPTIONS = ("documents", "tail")
 
-_BY_RECORD: dict[str, type[DPODataset] | type[GRPODataset]] = {
-    "dpo": DPODataset,
-    "grpo": GRPODataset,
-}
+_BY_RECORD = {"dpo": DPODataset, "grpo": GRPODataset}
 
 
 class DatasetFactory:

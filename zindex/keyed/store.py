@@ -62,11 +62,10 @@ class KeyedStore:
             If files are damaged, or their keys do not agree.
         """
         place = place_of(path)
-        columns, fingerprint = self._open(place, strict=strict)
+        columns, self.fingerprint = self._open(place, strict=strict)
         self._columns = dict(columns)
         self._is_strict = strict
         self.path = place
-        self.fingerprint = fingerprint
         return self
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:

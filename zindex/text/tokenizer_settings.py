@@ -8,11 +8,8 @@ from typing import Any
 from zindex.errors import ConfigError, StoreError
 from zindex.store.commit import parse_json
 
-_CONFIG, _TOKENS_MAP, _TEMPLATE = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
+_CONFIG, _TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+_TEMPLATE = "chat_template.jinja"
 #: Name of an unnamed chat template.
 DEFAULT = "default"
 
