@@ -104,13 +104,8 @@ class _Sequence:
             yield part.text, self.is_answer or number > 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A record before its texts are tokenized."""
-
-    sample: Sample
-    sequences: Sequence[_Sequence]
-    rewards: Sequence[float] = ()
+# A record before its texts are tokenized: its object, its sequences, and the rewards of a group.
+_Draft = tuple[Sample, list[_Sequence], Sequence[float]]
 
 
 class TokenRecords(EncodedFiles):
@@ -187,7 +182,7 @@ class TokenRecords(EncodedFiles):
     def _draft(self, sample: Sample) -> tuple[_Draft, Sequence[str]]:
         sequences, rewards = self._cut(sample)
         texts = [text for sequence in sequences for text, _ in sequence.keys]
-        return _Draft(sample, sequences, rewards), texts
+        return (sample, sequences, rewards), texts
 
     def _cut(self, sample: Sample) -> tuple[list[_Sequence], Sequence[float]]:
         """Return the sequences of a JSON object, and the rewards of a group."""
@@ -260,17 +255,17 @@ class TokenRecords(EncodedFiles):
 
     def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
         # Equal parts are tokenized once.
-        sequences = chain.from_iterable(draft.sequences for draft in batch)
-        keys = dict.fromkeys(chain.from_iterable(sequence.keys for sequence in sequences))
+        known = (sequence.keys for _, sequences, _ in batch for sequence in sequences)
+        keys = dict.fromkeys(chain.from_iterable(known))
         found = self.encoder.encode_parts([key[0] for key in keys], [key[1] for key in keys])
         dtype = self.settings.token_dtype
         ids = {key: fit_ids(part, dtype) for key, part in zip(keys, found, strict=True)}
-        for draft in batch:
-            pairs = [self._join(sequence, ids) for sequence in draft.sequences]
+        for sample, sequences, rewards in batch:
+            pairs = [self._join(sequence, ids) for sequence in sequences]
             answers = pairs[1:] if self.settings.train_type == "grpo" else pairs
             self.num_untrained += not all(mask.any() for _, mask in answers)
-            record = {name: draft.sample[name] for name in ("__key__", "__url__")}
-            yield record | self._make(pairs, draft.rewards)
+            record = {name: sample[name] for name in ("__key__", "__url__")}
+            yield record | self._make(pairs, rewards)
 
     def _join(
         self, sequence: _Sequence, ids: Mapping[tuple[str, bool], AnyArray]
