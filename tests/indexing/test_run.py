@@ -24,7 +24,7 @@ from zindex.indexing import store_build
 from zindex.indexing.blend_arrays import open_blend_arrays
 from zindex.indexing.index import open_index_arrays
 from zindex.ingest.length_source import open_source
-from zindex.plan.index_plan import IndexPlan
+from zindex.plan.epochs import EpochPlan
 
 SERIAL = SerialExecutor()
 
@@ -324,6 +324,11 @@ class TestBlends:
     ) -> None:
         config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
         zindex.build(config, SERIAL)
-        monkeypatch.setattr(IndexPlan, "num_samples", 20)
+        plan_epochs = building_opening.plan_epochs
+
+        def plan_fewer(*args: Any, **settings: Any) -> EpochPlan:
+            return dataclasses.replace(plan_epochs(*args, **settings), num_samples=20)
+
+        monkeypatch.setattr(building_opening, "plan_epochs", plan_fewer)
         with pytest.raises(PlanError, match=r"train blend draws 30 samples of .*web, which has 20"):
             zindex.build(config, SERIAL)
