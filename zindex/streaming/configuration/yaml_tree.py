@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, shorten
 from zindex.formats.yaml_file import BoundedLoader, read_content
 
 #: Limits of one file: bytes, values with aliases expanded, levels of nesting.
@@ -226,14 +226,14 @@ def _make_scalar(node: yaml.Node, place: Place) -> bool | int | float | str | No
         return _TRUTH[text.lower()]
     if kind in {"int", "float"}:
         return _make_number(text, kind, place)
-    raise place.error(f"{_shorten(text)} must fit its tag {kind!r}; leave the tag out")
+    raise place.error(f"{shorten(text)} must fit its tag {kind!r}; leave the tag out")
 
 
 def _make_number(text: str, kind: str, place: Place) -> int | float:
     """Parse a number of bounded length."""
     if len(text) > _MAX_NUMBER_LENGTH:
         raise place.error(
-            f"a number must have at most {_MAX_NUMBER_LENGTH} characters, got {_shorten(text)}; "
+            f"a number must have at most {_MAX_NUMBER_LENGTH} characters, got {shorten(text)}; "
             "put it in quotes if it is a text"
         )
     if _INT.match(text):
@@ -256,12 +256,7 @@ def _make_number(text: str, kind: str, place: Place) -> int | float:
         if value in {float("inf"), float("-inf")} and "inf" not in plain:
             raise place.error(f"a number must fit a float of 64 bits, got {text}; make it smaller")
         return value
-    raise place.error(f"{_shorten(text)} must fit its tag {kind!r}; leave the tag out")
-
-
-def _shorten(text: str) -> str:
-    """Return a text, shortened, for a message."""
-    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+    raise place.error(f"{shorten(text)} must fit its tag {kind!r}; leave the tag out")
 
 
 def _make_resolvers() -> dict[Any, list[tuple[str, Any]]]:
