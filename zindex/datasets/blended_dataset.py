@@ -29,7 +29,13 @@ from zindex.indexing.blend_arrays import (
 )
 from zindex.indexing.ensure import BuildRequest, request_build
 from zindex.plan.blend_plan import BlendPlan
-from zindex.samples.batch import SampleBatch, batch_of_items, find_spans, resolve_positions
+from zindex.samples.batch import (
+    BatchRequest,
+    SampleBatch,
+    batch_of_items,
+    find_spans,
+    resolve_positions,
+)
 from zindex.store.commit import fingerprint
 from zindex.store.open import FollowedStore, Store
 from zindex.store.reader import LocalReader
@@ -216,7 +222,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
             return batch_of_items(self, as_given(positions, is_padding))
         samples = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
-        return make(self.datasets, which, samples, is_padding, dataset_ids)
+        return make(BatchRequest(self.datasets, which, samples, is_padding, dataset_ids))
 
     def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
         """Return what makes items of these datasets together; None if one makes its own items."""

@@ -20,7 +20,7 @@ from zindex.indexing.ensure import request_build
 from zindex.maintenance.edits.draws import PoolTable
 from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.blend_plan import MAX_INT16_DATASETS
-from zindex.samples.batch import SampleBatch
+from zindex.samples.batch import BatchRequest, SampleBatch
 from zindex.samples.gpt import make_batch
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
@@ -168,7 +168,8 @@ class EditedDataset(SampleDataset):
         """Return samples of one length."""
         drawn = np.unique(sources).tolist()
         if all(isinstance(self.sources[number], GPTDataset) for number in drawn):
-            return make_batch(self.sources, sources, samples, is_padding, dataset_ids)  # type: ignore[arg-type]
+            wanted = BatchRequest(self.sources, sources, samples, is_padding, dataset_ids)
+            return make_batch(wanted)
         parts = []
         for number in drawn:
             places = np.flatnonzero(sources == number)

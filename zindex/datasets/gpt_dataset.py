@@ -150,7 +150,7 @@ class GPTDataset(TextDataset[IndexArrays]):
             settings, text = member.settings, self._read_full(member, position)
             if text is None:
                 found = resolve_positions([idx], len(self), self._where)
-                return self._make_together(*self._maker_arguments(*found), share_mask=True)[0]
+                return self._make_together(self._request(*found), share_mask=True)[0]
             if settings.is_plain:
                 return _make_plain_item(text, settings, is_padding=idx is None)
         elif self.config.inter_document_masking or self.config.with_provenance:
@@ -207,8 +207,7 @@ class GPTDataset(TextDataset[IndexArrays]):
         text, documents
             Shape (sequence_length + x,) and (parts,), both int64. A document may occur twice.
         """
-        positions, _ = resolve_positions([idx], len(self), self._where)
-        texts = read_texts([self], np.zeros_like(positions), positions)
+        texts = read_texts(self._request(*resolve_positions([idx], len(self), self._where)))
         return pad_texts(texts, self._pad_token_id)[0].astype(np.int64), texts.documents
 
     def _describe_text(self, text: IndexedText) -> IndexedText:

@@ -6,20 +6,15 @@ modes. Users write their own dataset over it, which is split and blended like ot
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import MockGPTDataset
 from zindex.errors import ConfigError
-from zindex.samples.batch import SampleBatch, allocate_arrays
+from zindex.samples.batch import BatchRequest, SampleBatch, allocate_arrays
 from zindex.samples.gpt import make_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Item = dict[str, Any]
 
@@ -52,17 +47,11 @@ class MultimodalDatasetConfig(GPTDatasetConfig):
                 raise ConfigError(f"{name} must be a number of pixels, got {size}; set it")
 
 
-def make_multimodal_batch(
-    datasets: "Sequence[MockMultimodalDataset]",
-    which: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
-    is_padding: npt.NDArray[np.bool_],
-    dataset_ids: npt.NDArray[Any] | None,
-) -> SampleBatch:
-    """Return samples of datasets of one configuration; arguments as for GPT datasets' batches."""
-    texts = make_batch(datasets, which, positions, is_padding, dataset_ids)
-    config = datasets[int(which[0])].config
-    shape = len(which), 3, config.image_h or 0, config.image_w or 0
+def make_multimodal_batch(wanted: BatchRequest) -> SampleBatch:
+    """Return GPT samples with their images."""
+    texts = make_batch(wanted)
+    config = wanted.first.config
+    shape = len(wanted.which), 3, config.image_h or 0, config.image_w or 0
     images, arrays = allocate_arrays({"image": (shape, torch.float32)})
     arrays["image"].fill(0)
     batch = SampleBatch({**texts.tensors, **images})

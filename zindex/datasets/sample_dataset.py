@@ -13,7 +13,7 @@ from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatas
 from zindex.datasets.ranks import obtain, obtain_now
 from zindex.datasets.utils import current_rank
 from zindex.indexing.ensure import BuildRequest
-from zindex.samples.batch import Item, SampleBatch, batch_of_items, resolve_positions
+from zindex.samples.batch import BatchRequest, Item, SampleBatch, batch_of_items, resolve_positions
 from zindex.store.open import Store
 
 ArraysT = TypeVar("ArraysT")
@@ -29,8 +29,7 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
 
     config: Any
 
-    #: Makes the samples of several datasets of one class and configuration, with the parameters of
-    #: `zindex.samples.gpt.make_batch`.
+    #: Makes the samples of a `BatchRequest`, of several datasets of one class and configuration.
     _make_together: ClassVar[Callable[..., SampleBatch]]
 
     @property
@@ -87,13 +86,13 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> Sequence[Item]:
         """Return the samples at positions from the start; some only fill up the batch."""
-        return self._make_together(*self._maker_arguments(positions, is_padding))
+        return self._make_together(self._request(positions, is_padding))
 
-    def _maker_arguments(self, positions: Int64Array, is_padding: BoolArray) -> tuple[Any, ...]:
-        """Return the arguments of `_make_together` for samples of this dataset alone."""
+    def _request(self, positions: Int64Array, is_padding: BoolArray) -> BatchRequest:
+        """Return the request for samples of this dataset alone."""
         has_ids = getattr(self.config, "with_provenance", False)
         dataset_ids = np.zeros(len(positions), np.int16) if has_ids else None
-        return [self], np.zeros_like(positions), positions, is_padding, dataset_ids
+        return BatchRequest([self], np.zeros_like(positions), positions, is_padding, dataset_ids)
 
     @property
     def _is_plain(self) -> bool:

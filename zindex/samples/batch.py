@@ -4,6 +4,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, overload
@@ -38,6 +39,26 @@ _ALIGNMENT = 64
 _MIN_NBYTES = 1 << 16
 # Limits of the pool: blocks, and bytes of all blocks.
 _MAX_BLOCKS, _MAX_NBYTES = 16, 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """The samples of a batch, of datasets of one class and configuration."""
+
+    datasets: Sequence[Any]
+    #: Shape (samples,): the dataset of each sample.
+    which: Int64Array
+    #: Shape (samples,): position of each sample in its dataset, from the start.
+    positions: Int64Array
+    #: Shape (samples,): samples that only fill up the batch, with a loss mask of zeros.
+    is_padding: BoolArray
+    #: Shape (samples,): ``dataset_id`` of the items; None omits it.
+    dataset_ids: AnyArray | None = None
+
+    @property
+    def first(self) -> Any:
+        """The dataset of the first sample."""
+        return self.datasets[int(self.which[0])]
 
 
 class _Block(NamedTuple):

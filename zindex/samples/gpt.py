@@ -1,96 +1,69 @@
 """Make batches of GPT samples, from positions to tensors."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
-from zindex.samples.batch import SampleBatch, Tensors, empty_array, group_samples
+from zindex.samples.batch import BatchRequest, SampleBatch, Tensors, empty_array, group_samples
 from zindex.samples.tensors import make_room, make_text_tensors, order_tensors, plain_masks
 from zindex.samples.texts import (
     IndexedText,
     Parts,
     Texts,
-    TextSource,
     cached_rows,
     choose_samples,
+    open_text,
 )
 from zindex.store.sample_reader import SampleIndex, can_read_samples, read_samples
 
 
-def make_batch(
-    datasets: Sequence[TextSource],
-    which: Int64Array,
-    positions: Int64Array,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-    *,
-    share_mask: bool = False,
-) -> SampleBatch:
-    """Return samples of GPT datasets of one configuration.
+def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch:
+    """Return samples of GPT datasets.
 
     Parameters
     ----------
-    datasets
-        The datasets.
-    which, positions
-        Shape (samples,): the dataset of each sample, and its position there from the start.
-    is_padding
-        Shape (samples,): samples that only fill up the batch, with a loss mask of zeros.
-    dataset_ids
-        Shape (samples,): ``dataset_id`` of the items; None omits it.
+    wanted
+        The samples.
     share_mask
         Whether a single sample may share its plain mask with others.
     """
-    plain = read_plain(datasets, which, positions, is_padding, dataset_ids, share_mask=share_mask)
+    plain = read_plain(wanted, share_mask=share_mask)
     if plain is not None:
         return SampleBatch(plain)
-    texts = read_texts(datasets, which, positions)
-    epochs = find_epochs(datasets, which, texts)
-    first = datasets[int(which[0])]
-    settings = (first._text or first.open_text()).settings
+    texts = read_texts(wanted)
+    settings, epochs = open_text(wanted.first).settings, find_epochs(wanted, texts)
+    padding, ids = wanted.is_padding, wanted.dataset_ids
     return SampleBatch(
-        make_text_tensors(texts, settings, is_padding, dataset_ids, epochs, share_mask=share_mask)
+        make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
     )
 
 
-def read_plain(
-    datasets: Sequence[TextSource],
-    which: Int64Array,
-    positions: Int64Array,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-    *,
-    share_mask: bool = False,
-) -> Tensors | None:
+def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | None:
     """Return the tensors of a batch by one kernel call per dataset, or None if that is impossible.
 
     Possible are plain samples, whose tensors depend on their tokens only through padding, with an
     index in memory, verified local tokens, and the full length. `read_texts` reads all others, and
     raises the errors. Parameters as of `make_batch`.
     """
-    first = datasets[int(which[0])]
-    settings = (first._text or first.open_text()).settings
+    settings = open_text(wanted.first).settings
     if not settings.is_plain:
         return None
-    rows, slices = group_samples(which, len(datasets))
+    rows, slices = group_samples(wanted.which, len(wanted.datasets))
     groups = []
     for own in slices:
-        dataset = datasets[int(which[rows[own.start]])]
-        member = dataset._text or dataset.open_text()
+        member = open_text(wanted.datasets[int(wanted.which[rows[own.start]])])
         index = member.sample_index or _open_sample_index(member, own.stop - own.start)
         if index is None:
             return None
         groups.append((member, index, rows[own]))
-    tensors, arrays = make_room(len(rows), settings, dataset_ids)
+    tensors, arrays = make_room(len(rows), settings, wanted.dataset_ids)
     targets = (arrays["tokens"], arrays["labels"], arrays["loss_mask"])
     for member, index, chosen in groups:
         done = read_samples(
             member.documents.tokens,
             index,
-            positions[chosen],
+            wanted.positions[chosen],
             chosen,
             targets,
             extra=settings.extra,
@@ -99,8 +72,8 @@ def read_plain(
         )
         if not done:
             return None
-    if is_padding.any():
-        arrays["loss_mask"][is_padding] = 0.0
+    if wanted.is_padding.any():
+        arrays["loss_mask"][wanted.is_padding] = 0.0
     length = settings.sequence_length
     arrays["position_ids"][:] = np.arange(length)
     if settings.has_masks:
@@ -124,15 +97,8 @@ def _open_sample_index(member: IndexedText, num_samples: int) -> SampleIndex | N
     return index
 
 
-def read_texts(datasets: Sequence[TextSource], which: Int64Array, positions: Int64Array) -> Texts:
+def read_texts(wanted: BatchRequest) -> Texts:
     """Return the tokens of samples; a row is undefined after the tokens of a short sample.
-
-    Parameters
-    ----------
-    datasets
-        Datasets of one configuration.
-    which, positions
-        Shape (samples,): the dataset of each sample, and its position there from the start.
 
     Raises
     ------
@@ -144,7 +110,7 @@ def read_texts(datasets: Sequence[TextSource], which: Int64Array, positions: Int
     -----
     Rounds: shuffle index, sample index, document index, bounds of documents, tokens.
     """
-    chosen = choose_samples(datasets, which, positions)
+    chosen = choose_samples(wanted)
     samples, settings = chosen.samples, chosen.members[0].settings
     width = settings.sequence_length + settings.extra
     bounds = chosen.read("sample_index", samples, samples + 2).reshape(-1, 2, 2)
@@ -193,29 +159,16 @@ def _damaged(member: IndexedText, sample: int, what: str) -> VerificationError:
     )
 
 
-def find_epochs(
-    datasets: Sequence[TextSource], which: Int64Array, texts: Texts
-) -> Int64Array | None:
-    """Return the epoch of each sample of a batch, or None if items have no provenance.
-
-    Parameters
-    ----------
-    datasets
-        The datasets.
-    which
-        Shape (samples,): the dataset of each sample.
-    texts
-        The samples.
-    """
+def find_epochs(wanted: BatchRequest, texts: Texts) -> Int64Array | None:
+    """Return the epoch of each sample of a batch, or None if items have no provenance."""
     epochs = None
-    for number in set(which.tolist()):
-        dataset = datasets[number]
-        member = dataset._text or dataset.open_text()
+    for number in set(wanted.which.tolist()):
+        member = open_text(wanted.datasets[number])
         if member.find_epochs is None:
             return None
         if epochs is None:
-            samples, epochs = np.empty((2, len(which)), np.int64)
+            samples, epochs = np.empty((2, len(wanted.which)), np.int64)
             samples[texts.rows] = texts.samples
-        is_own = which == number
+        is_own = wanted.which == number
         epochs[is_own] = member.find_epochs(samples[is_own])
     return epochs

@@ -1,12 +1,9 @@
 """Make batches of packed samples, which hold whole documents, from positions to tensors."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import VerificationError
-from zindex.samples.batch import SampleBatch
+from zindex.samples.batch import BatchRequest, SampleBatch
 from zindex.samples.gpt import find_epochs
 from zindex.samples.tensors import (
     document_masks,
@@ -16,25 +13,18 @@ from zindex.samples.tensors import (
     make_room,
     order_tensors,
 )
-from zindex.samples.texts import ChosenSamples, Parts, Texts, TextSource, choose_samples
+from zindex.samples.texts import ChosenSamples, Parts, Texts, choose_samples, open_text
 
 
-def make_packed_batch(
-    datasets: Sequence[TextSource],
-    which: Int64Array,
-    positions: Int64Array,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-) -> SampleBatch:
-    """Return samples of packed datasets of one configuration; see `zindex.samples.gpt.make_batch`.
+def make_packed_batch(wanted: BatchRequest) -> SampleBatch:
+    """Return samples of packed datasets.
 
     The tensors are those of an item of `zindex.datasets.packed_dataset.PackedGPTDataset`.
     """
-    texts = read_packed_texts(datasets, which, positions)
-    settings = datasets[int(which[0])].open_text().settings
+    texts, settings = read_packed_texts(wanted), open_text(wanted.first).settings
     size, length = len(texts.rows), settings.sequence_length
-    tensors, arrays = make_room(size, settings, dataset_ids)
-    epochs = find_epochs(datasets, which, texts)
+    tensors, arrays = make_room(size, settings, wanted.dataset_ids)
+    epochs = find_epochs(wanted, texts)
     if epochs is not None:
         fill_provenance(arrays, texts, epochs)
     fill_tokens(arrays, texts.tokens)
@@ -53,7 +43,7 @@ def make_packed_batch(
     loss_mask = arrays["loss_mask"]
     ends = np.empty(size, np.int64)
     ends[texts.rows] = num_inputs
-    loss_mask[:] = (positions_in_sample < ends[:, None]) & ~is_padding[:, None]
+    loss_mask[:] = (positions_in_sample < ends[:, None]) & ~wanted.is_padding[:, None]
     last = texts.offsets + texts.lengths - 1  # the label of this token is in the next document
     is_inside = last < length
     loss_mask[texts.rows[texts.owners[is_inside]], last[is_inside]] = 0.0
@@ -64,10 +54,8 @@ def make_packed_batch(
     return SampleBatch(order_tensors(tensors))
 
 
-def read_packed_texts(
-    datasets: Sequence[TextSource], which: Int64Array, positions: Int64Array
-) -> Texts:
-    """Return the tokens of packed samples, with 0 in padding; parameters as of `make_packed_batch`.
+def read_packed_texts(wanted: BatchRequest) -> Texts:
+    """Return the tokens of packed samples, with 0 in padding.
 
     Raises
     ------
@@ -78,7 +66,7 @@ def read_packed_texts(
     -----
     Rounds: shuffle index, offsets of samples, parts, bounds of documents, tokens.
     """
-    chosen = choose_samples(datasets, which, positions)
+    chosen = choose_samples(wanted)
     samples, plan = chosen.samples, chosen.members[0].arrays.plan
     bounds = chosen.read("sample_offset", samples, samples + 2).reshape(-1, 2)
     starts, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]

@@ -18,7 +18,7 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import ComputedArray
-from zindex.samples.batch import find_spans, group_samples, slices_at
+from zindex.samples.batch import BatchRequest, find_spans, group_samples, slices_at
 from zindex.store.reader import LocalReader
 from zindex.store.rows import RowReader, Spans, read_many
 from zindex.store.sample_reader import SampleIndex
@@ -374,23 +374,17 @@ class ChosenSamples:
         return next(member for member, rows in self.groups if sample < rows.stop)
 
 
-def choose_samples(
-    datasets: Sequence[TextSource], which: Int64Array, positions: Int64Array
-) -> ChosenSamples:
-    """Return the samples at positions.
+def open_text(dataset: TextSource) -> IndexedText:
+    """Return the index of a dataset and its documents, opened once."""
+    return dataset._text or dataset.open_text()
 
-    Parameters
-    ----------
-    datasets
-        Datasets of one configuration.
-    which, positions
-        Shape (samples,): the dataset of each sample, and its position there from the start.
-    """
-    rows, slices = group_samples(which, len(datasets))
-    chosen = [datasets[int(which[rows[own.start]])] for own in slices]
-    members = [dataset._text or dataset.open_text() for dataset in chosen]
+
+def choose_samples(wanted: BatchRequest) -> ChosenSamples:
+    """Return the samples of a batch by their numbers."""
+    rows, slices = group_samples(wanted.which, len(wanted.datasets))
+    members = [open_text(wanted.datasets[int(wanted.which[rows[own.start]])]) for own in slices]
     samples = read_round(
-        Spans(member.arrays.shuffle_index, *find_spans(positions[rows[own]]))
+        Spans(member.arrays.shuffle_index, *find_spans(wanted.positions[rows[own]]))
         for member, own in zip(members, slices, strict=True)
     )
     return ChosenSamples(members, slices, rows, samples)

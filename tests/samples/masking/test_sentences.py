@@ -13,6 +13,7 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
+from zindex.samples.batch import BatchRequest
 from zindex.samples.masking.sentences import read_sentences
 
 
@@ -42,7 +43,7 @@ def test_any_datasets_together(tmp_path: Path, kinds: str) -> None:
     rng = np.random.default_rng(9)
     which = rng.integers(0, len(datasets), 50)
     positions = np.array([rng.integers(len(datasets[i])) for i in which])
-    texts = read_sentences(datasets, which, positions)
+    texts = read_sentences(BatchRequest(datasets, which, positions, np.zeros(50, np.bool_)))
     assert sorted(texts.rows.tolist()) == list(range(50))
     begin = 0
     for sample, row in enumerate(texts.rows.tolist()):

@@ -1,15 +1,15 @@
 """Encode conversations as ids and targets, and make batches of rows of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.batch import SampleBatch, Shapes, allocate_arrays
+from zindex.samples.batch import BatchRequest, SampleBatch, Shapes, allocate_arrays
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser
 from zindex.text.loss_masks import DialogueCutter
@@ -122,17 +122,10 @@ def naming_record(number: int, path: str | None) -> Iterator[None]:
         raise SourceError(f"record {number} of {path}: {error}") from error
 
 
-def make_conversation_batch(
-    datasets: Sequence[Any],
-    which: Int64Array,
-    positions: Int64Array,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-) -> SampleBatch:
-    """Return samples of SFT datasets; arguments as for the batches of GPT datasets."""
-    first = datasets[int(which[0])]
-    config = first.config
-    size, length = len(which), int(config.sequence_length)
+def make_conversation_batch(wanted: BatchRequest) -> SampleBatch:
+    """Return samples of SFT datasets."""
+    config = wanted.first.config
+    size, length = len(wanted.which), int(config.sequence_length)
     plane = size, length
     shapes: Shapes = {
         "tokens": (plane, torch.int64),
@@ -140,20 +133,20 @@ def make_conversation_batch(
         "loss_mask": (plane, torch.float32),
         "position_ids": (plane, torch.int64),
     }
-    if first._has_boundaries:
+    if wanted.first._has_boundaries:
         shapes["cu_seqlens"] = ((size, length + 1), torch.int32)
         shapes["max_seqlen"] = ((size,), torch.int32)
-    tensors, arrays = allocate_arrays(shapes, dataset_ids)
+    tensors, arrays = allocate_arrays(shapes, wanted.dataset_ids)
     pad = find_pad_ids(config.tokenizer)
-    for number in dict.fromkeys(which.tolist()):
-        rows = np.flatnonzero(which == number)
-        dataset = datasets[number]
-        numbers = dataset._find_records(positions[rows])
+    for number in dict.fromkeys(wanted.which.tolist()):
+        rows = np.flatnonzero(wanted.which == number)
+        dataset = wanted.datasets[number]
+        numbers = dataset._find_records(wanted.positions[rows])
         records = dataset._read_records(numbers)
         for row, name, record in zip(rows.tolist(), numbers, records, strict=True):
             with naming_record(name, dataset.dataset_path):
                 _fill_row(dataset, record, pad, arrays, row)
-    arrays["loss_mask"][is_padding] = 0.0
+    arrays["loss_mask"][wanted.is_padding] = 0.0
     return SampleBatch(tensors)
 
 

@@ -4,14 +4,14 @@ Compiled kernels make whole batches. Datasets that override how tokens are maske
 samples in plain Python, one by one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError, VerificationError
 from zindex.kernels.masked_rows import (
     DECODER_FULL,
@@ -27,7 +27,7 @@ from zindex.kernels.masked_rows import (
     fill_bert_rows,
     fill_t5_rows,
 )
-from zindex.samples.batch import SampleBatch, Shapes, allocate_arrays
+from zindex.samples.batch import BatchRequest, SampleBatch, Shapes, allocate_arrays
 from zindex.samples.masking.mask_rules import make_rules, unknown_token
 from zindex.samples.masking.sentences import read_sentences
 
@@ -54,25 +54,8 @@ class MaskedBatch(SampleBatch):
         return item
 
 
-def make_bert_batch(
-    datasets: Sequence[Any],
-    which: Int64Array,
-    positions: Int64Array,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-) -> MaskedBatch:
-    """Return samples of BERT datasets of one configuration.
-
-    Parameters
-    ----------
-    datasets
-        The datasets.
-    which, positions
-        Shape (samples,): the dataset of each sample, and its position there from the start.
-    is_padding
-        Shape (samples,): samples that only fill up the batch.
-    dataset_ids
-        Shape (samples,): the items' ``dataset_id``; None gives them none.
+def make_bert_batch(wanted: BatchRequest) -> MaskedBatch:
+    """Return samples of BERT datasets.
 
     Raises
     ------
@@ -81,8 +64,7 @@ def make_bert_batch(
     VerificationError
         If an index gives impossible samples.
     """
-    first = datasets[int(which[0])]
-    length, pad = first.config.sequence_length, first._pad_token_id
+    length, pad = wanted.first.config.sequence_length, wanted.first._pad_token_id
     planes = {
         "text": (length, pad),
         "types": (length, pad),
@@ -92,28 +74,17 @@ def make_bert_batch(
         "loss_mask": (length, 0),
         "truncated": (0, 0),
     }
-    batch, arrays = _fill_planes(_fill_bert, planes, datasets, which, positions, dataset_ids)
+    batch, arrays = _fill_planes(_fill_bert, planes, wanted)
     # Tokens equal to the pad id count as padding, whose inputs get an id that an embedding has.
     is_pad = arrays["text"] == pad
     arrays["padding_mask"][is_pad] = pad
     arrays["text"][is_pad] = 0
-    _finish(arrays, pad, is_padding)
+    _finish(arrays, pad, wanted.is_padding)
     return batch
 
 
-def make_t5_batch(
-    datasets: Sequence[Any],
-    which: Int64Array,
-    positions: Int64Array,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-) -> MaskedBatch:
-    """Return samples of T5 datasets of one configuration.
-
-    Parameters
-    ----------
-    datasets, which, positions, is_padding, dataset_ids
-        As for `make_bert_batch`.
+def make_t5_batch(wanted: BatchRequest) -> MaskedBatch:
+    """Return samples of T5 datasets.
 
     Raises
     ------
@@ -123,9 +94,8 @@ def make_t5_batch(
     VerificationError
         If an index gives impossible samples.
     """
-    first = datasets[int(which[0])]
-    length, pad = first.config.sequence_length, first._pad_token_id
-    decoder_length = int(first.config.sequence_length_decoder)
+    length, pad = wanted.first.config.sequence_length, wanted.first._pad_token_id
+    decoder_length = int(wanted.first.config.sequence_length_decoder)
     planes = {
         "text_enc": (length, pad),
         "text_dec": (decoder_length, pad),
@@ -135,42 +105,38 @@ def make_t5_batch(
         "enc_mask": (length, 0),
         "dec_mask": (decoder_length, 0),
     }
-    batch, arrays = _fill_planes(_fill_t5, planes, datasets, which, positions, dataset_ids)
+    batch, arrays = _fill_planes(_fill_t5, planes, wanted)
     # Tokens equal to the pad id count as padding, whose inputs get an id that an embedding has.
     for side in ("enc", "dec"):
         mask, tokens = arrays[f"{side}_mask"], arrays[f"text_{side}"]
         np.not_equal(tokens, pad, out=mask, casting="unsafe")
         tokens *= mask
-    _finish(arrays, pad, is_padding)
+    _finish(arrays, pad, wanted.is_padding)
     return batch
 
 
 def _fill_planes(
-    fill: Fill,
-    planes: dict[str, tuple[int, int]],
-    datasets: Sequence[Any],
-    which: Int64Array,
-    positions: Int64Array,
-    dataset_ids: AnyArray | None,
+    fill: Fill, planes: dict[str, tuple[int, int]], wanted: BatchRequest
 ) -> tuple[MaskedBatch, Arrays]:
     """Return a batch of samples and its arrays, before padding is treated.
 
     ``planes`` has the width and the initial value of each int64 tensor by name; a width of 0 means
     one number per sample.
     """
-    texts = read_sentences(datasets, which, positions)
-    size = len(which)
+    texts = read_sentences(wanted)
+    size = len(wanted.which)
     shapes: Shapes = {
         name: ((size, width) if width else (size,), torch.int64)
         for name, (width, _) in planes.items()
     }
-    tensors, arrays = allocate_arrays(shapes, dataset_ids)
+    tensors, arrays = allocate_arrays(shapes, wanted.dataset_ids)
     for name, (_, initial) in planes.items():
         arrays[name].fill(initial)
-    problem = fill(datasets[int(which[0])], texts, arrays)
+    problem = fill(wanted.first, texts, arrays)
     if problem[1] != NOTHING:
         row = problem[0]
-        raise _explain(datasets[int(which[row])], int(positions[row]), problem)
+        dataset = wanted.datasets[int(wanted.which[row])]
+        raise _explain(dataset, int(wanted.positions[row]), problem)
     return MaskedBatch(tensors), arrays
 
 

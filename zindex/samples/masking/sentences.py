@@ -1,13 +1,11 @@
 """Read the sentences of many samples of masked datasets together."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
 from zindex.kernels.masked_rows import SampleTexts
+from zindex.samples.batch import BatchRequest
 from zindex.samples.texts import (
     DocumentTokens,
     IndexedText,
@@ -17,17 +15,8 @@ from zindex.samples.texts import (
 )
 
 
-def read_sentences(
-    datasets: Sequence[Any], which: Int64Array, positions: Int64Array
-) -> SampleTexts:
+def read_sentences(wanted: BatchRequest) -> SampleTexts:
     """Return the sentences of samples.
-
-    Parameters
-    ----------
-    datasets
-        Datasets of one configuration.
-    which, positions
-        Shape (samples,): the dataset of each sample, and its position there from the start.
 
     Raises
     ------
@@ -39,13 +28,13 @@ def read_sentences(
     Rounds: shuffle, samples, bounds of sentences, tokens. The draws of a sample are keyed by its
     position in its dataset, so neither the batch nor the order of reads matters.
     """
-    chosen = choose_samples(datasets, which, positions)
+    chosen = choose_samples(wanted)
     numbers = chosen.samples
     for member, rows in chosen.groups:
         numbers[rows] %= len(member.arrays.sentence_index)  # equal epochs are stored once
     samples = chosen.read("sentence_index", numbers, numbers + 1)
     starts, stops, targets = np.ascontiguousarray(samples.T)
-    ordered = positions[chosen.rows]
+    ordered = wanted.positions[chosen.rows]
     for member, rows in chosen.groups:
         _check_samples(member, ordered[rows], samples[rows])
     counts = stops - starts
@@ -64,7 +53,7 @@ def read_sentences(
         sizes = np.add.reduceat(lengths, parts.firsts)
         first_tokens = parts.bounds.starts[parts.firsts]
         read_tokens(groups, first_tokens, sizes, tokens, np.cumsum(sizes) - sizes)
-    seeds = (ordered + int(datasets[0].config.random_seed) % 2**32) % 2**32
+    seeds = (ordered + int(wanted.first.config.random_seed) % 2**32) % 2**32
     return SampleTexts(chosen.rows, tokens, lengths, firsts, targets, seeds)
 
 
