@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.text.small_tokenizer import save_tokenizer
+from zindex.datasets.fim_dataset import GPTFIMDatasetConfig
 from zindex.datasets.text_tokenizers import MegatronTokenizerText
 from zindex.plan.keys import fill_key
 from zindex.samples.fim import MiddleFiller, RandomStream
@@ -43,15 +44,19 @@ def test_keys_differ_by_seed_split_and_sample() -> None:
 def test_a_tokenizer_of_zindex(tmp_path: Path, spm_rate: float) -> None:
     tokenizer = MegatronTokenizerText(str(save_tokenizer(tmp_path)))
     special = {"prefix": "<|im_start|>", "middle": "<|im_end|>", "suffix": "<bod>"}
-    filler = MiddleFiller(
-        tokenizer,
-        special | {"pad": "<eod>", "eod": "<eod>"},
-        rate=1.0,
-        spm_rate=spm_rate,
-        split_sample=None,
-        fragment_rate=None,
-        no_prefix=None,
+    config = GPTFIMDatasetConfig(
+        random_seed=1,
+        sequence_length=8,
+        split="1",
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        tokenizer=tokenizer,
+        fim_rate=1.0,
+        fim_spm_rate=spm_rate,
+        fim_extra_tokens=special | {"pad": "<eod>", "eod": "<eod>"},
     )
+    filler = MiddleFiller(config)
     text = "def f(x):\n    return xü"
     for number in range(10):
         draws = RandomStream(np.array([number, 1], np.uint64))

@@ -24,6 +24,7 @@ from zindex.samples.batch import SampleBatch, find_spans
 from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 from zindex.store import reader
 from zindex.store.layout import ChunkGrid
+from zindex.store.rows import read_many
 
 NUM_CASES = 60
 ORDERS: tuple[dict[str, Any], ...] = (
@@ -227,9 +228,7 @@ def test_rounds_do_not_grow_with_datasets(
     blend = BlendedDataset(datasets, [1, 1, 1, 1], 16, config)
     rounds = []
     for name in ("zindex.datasets.blended_dataset.read_many", "zindex.samples.texts.read_many"):
-        monkeypatch.setattr(
-            name, lambda wanted: rounds.append(len(wanted)) or reader.read_many(wanted)
-        )
+        monkeypatch.setattr(name, lambda wanted: rounds.append(len(wanted)) or read_many(wanted))
     blend.__getitems__(range(16))
     # The bounds of the .bin/.idx pair's documents are in memory; local rows of the blend that are
     # consecutive are read directly.

@@ -102,17 +102,7 @@ class GPTFIMDataset(GPTDataset):
                 f"{self._where} needs a GPTFIMDatasetConfig to be filled in the middle, got a "
                 f"{type(config).__name__}; make the configuration of that class"
             )
-        assert config.fim_rate is not None  # checked by the configuration
-        assert config.fim_spm_rate is not None
-        self.filler = MiddleFiller(
-            config.tokenizer,
-            config.fim_extra_tokens or {},
-            rate=config.fim_rate,
-            spm_rate=config.fim_spm_rate,
-            split_sample=config.fim_split_sample,
-            fragment_rate=config.fim_fragment_rate,
-            no_prefix=config.fim_no_prefix,
-        )
+        self.filler = MiddleFiller(config)
         # By Megatron's names.
         self.fim_rate = config.fim_rate
         self.fim_spm_rate = config.fim_spm_rate

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from zindex.samples.masks import document_starts
+
 
 class PackedDocuments(NamedTuple):
     """The documents of a batch, for variable-length attention."""
@@ -146,11 +148,8 @@ def mask_loss(tokens: Tensor, eod: int, *, skip_first: int = 0, skip_end: bool =
     """
     mask = torch.ones(tokens.shape, dtype=torch.float32, device=tokens.device)
     if skip_first > 0:
-        ends = tokens == eod
         columns = torch.arange(tokens.shape[1], device=tokens.device)
-        starts = torch.zeros_like(tokens, dtype=torch.int64)
-        starts[:, 1:] = torch.where(ends[:, :-1], columns[1:], 0).cummax(1).values
-        mask.masked_fill_(columns - starts < skip_first, 0.0)
+        mask.masked_fill_(columns - document_starts(tokens, eod) < skip_first, 0.0)
     if skip_end:
         mask.masked_fill_(tokens == eod, 0.0)
     return mask

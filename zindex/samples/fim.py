@@ -1,7 +1,7 @@
 """Fill in the middle: move the middles of texts to their ends."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -99,49 +99,30 @@ class MiddleFiller:
 
     Parameters
     ----------
-    tokenizer
-        As for `TextCodec`.
-    extra_tokens
-        Texts of the tokens in `EXTRA_TOKENS`.
-    rate, spm_rate, fragment_rate
-        Probabilities that a text is changed, that a changed one begins with its suffix, and that a
-        fragment of a text is changed.
-    split_sample
-        The token that separates the fragments of texts; None for none.
-    no_prefix
-        Prefix of texts that are never changed.
+    config
+        The configuration; its tokenizer is as for `TextCodec`.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        extra_tokens: Mapping[str, str],
-        *,
-        rate: float,
-        spm_rate: float,
-        split_sample: str | None,
-        fragment_rate: float | None,
-        no_prefix: str | None,
-    ) -> None:
-        self.codec = TextCodec(tokenizer)
+    def __init__(self, config: Any) -> None:
+        self.codec = TextCodec(config.tokenizer)
         ids = [
-            self.codec.find_id(extra_tokens[name], f"fim_extra_tokens[{name!r}]")
+            self.codec.find_id(config.fim_extra_tokens[name], f"fim_extra_tokens[{name!r}]")
             for name in EXTRA_TOKENS
         ]
         if len(set(ids[:3])) < 3:
             raise ConfigError(
                 "the tokens prefix, middle and suffix of fim_extra_tokens must have ids of their "
-                f"own, got {ids[:3]}, as of tokens that {type(tokenizer).__name__} does not know; "
-                "add them to the tokenizer's special tokens"
+                f"own, got {ids[:3]}, as of tokens that {type(config.tokenizer).__name__} does "
+                "not know; add them to the tokenizer's special tokens"
             )
         self.prefix, self.middle, self.suffix, self.pad, self.eod = ids
-        self.rate = rate
-        self.spm_rate = spm_rate
-        self.fragment_rate = rate if fragment_rate is None else fragment_rate
-        self.no_prefix = no_prefix
+        self.rate, self.spm_rate = config.fim_rate, config.fim_spm_rate
+        rate = config.fim_fragment_rate
+        self.fragment_rate = self.rate if rate is None else rate
+        self.no_prefix = config.fim_no_prefix
         self.split_token: int | None = None
-        if split_sample:
-            self.split_token = self.codec.find_id(split_sample, "fim_split_sample")
+        if config.fim_split_sample:
+            self.split_token = self.codec.find_id(config.fim_split_sample, "fim_split_sample")
 
     def fill(self, tokens: Int64Array, key: npt.NDArray[np.uint64]) -> Int64Array:
         """Return a sample with the middles of its texts moved.

@@ -78,24 +78,24 @@ def document_starts(data: torch.Tensor, eod_token: int) -> torch.Tensor:
     Parameters
     ----------
     data
-        Shape (tokens,), token ids.
+        Shape (..., tokens), token ids.
     eod_token
         Id of the end of a document; the token belongs to that document.
 
     Returns
     -------
     starts
-        Shape (tokens,), int64.
+        Of the same shape, int64.
 
     Examples
     --------
     >>> document_starts(torch.tensor([5, 0, 6, 7, 0, 8]), 0).tolist()
     [0, 0, 2, 2, 2, 5]
     """
-    starts = torch.zeros(data.numel(), dtype=torch.long, device=data.device)
-    if data.numel() > 1:
-        after = torch.arange(1, data.numel(), device=data.device)
-        starts[1:] = torch.where(data[:-1] == eod_token, after, 0).cummax(0).values
+    starts = torch.zeros_like(data, dtype=torch.long)
+    if data.shape[-1] > 1:
+        after = torch.arange(1, data.shape[-1], device=data.device)
+        starts[..., 1:] = torch.where(data[..., :-1] == eod_token, after, 0).cummax(-1).values
     return starts
 
 
