@@ -112,7 +112,7 @@ class FileReader(RowReader):
         target = rows.data.cast("B")
         is_regular = self._plain and file.index is None
         if is_regular and self._all_trusted(array, shard, first, len(rows)):
-            self._read_trusted(array, file, shard, first, target)
+            self._read_trusted(file, first, target)
             return
         done, stop = 0, first + len(rows)
         while first < stop:
@@ -122,11 +122,11 @@ class FileReader(RowReader):
                 chunks = range(chunk, chunk + (min(num_chunks, _MAX_CHECKED) if is_regular else 1))
                 count = len(chunks) * self._chunk_length
                 part = target[done : done + count * self._row_nbytes]
-                self._read_whole(array, file, shard, chunks, part)
+                self._read_whole(file, chunks, part)
             else:
                 count = min(self._chunk_length - skip, stop - first)
                 part = target[done : done + count * self._row_nbytes]
-                self._read_part(array, file, shard, chunk, skip * self._row_nbytes, part)
+                self._read_part(file, chunk, skip * self._row_nbytes, part)
             first += count
             done += len(part)
 
@@ -139,9 +139,7 @@ class FileReader(RowReader):
         stop = before + (first + count - 1) // self._chunk_length + 1
         return bool(array.verified_values[start:stop].all())
 
-    def _read_trusted(
-        self, array: OpenArray, file: OpenFile, shard: int, first: int, target: memoryview
-    ) -> None:
+    def _read_trusted(self, file: OpenFile, first: int, target: memoryview) -> None:
         """Fill bytes from row ``first`` of a file without checks."""
         chunk, skip = divmod(first, self._chunk_length)
         start = self._base + chunk * self._stride + skip * self._row_nbytes
@@ -152,71 +150,55 @@ class FileReader(RowReader):
         buffers = [target[:done]]
         while done < len(target):
             if len(buffers) >= _MAX_IOVEC:
-                array.read_exactly(file, shard, buffers, start)
+                file.read(buffers, start)
                 start += sum(map(len, buffers))
                 buffers = []
             buffers.append(gap)
             buffers.append(target[done : done + nbytes])
             done += nbytes
-        array.read_exactly(file, shard, buffers, start)
+        file.read(buffers, start)
 
-    def _read_whole(
-        self, array: OpenArray, file: OpenFile, shard: int, chunks: range, target: memoryview
-    ) -> None:
+    def _read_whole(self, file: OpenFile, chunks: range, target: memoryview) -> None:
         """Fill bytes with adjacent chunks that are not compressed, and check them."""
-        offset = self._find(array, file, shard, chunks[0])
-        nbytes, form = self._chunk_length * self._row_nbytes, self.form
+        offset = self._find(file, chunks[0])
+        nbytes = self._chunk_length * self._row_nbytes
         parts = [target[start : start + nbytes] for start in range(0, len(target), nbytes)]
         checksums = [memoryview(bytearray(self._stride - nbytes)) for _ in parts]
         buffers = [buffer for pair in zip(parts, checksums, strict=True) for buffer in pair]
-        array.read_exactly(file, shard, buffers, offset)
+        file.read(buffers, offset)
         if self._trusting:
             return
         for chunk, part, stored in zip(chunks, parts, checksums, strict=True):
             if checksum(part) != int.from_bytes(stored, "little"):
-                raise array.damaged(f"chunk {chunk} of {form.where(shard)} fails its checksum")
-        table.mark_verified(array, shard, file, chunks)
+                raise file.array.damaged(f"chunk {chunk} of {file.where} fails its checksum")
+        table.mark_verified(file, chunks)
 
-    def _read_part(
-        self, array: OpenArray, file: OpenFile, shard: int, chunk: int, skip: int, part: memoryview
-    ) -> None:
+    def _read_part(self, file: OpenFile, chunk: int, skip: int, part: memoryview) -> None:
         """Fill bytes from byte ``skip`` of an inner chunk."""
-        number = shard * self._chunks_per_shard + chunk
+        array, number = file.array, file.shard * self._chunks_per_shard + chunk
         trusted = self._trusting or (self.verify == "first" and bool(array.verified[number]))
         if self._plain and trusted:
-            offset = self._find(array, file, shard, chunk) + skip
-            array.read_exactly(file, shard, [part], offset)
+            offset = self._find(file, chunk) + skip
+            file.read([part], offset)
             return
         values = None if self.verify == "always" else table.get_decoded(array, number)
         # Another reader may have decoded it without a check.
         if values is None or not trusted:
-            offset, nbytes = chunk_span(array, file, shard, chunk)
+            offset, nbytes = file.span(chunk)
             stored = memoryview(bytearray(nbytes))
-            array.read_exactly(file, shard, [stored], offset)
-            values = decode_chunk(self.form, shard, chunk, stored, check=not self._trusting)
+            file.read([stored], offset)
+            values = decode_chunk(self.form, file.shard, chunk, stored, check=not self._trusting)
             if not self._trusting:
-                table.mark_verified(array, shard, file, (chunk,))
+                table.mark_verified(file, (chunk,))
             if not self._plain:
                 table.keep_decoded(array, number, values)
         part[:] = values.data.cast("B")[skip : skip + len(part)]
 
-    def _find(self, array: OpenArray, file: OpenFile, shard: int, chunk: int) -> int:
+    def _find(self, file: OpenFile, chunk: int) -> int:
         """Return the offset of a chunk that is not compressed."""
-        offset, nbytes = chunk_span(array, file, shard, chunk)
+        offset, nbytes = file.span(chunk)
         if nbytes != self._stride:
-            raise array.damaged(
-                f"chunk {chunk} of {self.form.where(shard)} must hold {self._stride} bytes, got "
-                f"{nbytes}"
+            raise file.array.damaged(
+                f"chunk {chunk} of {file.where} must hold {self._stride} bytes, got {nbytes}"
             )
         return offset
-
-
-def chunk_span(array: OpenArray, file: OpenFile, shard: int, chunk: int) -> tuple[int, int]:
-    """Return the offset and size of an inner chunk in its file."""
-    form = array.form
-    if file.index is None:
-        return form.base + chunk * form.stride, form.stride
-    nbytes = int(file.index.lengths[chunk])
-    if nbytes < 0:
-        raise array.damaged(f"chunk {chunk} of {form.where(shard)} is missing")
-    return int(file.index.offsets[chunk]), nbytes

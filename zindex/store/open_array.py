@@ -12,20 +12,6 @@ from zindex.store.shard import ArrayFiles, ShardIndex, decode_index
 _ARRAY_NBYTES = 2048
 
 
-class OpenFile:
-    """An open file; closed when the table and all its readers have released it."""
-
-    __slots__ = ("index", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        #: None if chunk c is at base + c * stride.
-        self.index: ShardIndex | None = None
-
-    def __del__(self, close: Any = os.close) -> None:
-        close(self.number)
-
-
 class KnownFile(NamedTuple):
     """What is known of a file."""
 
@@ -96,15 +82,40 @@ class OpenArray:
         """Return the path of a file."""
         return self.root if self.form.flat else f"{self.root}/{self.form.shard_key(shard)}"
 
-    def read_index(self, file: OpenFile, shard: int, file_nbytes: int) -> ShardIndex | None:
-        """Return the index of an open file; None if chunk c is at base + c * stride.
+    def damaged(self, sentence: str) -> VerificationError:
+        """Return an error with its remedy."""
+        return VerificationError(f"{sentence}; {self.form.remedy}")
+
+
+class OpenFile:
+    """An open file of an array; closed when the table and all its readers have released it."""
+
+    __slots__ = ("array", "index", "number", "shard")
+
+    def __init__(self, number: int, array: OpenArray, shard: int) -> None:
+        self.number = number
+        self.array = array
+        self.shard = shard
+        #: None if chunk c is at base + c * stride.
+        self.index: ShardIndex | None = None
+
+    def __del__(self, close: Any = os.close) -> None:
+        close(self.number)
+
+    @property
+    def where(self) -> str:
+        """Its name in messages."""
+        return self.array.form.where(self.shard)
+
+    def read_index(self, file_nbytes: int) -> ShardIndex | None:
+        """Return its index; None if chunk c is at base + c * stride.
 
         Raises
         ------
         VerificationError
             If the file is too short or its index is damaged.
         """
-        form = self.form
+        form = self.array.form
         if form.flat:
             if file_nbytes < form.nbytes:
                 raise VerificationError(
@@ -119,28 +130,33 @@ class OpenArray:
             return ShardIndex(zero, zero + file_nbytes)
         offset = 0 if form.index.at_start else max(0, file_nbytes - form.index_nbytes)
         # Metadata may describe an index that is larger than any file.
-        stored = os.pread(file.number, min(form.index_nbytes, file_nbytes), offset)
-        index = decode_index(form, shard, stored, file_nbytes)
-        return None if index.is_regular(form, shard) else index
+        stored = os.pread(self.number, min(form.index_nbytes, file_nbytes), offset)
+        index = decode_index(form, self.shard, stored, file_nbytes)
+        return None if index.is_regular(form, self.shard) else index
 
-    def damaged(self, sentence: str) -> VerificationError:
-        """Return an error with its remedy."""
-        return VerificationError(f"{sentence}; {self.form.remedy}")
+    def span(self, chunk: int) -> tuple[int, int]:
+        """Return the offset and size of an inner chunk."""
+        form = self.array.form
+        if self.index is None:
+            return form.base + chunk * form.stride, form.stride
+        nbytes = int(self.index.lengths[chunk])
+        if nbytes < 0:
+            raise self.array.damaged(f"chunk {chunk} of {self.where} is missing")
+        return int(self.index.offsets[chunk]), nbytes
 
-    def read_exactly(
-        self, file: OpenFile, shard: int, buffers: list[memoryview], offset: int
-    ) -> None:
+    def read(self, buffers: list[memoryview], offset: int) -> None:
         """Fill buffers from an offset; a shorter file is an error."""
         wanted = sum(map(len, buffers))
-        got = os.preadv(file.number, buffers, offset)
+        got = os.preadv(self.number, buffers, offset)
         while 0 < got < wanted:
-            more = _read_rest(file.number, buffers, offset, got)
+            more = _read_rest(self.number, buffers, offset, got)
             if not more:
                 break
             got += more
         if got != wanted:
-            where = self.form.where(shard)
-            raise self.damaged(f"{where} must hold {wanted} bytes at {offset}, it ends after {got}")
+            raise self.array.damaged(
+                f"{self.where} must hold {wanted} bytes at {offset}, it ends after {got}"
+            )
 
 
 def _read_rest(descriptor: int, buffers: list[memoryview], offset: int, got: int) -> int:

@@ -58,7 +58,7 @@ class FileTable:
         self.lock = threading.Lock()
         self.budget = num_descriptors()
         #: Open files in the order of the clock algorithm that evicts them.
-        self.ring: deque[tuple[OpenArray, int]] = deque()
+        self.ring: deque[OpenFile] = deque()
         self.clock = 0
         #: Running kernel calls, and closed files that one of them may still read.
         self.active: dict[int, None] = {}
@@ -114,7 +114,7 @@ class FileTable:
         if file is not None:
             array.used[shard] = 1
             return file
-        file = OpenFile(self._descriptor(array, shard))
+        file = OpenFile(self._descriptor(array, shard), array, shard)
         status = os.fstat(file.number)
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         known = array.known.get(shard)
@@ -122,7 +122,7 @@ class FileTable:
         if known is None or found:
             if not stat.S_ISREG(status.st_mode):
                 raise array.damaged(f"{array.path(shard)} must be a regular file")
-            known = KnownFile(identity, array.read_index(file, shard, status.st_size))
+            known = KnownFile(identity, file.read_index(status.st_size))
         file.index = known.chunks
         with self.lock:
             other = array.files.get(shard)
@@ -143,7 +143,7 @@ class FileTable:
             array.used[shard] = 0
             if file.index is None:
                 array.descriptors[shard] = file.number + 1
-            self.ring.append((array, shard))
+            self.ring.append(file)
             self._close_some(self.budget)
         return file
 
@@ -167,17 +167,17 @@ class FileTable:
     def _close_some(self, budget: int) -> None:
         """Close files that were not read recently, down to a budget."""
         while len(self.ring) > budget:
-            array, shard = self.ring.popleft()
-            if array.used[shard]:
-                array.used[shard] = 0
-                self.ring.append((array, shard))
+            file = self.ring.popleft()
+            if file.array.used[file.shard]:
+                file.array.used[file.shard] = 0
+                self.ring.append(file)
             else:
-                self._close(array, shard)
+                self._close(file)
 
-    def _close(self, array: OpenArray, shard: int) -> None:
+    def _close(self, file: OpenFile) -> None:
         """Release an open file; it stays open while a kernel may read it."""
-        array.descriptors[shard] = 0
-        file = array.files.pop(shard)
+        file.array.descriptors[file.shard] = 0
+        del file.array.files[file.shard]
         if self.active:
             self.retired.append((self.clock, file))
 
@@ -196,13 +196,12 @@ class FileTable:
             while self.retired and self.retired[0][0] < oldest:
                 self.retired.popleft()
 
-    def mark_verified(
-        self, array: OpenArray, shard: int, file: OpenFile, chunks: Iterable[int]
-    ) -> None:
+    def mark_verified(self, file: OpenFile, chunks: Iterable[int]) -> None:
         """Mark chunks of an open file as verified."""
-        first = shard * array.form.chunks_per_shard
+        array = file.array
+        first = file.shard * array.form.chunks_per_shard
         with self.lock:
-            if array.files.get(shard) is file:
+            if array.files.get(file.shard) is file:
                 for chunk in chunks:
                     array.verified[first + chunk] = 1
 
@@ -247,9 +246,9 @@ class FileTable:
 
     def _forget_array(self, array: OpenArray) -> None:
         if array.files:
-            self.ring = deque(entry for entry in self.ring if entry[0] is not array)
-            for shard in list(array.files):
-                self._close(array, shard)
+            self.ring = deque(file for file in self.ring if file.array is not array)
+            for file in list(array.files.values()):
+                self._close(file)
         for shard in list(array.known):
             self._forget_known(array, shard)
         if not array.form.chain.plain:
