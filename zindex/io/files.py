@@ -59,8 +59,6 @@ def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
         return local.read_file(path, limit=limit)
     try:
         return object_client.get(path, limit=limit)
-    except StoreNotFoundError:
-        raise
     except FileNotFoundError:
         raise StoreNotFoundError(f"no object {path}; check the URL") from None
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from queue import SimpleQueue
@@ -60,11 +60,6 @@ class DaemonPool:
                 thread.start()
                 self._threads.append(thread)
         return future
-
-    def map(self, function: Callable[..., R], values: Iterable[Any]) -> Iterator[R]:
-        """Submit a call per value at once; yield the results in order."""
-        futures = [self.submit(function, value) for value in values]
-        return (wait_for(future) for future in futures)
 
     def close(self) -> None:
         """End the threads after the submitted jobs, without waiting for them."""

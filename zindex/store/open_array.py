@@ -10,6 +10,8 @@ from zindex.store.shard import ArrayFiles, ShardIndex, decode_index
 
 # Bytes of an array's state, without one byte per chunk and five per file.
 _ARRAY_NBYTES = 2048
+# Bytes remembered per file, without its index.
+_FILE_NBYTES = 256
 
 
 class KnownFile(NamedTuple):
@@ -18,6 +20,11 @@ class KnownFile(NamedTuple):
     #: Device, inode, size and time of change: another file at the path differs.
     identity: tuple[int, ...]
     chunks: ShardIndex | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this in memory."""
+        return _FILE_NBYTES + (0 if self.chunks is None else 2 * self.chunks.offsets.nbytes)
 
 
 class OpenArray:

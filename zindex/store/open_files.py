@@ -24,8 +24,6 @@ _Key: TypeAlias = tuple[str, str, ArrayFiles]
 KNOWN_NBYTES = 1 << 28
 #: Limit in bytes of decoded chunks.
 DECODED_NBYTES = 1 << 26
-# Bytes remembered per file, without its index.
-_FILE_NBYTES = 256
 _MAX_DESCRIPTORS = 1 << 15
 
 
@@ -132,11 +130,8 @@ class FileTable:
                 return file
             if found:
                 self._forget_known(array, shard)
-                nbytes = _FILE_NBYTES
-                if known.chunks is not None:
-                    nbytes += 16 * array.form.chunks_per_shard
-                array.nbytes += nbytes
-                self.nbytes += nbytes
+                array.nbytes += known.nbytes
+                self.nbytes += known.nbytes
                 array.known[shard] = known
                 self._forget_some(array)
             array.files[shard] = file
@@ -263,10 +258,9 @@ class FileTable:
         known = array.known.pop(shard, None)
         if known is None:
             return
-        nbytes = _FILE_NBYTES + (0 if known.chunks is None else 16 * form.chunks_per_shard)
-        array.nbytes -= nbytes
+        array.nbytes -= known.nbytes
         if not array.retired:
-            self.nbytes -= nbytes
+            self.nbytes -= known.nbytes
 
     def leave_parent(self) -> None:
         """Close everything in a forked child, whose locks may be held by vanished threads."""

@@ -14,7 +14,6 @@ from zindex.store.open import Store
 from zindex.store.records import KEY, URL, Form, RecordField, decode_value
 from zindex.store.rows import RowReader, Spans, read_many
 
-_NOTHING = np.empty(0, np.uint8)
 _NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)
 
 
@@ -163,5 +162,5 @@ def _open_column(store: Store, field: RecordField) -> _Column:
         store[field.offset.name],
         forms,
         _NONE if field.form is None else field.form,
-        np.empty(0, field.dtype) if field.dtype != "uint8" else _NOTHING,
+        np.empty(0, field.dtype),
     )

@@ -99,19 +99,8 @@ def read_samples(
 
     def work() -> int:
         scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8)
-        count: int = fill(
-            index.columns,
-            record,
-            positions,
-            rows,
-            extra,
-            pad,
-            scratch,
-            tokens,
-            labels,
-            loss_mask,
-            next_sample,
-        )
+        outputs = tokens, labels, loss_mask, next_sample
+        count: int = fill(index.columns, record, positions, rows, extra, pad, scratch, *outputs)
         return count
 
     shares = min(num_threads, len(positions) * width // _TOKENS_PER_THREAD, len(positions))

@@ -8,8 +8,9 @@ zarr-python reads the others, with the same interface.
 import hashlib
 import itertools
 import math
+import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,81 +94,82 @@ class _Metadata:
         self.fields = fields
         self.root = root
 
-    def error(self, must: str, got: Any) -> StoreError:
-        """Return an error about the metadata."""
-        return StoreError(f"{self.root / _METADATA} must {must}, got {str(got)[:80]}; check it")
+    def require(self, holds: bool, must: str, got: Any) -> None:
+        """Refuse the metadata unless a condition holds."""
+        if not holds:
+            raise StoreError(f"{self.root / _METADATA} must {must}, got {str(got)[:80]}; check it")
 
     def check(self) -> None:
         """Refuse metadata that no array of numbers can have."""
         fields = self.fields
-        if fields.get("zarr_format") != 3 or fields.get("node_type") != "array":
-            got = f"format {fields.get('zarr_format')!r} and {fields.get('node_type')!r}"
-            raise self.error("describe an array of Zarr format 3", got)
+        kind = fields.get("zarr_format"), fields.get("node_type")
+        must = "describe an array of Zarr format 3"
+        self.require(kind == (3, "array"), must, f"format {kind[0]!r} and {kind[1]!r}")
         for key in fields.keys() - _KNOWN_KEYS:
-            value = fields[key]
-            if not isinstance(value, dict) or value.get("must_understand") is not False:
-                raise self.error("have no extension that must be understood", key)
-        if fields.get("storage_transformers"):
-            raise self.error("have no storage transformers", fields["storage_transformers"])
-        if fields.get("data_type") not in DATA_TYPES:
-            raise self.error(f"have a data type of {DATA_TYPES}", fields.get("data_type"))
+            is_optional = isinstance(fields[key], dict) and not fields[key].get(
+                "must_understand", 1
+            )
+            self.require(is_optional, "have no extension that must be understood", key)
+        transformers, data_type = fields.get("storage_transformers"), fields.get("data_type")
+        self.require(not transformers, "have no storage transformers", transformers)
+        self.require(data_type in DATA_TYPES, f"have a data type of {DATA_TYPES}", data_type)
         self.shape = self._sizes(fields.get("shape"), "shape", least=0)
-        if not 1 <= len(self.shape) <= _MAX_DIMS:
-            raise self.error(f"have 1 to {_MAX_DIMS} dimensions", len(self.shape))
-        self.itemsize = np.dtype(fields["data_type"]).itemsize
-        if math.prod(self.shape) * self.itemsize > _MAX_SIZE:
-            raise self.error("have fewer than 2**62 bytes of values", list(self.shape))
+        num_dims = len(self.shape)
+        self.require(1 <= num_dims <= _MAX_DIMS, f"have 1 to {_MAX_DIMS} dimensions", num_dims)
+        itemsize = np.dtype(data_type).itemsize
+        is_small = math.prod(self.shape) * itemsize <= _MAX_SIZE
+        self.require(is_small, "have fewer than 2**62 bytes of values", list(self.shape))
         self.grid = self._chunk_shape(fields.get("chunk_grid"), "chunk_grid")
-        num_chunks = math.prod([-(-n // c) for n, c in zip(self.shape, self.grid, strict=True)])
-        if num_chunks > MAX_CHUNKS:
-            raise self.error(f"have at most {MAX_CHUNKS:,} chunks", f"{num_chunks:,}")
-        self.codecs = fields.get("codecs")
-        if not isinstance(self.codecs, list) or not self.codecs:
-            raise self.error("have a list of codecs", self.codecs)
+        self._limit_chunks([-(-n // c) for n, c in zip(self.shape, self.grid, strict=True)])
+        self.codecs: Any = fields.get("codecs")
+        is_list = isinstance(self.codecs, list) and len(self.codecs) > 0
+        self.require(is_list, "have a list of codecs", self.codecs)
         self.sharding = self._sharding()
-        nbytes = math.prod(self.inner) * self.itemsize
-        chain = parse_chain(self.inner_codecs, itemsize=self.itemsize, ndim=len(self.shape))
-        if nbytes > MAX_CHUNK_NBYTES and (chain is None or chain.steps):
-            raise self.error(f"have chunks of at most {MAX_CHUNK_NBYTES:,} bytes", f"{nbytes:,}")
-        self.chain = chain
+        nbytes = math.prod(self.inner) * itemsize
+        self.chain = parse_chain(self.inner_codecs, itemsize=itemsize, ndim=num_dims)
+        fits = nbytes <= MAX_CHUNK_NBYTES or (self.chain is not None and not self.chain.steps)
+        self.require(fits, f"have chunks of at most {MAX_CHUNK_NBYTES:,} bytes", f"{nbytes:,}")
+
+    def _limit_chunks(self, counts: Sequence[int]) -> None:
+        """Refuse more chunks than an array may have, given their number along each axis."""
+        count = math.prod(counts)
+        self.require(count <= MAX_CHUNKS, f"have at most {MAX_CHUNKS:,} chunks", f"{count:,}")
 
     def _sizes(self, value: Any, what: str, *, least: int) -> tuple[int, ...]:
         """Return a list of sizes as a tuple."""
-        if not isinstance(value, list) or not all(
+        are_sizes = isinstance(value, list) and all(
             type(size) is int and least <= size <= _MAX_SIZE for size in value
-        ):
-            raise self.error(f"have a {what} of whole numbers of at least {least}", value)
+        )
+        self.require(are_sizes, f"have a {what} of whole numbers of at least {least}", value)
         return tuple(value)
 
     def _chunk_shape(self, value: Any, what: str) -> tuple[int, ...]:
         """Return the chunk shape of a regular grid or of a codec."""
         name, settings = parse_extension(value)
-        if what == "chunk_grid" and name != "regular":
-            raise self.error("have a regular chunk grid", value)
+        is_regular = what != "chunk_grid" or name == "regular"
+        self.require(is_regular, "have a regular chunk grid", value)
         shape = self._sizes(settings.get("chunk_shape"), f"chunk shape in {what}", least=1)
-        if len(shape) != len(self.shape):
-            raise self.error(f"have chunks of {len(self.shape)} dimensions", list(shape))
+        num_dims = len(self.shape)
+        self.require(len(shape) == num_dims, f"have chunks of {num_dims} dimensions", list(shape))
         return shape
 
     def _sharding(self) -> dict[str, Any] | None:
         """Return the settings of a leading sharding codec, and check its chunks."""
-        assert self.codecs is not None
         name, settings = parse_extension(self.codecs[0])
         self.inner, self.inner_codecs = self.grid, self.codecs
         if name != "sharding_indexed":
             return None
         self.inner = self._chunk_shape(self.codecs[0], name)
         self.inner_codecs = settings.get("codecs")
-        if not isinstance(self.inner_codecs, list):
-            raise self.error("list the codecs of inner chunks", self.inner_codecs)
-        if any(outer % inner for outer, inner in zip(self.grid, self.inner, strict=True)):
-            raise self.error(f"have shards that are multiples of {list(self.inner)}", self.grid)
+        is_list = isinstance(self.inner_codecs, list)
+        self.require(is_list, "list the codecs of inner chunks", self.inner_codecs)
+        is_multiple = not any(map(operator.mod, self.grid, self.inner))
+        must = f"have shards that are multiples of {list(self.inner)}"
+        self.require(is_multiple, must, self.grid)
         per_shard = math.prod(self.grid) // math.prod(self.inner)
-        if per_shard > MAX_SHARD_CHUNKS:
-            raise self.error(f"have at most {MAX_SHARD_CHUNKS:,} chunks in a shard", per_shard)
-        num_shards = -(-self.shape[0] // self.grid[0]) if self.shape[0] else 0
-        if num_shards * per_shard > MAX_CHUNKS:
-            raise self.error(f"have at most {MAX_CHUNKS:,} chunks", num_shards * per_shard)
+        must = f"have at most {MAX_SHARD_CHUNKS:,} chunks in a shard"
+        self.require(per_shard <= MAX_SHARD_CHUNKS, must, per_shard)
+        self._limit_chunks([-(-self.shape[0] // self.grid[0]), per_shard])
         return settings
 
     def array_files(self) -> ArrayFiles | None:
@@ -175,10 +177,9 @@ class _Metadata:
         columns = self.shape[1:]
         affixes = self._affixes()
         index = None
-        codecs = self.codecs or []
         if self.sharding is not None:
             index = self._index_form(self.sharding)
-            if index is None or len(codecs) > 1:
+            if index is None or len(self.codecs) > 1:
                 return None
         one_axis = len(self.shape) <= 2 and self.grid[1:] == columns == self.inner[1:]
         if not one_axis or self.chain is None or affixes is None or 0 in columns:
