@@ -7,7 +7,7 @@ twice concurrently.
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from zindex.io.request_threads import DaemonPool, wait_for, wait_until_done
 #: Default limit in bytes of decoded chunks and shard indices.
 CACHE_NBYTES = 256 << 20
 
-#: An array's number in this process, and a chunk; a negative one is the index of a shard.
-Key = tuple[int, int]
+#: An array, as one object of this process, and a chunk; a negative one is the index of a shard.
+Key = tuple[Any, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,13 @@ class ChunkCache:
         self._cached: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._nbytes = 0
         self._requested: dict[Key, Future[Any]] = {}
-        self._numbers: dict[Hashable, int] = {}
         #: Array and shard whose chunks are known to be regular; a few bytes each.
-        self.regular: set[tuple[int, int]] = set()
+        self.regular: set[Key] = set()
         #: Of each array the last chunk read, and the number of sequential reads before it.
-        self.runs: dict[int, tuple[int, int]] = {}
+        self.runs: dict[Any, tuple[int, int]] = {}
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)
         #: Threads that wait for answers.
         self.pool = DaemonPool(name="zindex-fetch")
-
-    def number(self, identity: Hashable) -> int:
-        """Return an array's number in this process."""
-        with self._lock:
-            return self._numbers.setdefault(identity, len(self._numbers))
 
     def claim(self, keys: Iterable[Key]) -> tuple[dict[Key, Any], dict[Key, Future[Any]]]:
         """Return cached values and futures by key, and new futures for the caller to complete."""

@@ -1,9 +1,10 @@
 """Fetch and verify chunks of arrays in object stores, concurrently and through the chunk cache."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from zindex.arrays import AnyArray, Int64Array
@@ -21,22 +22,16 @@ GAP_NBYTES, REQUEST_NBYTES = 64 << 10, 4 << 20
 _AHEAD_NBYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RemoteArray:
-    """One array of an object store, and whether its checksums are verified."""
+    """One array of an object store: one object in a process, as keys of the cache are compared."""
 
     root: ObjectPath
     form: ArrayFiles
+    #: Distinguishes arrays that succeed each other at this place.
     version: str
+    #: Whether checksums are verified.
     is_checked: bool
-
-    def __hash__(self) -> int:
-        return hash((self.root, self.form.name, self.version))
-
-    @property
-    def number(self) -> int:
-        """Its key in the cache of this process."""
-        return cache.number(self)
 
     @property
     def is_compressed(self) -> bool:
@@ -48,18 +43,20 @@ class RemoteArray:
         return _shard_path(self.root, self.form.shard_key(shard))
 
 
+@lru_cache(maxsize=1 << 20)
+def remote_array(root: ObjectPath, form: ArrayFiles, version: str, is_checked: bool) -> RemoteArray:
+    """Return the one object of an array."""
+    return RemoteArray(root, form, version, is_checked)
+
+
 @lru_cache(maxsize=4096)
 def _shard_path(root: ObjectPath, key: str) -> ObjectPath:
     """Return the object of a key; parsed once."""
     return root / key
 
 
-class Need(NamedTuple):
-    """Required chunks of one array."""
-
-    array: RemoteArray
-    #: Shape (chunks,), int64, ascending; numbered across shards.
-    chunks: Int64Array
+#: An array and its required chunks: shape (chunks,), int64, ascending, numbered across shards.
+Need = tuple[RemoteArray, Int64Array]
 
 
 class Part(NamedTuple):
@@ -91,45 +88,37 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
     StoreUnavailableError
         If the store does not answer.
     """
-    numbers = [need.array.number for need in needs]
-    arrays = {number: need.array for number, need in zip(numbers, needs, strict=True)}
-    keys = [
-        [(number, chunk) for chunk in need.chunks.tolist()]
-        for number, need in zip(numbers, needs, strict=True)
-    ]
-    found, mine = cache.claim(dict.fromkeys(key for part in keys for key in part))
+    keys = [[(array, chunk) for chunk in chunks.tolist()] for array, chunks in needs]
+    found, mine = cache.claim(dict.fromkeys(chain.from_iterable(keys)))
     cache.count(num_hits=len(found), num_misses=len(mine))
-    kept = _fetch(arrays, list(mine))
-    if kept:
-        for number, need in zip(numbers, needs, strict=True):
-            _fetch_ahead(number, need)
+    if _fetch(mine):
+        for array, chunks in needs:
+            _fetch_ahead(array, chunks)
     values = found | mine
     broken = [key for key, value in found.items() if is_worth_another_try(value)]
     if broken:
         found, mine = cache.claim(broken)
-        _fetch(arrays, list(mine))
+        _fetch(mine)
         values |= found | mine
     return [{key[1]: settle(values[key]) for key in part} for part in keys]
 
 
-def _fetch(arrays: dict[int, RemoteArray], keys: list[Key]) -> bool:
+def _fetch(keys: Collection[Key]) -> bool:
     """Request claimed chunks, and return whether they will be cached.
 
     Other threads receive the answers. A long pass over an array must not evict what others read
     repeatedly, so its chunks are not cached.
     """
     try:
-        kept = 4 * sum(arrays[number].form.chunk_nbytes for number, _ in keys) <= cache.limit
-        shards: dict[tuple[int, int], list[int]] = {}
-        for number, chunk in sorted(keys):
-            shard = chunk // arrays[number].form.chunks_per_shard
-            shards.setdefault((number, shard), []).append(chunk)
-        for (number, shard), chunks in shards.items():
-            array = arrays[number]
-            if not array.is_compressed and (number, shard) not in cache.regular:
+        kept: bool = 4 * sum(array.form.chunk_nbytes for array, _ in keys) <= cache.limit
+        shards: dict[tuple[RemoteArray, int], list[int]] = {}
+        for array, chunk in keys:
+            shards.setdefault((array, chunk // array.form.chunks_per_shard), []).append(chunk)
+        for (array, shard), chunks in shards.items():
+            if not array.is_compressed and (array, shard) not in cache.regular:
                 # Arrives with the chunks, not before, and is checked before they are used.
                 cache.pool.submit(_shard_index, array, shard)
-            cache.pool.submit(_fetch_shard, array, shard, chunks, kept)
+            cache.pool.submit(_fetch_shard, array, shard, sorted(chunks), kept)
     except BaseException as error:
         for key in keys:
             cache.fail(key, error)
@@ -146,7 +135,7 @@ def _fetch_shard(array: RemoteArray, shard: int, chunks: list[int], kept: bool) 
             cache.pool.submit(_answer, array, shard, requests[first : first + GROUP], kept)
     except BaseException as error:
         for chunk in chunks:
-            cache.fail((array.number, chunk), error)
+            cache.fail((array, chunk), error)
     else:
         _answer(array, shard, requests[:GROUP], kept)
 
@@ -181,7 +170,6 @@ def coalesce(parts: list[Part]) -> list[Request]:
 
 def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool) -> None:
     """Make requests concurrently, and complete or fail the futures of their chunks."""
-    number = array.number
     left = {part.number for request in requests for part in request.parts}
     try:
         contents = _get(array, shard, requests)
@@ -194,10 +182,10 @@ def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool)
                 if len(request.parts) > 1 and not values.flags.owndata:
                     values = values.copy()  # a view would keep the whole answer alive
                 left.remove(part.number)
-                cache.complete((number, part.number), values, values.nbytes, kept=kept)
+                cache.complete((array, part.number), values, values.nbytes, kept=kept)
     except BaseException as error:
         for chunk in left:
-            cache.fail((number, chunk), error)
+            cache.fail((array, chunk), error)
 
 
 def _decode(
@@ -215,9 +203,8 @@ def _decode(
 
 def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryview) -> AnyArray:
     """Return the values of the stored bytes of a chunk."""
-    form = array.form
-    check = array.is_checked or array.is_compressed
-    return decode_chunk(form, shard, chunk % form.chunks_per_shard, stored, check=check)
+    chunk %= array.form.chunks_per_shard
+    return decode_chunk(array.form, shard, chunk, stored, check=array.is_checked)
 
 
 def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memoryview]:
@@ -234,10 +221,9 @@ def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memory
 
 def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
     """Return a shard's index, fetched once; None if its chunks are regular."""
-    number = array.number
-    if (number, shard) in cache.regular:
+    if (array, shard) in cache.regular:
         return None
-    key = (number, -1 - shard)
+    key = (array, -1 - shard)
     found, mine = cache.claim([key])
     if not mine and is_worth_another_try(found[key]):
         found, mine = cache.claim([key])
@@ -247,7 +233,7 @@ def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
     index: ShardIndex | None = None
     try:
         # Another thread may have found out since the caller asked.
-        if (number, shard) not in cache.regular:
+        if (array, shard) not in cache.regular:
             try:
                 index = _fetch_index(array, shard)
             except VerificationError:
@@ -256,7 +242,7 @@ def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
         cache.fail(key, error)
         raise
     if index is not None and index.is_regular(array.form, shard):
-        cache.regular.add((number, shard))
+        cache.regular.add((array, shard))
         index = None
     # That of chunks which are not compressed is looked at once.
     nbytes = 0 if index is None else index.offsets.nbytes + index.lengths.nbytes
@@ -275,30 +261,29 @@ def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
     return decode_index(array.form, shard, tail.content, tail.nbytes)
 
 
-def _fetch_ahead(number: int, need: Need) -> None:
+def _fetch_ahead(array: RemoteArray, chunks: Int64Array) -> None:
     """Prefetch the next chunks of an array that is read sequentially."""
-    array, chunks = need
     # No more than the cache keeps, or it would be evicted before it is needed.
     nbytes = array.form.chunk_nbytes
     limit = min(cache.limit // 4 // nbytes, max(1, _AHEAD_NBYTES // nbytes))
-    count = _advance(number, chunks, limit)
+    count = _advance(array, chunks, limit)
     if count:
         first = int(chunks[-1]) + 1
         ahead = range(first, min(first + count, array.form.num_chunks))
-        _, mine = cache.claim((number, chunk) for chunk in ahead)
+        _, mine = cache.claim((array, chunk) for chunk in ahead)
         cache.count(num_ahead=len(mine))
         with suppress(RuntimeError):  # no thread can start, or the process ends
-            _fetch({number: array}, list(mine))
+            _fetch(mine)
 
 
-def _advance(number: int, chunks: Int64Array, limit: int) -> int:
+def _advance(array: RemoteArray, chunks: Int64Array, limit: int) -> int:
     """Record a read of an array; return the chunks to prefetch, doubled per sequential read."""
     if not len(chunks) or int(chunks[-1]) - int(chunks[0]) + 1 != len(chunks):
         return 0
     first, last = int(chunks[0]), int(chunks[-1])
-    before, run = cache.runs.get(number, (-2, 0))
+    before, run = cache.runs.get(array, (-2, 0))
     if last == before:
         return 0
     run = run + 1 if first in (before, before + 1) else 0
-    cache.runs[number] = last, run
+    cache.runs[array] = last, run
     return min(1 << min(run, 30), limit) if run else 0

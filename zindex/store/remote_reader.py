@@ -13,7 +13,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.io.objects import ObjectPath
-from zindex.store.chunk_fetch import Need, RemoteArray, obtain
+from zindex.store.chunk_fetch import obtain, remote_array
 from zindex.store.chunk_reader import Verify
 from zindex.store.layout import ArrayLayout
 from zindex.store.rows import RoundReader, Spans
@@ -44,8 +44,8 @@ class RemoteReader(RoundReader):
         self, root: ObjectPath, layout: ArrayLayout, version: str = "", verify: Verify = "first"
     ) -> None:
         super().__init__(layout)
-        self.version = version
-        self.array = RemoteArray(root, ArrayFiles.of(layout), version, verify != "never")
+        is_checked = verify != "never" or layout.codec != "none"
+        self.array = remote_array(root, ArrayFiles.of(layout), version, is_checked)
         self._arguments = root, layout, version, verify
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ class RemoteReader(RoundReader):
         """Return the spans of several remote arrays, with all requests made concurrently."""
         jobs = [_Job(spans) for spans in wanted]
         for batch in _batch(jobs):
-            needs = [Need(job.array, job.chunks[first:stop]) for job, first, stop in batch]
+            needs = [(job.array, job.chunks[first:stop]) for job, first, stop in batch]
             for (job, first, stop), chunks in zip(batch, obtain(needs), strict=True):
                 job.copy(first, stop, chunks)
         return [job.out for job in jobs]
