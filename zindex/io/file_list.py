@@ -154,11 +154,9 @@ def _find_files(name: str, endings: Sequence[str]) -> list[SourceFile]:
 def _files_of(name: str, endings: Sequence[str]) -> Iterator[SourceFile]:
     """Yield the file of a name, or the files of a folder."""
     scheme, separator, rest = name.partition("://")
-    if not separator:
-        if name.startswith("pipe:"):
-            raise _refused(name, "pipe:")
-        yield from _local_files(name, local_path(name), endings)
-    elif scheme == "file":
+    if name.startswith("pipe:"):
+        raise _refused(name, "pipe:")
+    if not separator or scheme == "file":
         yield from _local_files(name, local_path(name), endings)
     elif scheme in SCHEMES or scheme in _S3_NAMES:
         place = ObjectPath.parse(f"s3://{rest}" if scheme in _S3_NAMES else name)

@@ -96,10 +96,10 @@ def write_once(
         build evicts nothing else, and writes faster by a fifth.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    partial = partial_path(path)
     descriptor = os.open(partial, flags, 0o666)
-    try:
+    with _removing(partial):
         try:
             _reserve(descriptor, sum(map(len, buffers)))
             _write_all(descriptor, buffers)
@@ -113,9 +113,6 @@ def write_once(
             os.replace(partial, path)
             return True
         return _publish(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
 
 
 def partial_path(path: str | os.PathLike[str]) -> str:
@@ -127,9 +124,16 @@ def partial_path(path: str | os.PathLike[str]) -> str:
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a fresh name for a file that replaces ``path`` atomically if the block succeeds."""
     partial = partial_path(path)
-    try:
+    with _removing(partial):
         yield partial
         os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def _removing(partial: str) -> Iterator[None]:
+    """Remove what is left at a temporary name."""
+    try:
+        yield
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(partial)

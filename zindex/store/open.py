@@ -177,10 +177,6 @@ class FollowedStore(Store):
     def _reader(self, name: str) -> RowReader:
         return FollowedArray(self, name)
 
-    def wait(self) -> BuildWait:
-        """Return a wait that begins now."""
-        return BuildWait(self.root, self.patience, self.listen)
-
 
 def follow_plan(
     plan: StorePlan,
@@ -310,13 +306,11 @@ class FollowedArray(RoundReader):
     def _await_rows(self, starts: Int64Array, stops: Int64Array) -> RowReader:
         """Return the reader of the stored array once the shards of these rows are finished."""
         self.store.listen()
-        wait: BuildWait | None = None
-        if self._reader is None:
-            wait = self.store.wait()
-            self._reader = self._bind(wait)
-        if not self._is_finished.all():
+        if self._reader is None or not self._is_finished.all():
+            wait = BuildWait(self.store.root, self.store.patience, self.store.listen)
+            if self._reader is None:
+                self._reader = self._bind(wait)
             for shard in self._find_missing(starts, stops):
-                wait = wait or self.store.wait()
                 self._await_shard(shard, wait)
         return self._reader
 
