@@ -127,15 +127,14 @@ def open_store(
     if isinstance(root, Path):
         forget_open_shards(root)
     layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
-    return Store(
-        root=root,
-        kind=facts["kind"],
-        fingerprint=facts["fingerprint"],
-        spec=facts["spec"],
-        attributes=facts,
-        layouts={layout.name: layout for layout in layouts},
-        verify=verify,
-    )
+    return Store(**_identify(root, facts, layouts), verify=verify)
+
+
+def _identify(root: Place, facts: dict[str, Any], layouts: Sequence[ArrayLayout]) -> dict[str, Any]:
+    """Return the fields of a `Store` that say what it holds."""
+    named = {name: facts[name] for name in ("kind", "fingerprint", "spec")}
+    by_name = {layout.name: layout for layout in layouts}
+    return named | {"root": root, "attributes": facts, "layouts": by_name}
 
 
 def _check_kind(root: Place, found: str, expected: str | None) -> None:
@@ -205,17 +204,8 @@ def follow_plan(
     """
     if not patience >= 0:
         raise ConfigError(f"follow must be 0 seconds or more, got {patience}; leave it out to wait")
-    return FollowedStore(
-        root=plan.root,
-        kind=plan.kind,
-        fingerprint=plan.fingerprint,
-        spec=plan.spec,
-        attributes=plan.to_json(),
-        layouts={layout.name: layout for layout in plan.layouts},
-        verify=verify,
-        patience=patience,
-        listen=listen,
-    )
+    fields = _identify(plan.root, plan.to_json(), plan.layouts)
+    return FollowedStore(**fields, verify=verify, patience=patience, listen=listen)
 
 
 def follow_store(

@@ -55,8 +55,9 @@ class FileTable:
             self.keys_of_root.setdefault(key[0], set()).add(key)
         self.lock = threading.Lock()
         self.budget = num_descriptors()
-        #: Open files in the order of the clock algorithm that evicts them.
-        self.ring: deque[OpenFile] = deque()
+        #: Open files in the order of the clock algorithm that evicts them; by number, so that no
+        #: frame of a thread that a fork ends keeps a file open.
+        self.ring: deque[tuple[OpenArray, int]] = deque()
         self.clock = 0
         #: Running kernel calls, and closed files that one of them may still read.
         self.active: dict[int, None] = {}
@@ -138,7 +139,7 @@ class FileTable:
             array.used[shard] = 0
             if file.index is None:
                 array.descriptors[shard] = file.number + 1
-            self.ring.append(file)
+            self.ring.append((array, shard))
             self._close_some(self.budget)
         return file
 
@@ -162,17 +163,17 @@ class FileTable:
     def _close_some(self, budget: int) -> None:
         """Close files that were not read recently, down to a budget."""
         while len(self.ring) > budget:
-            file = self.ring.popleft()
-            if file.array.used[file.shard]:
-                file.array.used[file.shard] = 0
-                self.ring.append(file)
+            array, shard = self.ring.popleft()
+            if array.used[shard]:
+                array.used[shard] = 0
+                self.ring.append((array, shard))
             else:
-                self._close(file)
+                self._close(array, shard)
 
-    def _close(self, file: OpenFile) -> None:
+    def _close(self, array: OpenArray, shard: int) -> None:
         """Release an open file; it stays open while a kernel may read it."""
-        file.array.descriptors[file.shard] = 0
-        del file.array.files[file.shard]
+        array.descriptors[shard] = 0
+        file = array.files.pop(shard)
         if self.active:
             self.retired.append((self.clock, file))
 
@@ -241,9 +242,9 @@ class FileTable:
 
     def _forget_array(self, array: OpenArray) -> None:
         if array.files:
-            self.ring = deque(file for file in self.ring if file.array is not array)
-            for file in list(array.files.values()):
-                self._close(file)
+            self.ring = deque(entry for entry in self.ring if entry[0] is not array)
+            for shard in list(array.files):
+                self._close(array, shard)
         for shard in list(array.known):
             self._forget_known(array, shard)
         if not array.form.chain.plain:
