@@ -97,9 +97,9 @@ class DaemonPool:
                 try:
                     result = function(*args)
                 except BaseException as error:
-                    _settle(future, error, is_error=True)
+                    settle(future.set_exception, error)
                 else:
-                    _settle(future, result, is_error=False)
+                    settle(future.set_result, result)
                     del result
             del future, function, args  # their objects must not live until the next job
             self._idle.release()
@@ -129,13 +129,10 @@ def map_ahead(
         pool.close()
 
 
-def _settle(future: "Future[Any]", value: Any, *, is_error: bool) -> None:
-    """Complete a future, unless the end of the process has completed it."""
+def settle(complete: Callable[[Any], None], value: Any) -> None:
+    """Call a method that completes a future, unless the end of the process has completed it."""
     with suppress(InvalidStateError):
-        if is_error:
-            future.set_exception(value)
-        else:
-            future.set_result(value)
+        complete(value)
 
 
 class _ExitHook:
@@ -155,7 +152,7 @@ class _ExitHook:
         self.event.set()
         while self.awaited:
             with suppress(KeyError):  # completed just now
-                _settle(self.awaited.pop(), _ended(), is_error=True)
+                settle(self.awaited.pop().set_exception, _ended())
 
 
 _exit_hook = _ExitHook()

@@ -8,13 +8,12 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StoreUnavailableError
-from zindex.io.request_threads import DaemonPool, wait_for, wait_until_done
+from zindex.io.request_threads import DaemonPool, settle, wait_until_done
 
 #: Default limit in bytes of decoded chunks and shard indices.
 CACHE_NBYTES = 256 << 20
@@ -84,16 +83,14 @@ class ChunkCache:
                 self._nbytes += nbytes
                 self._shrink()
         if future is not None:
-            with suppress(InvalidStateError):  # failed by the exit hook
-                future.set_result(value)
+            settle(future.set_result, value)
 
     def fail(self, key: Key, error: BaseException) -> None:
         """Fail the future of a key."""
         with self._lock:
             future = self._requested.pop(key, None)
         if future is not None:
-            with suppress(InvalidStateError):
-                future.set_exception(error)
+            settle(future.set_exception, error)
 
     def count(self, **counts: int) -> None:
         """Add to the counts of `ReaderStatistics`."""
@@ -119,11 +116,6 @@ class ChunkCache:
         """Evict the least recently used; the lock is held."""
         while self._nbytes > self.limit:
             self._nbytes -= self._cached.popitem(last=False)[1][1]
-
-
-def settle(value: Any) -> Any:
-    """Return the result of a future, or a value itself."""
-    return wait_for(value) if isinstance(value, Future) else value
 
 
 def is_worth_another_try(value: Any) -> bool:

@@ -1,18 +1,20 @@
 """Fetch and verify chunks of arrays in object stores, concurrently and through the chunk cache."""
 
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.io import object_client
 from zindex.io.object_calls import GROUP
 from zindex.io.objects import ObjectPath
-from zindex.store.chunk_cache import Key, cache, is_worth_another_try, settle
+from zindex.io.request_threads import wait_for
+from zindex.store.chunk_cache import Key, cache, is_worth_another_try
 from zindex.store.shard import REMEDY, ArrayFiles, ShardIndex, decode_chunk, decode_index
 
 #: Chunks at most ``GAP_NBYTES`` apart share a request of at most ``REQUEST_NBYTES``: at 30 ms a
@@ -100,7 +102,12 @@ def obtain(needs: Sequence[Need]) -> list[dict[int, AnyArray]]:
         found, mine = cache.claim(broken)
         _fetch(mine)
         values |= found | mine
-    return [{key[1]: settle(values[key]) for key in part} for part in keys]
+    return [{key[1]: _result(values[key]) for key in part} for part in keys]
+
+
+def _result(value: Any) -> Any:
+    """Return the result of a future, or a value itself."""
+    return wait_for(value) if isinstance(value, Future) else value
 
 
 def _fetch(keys: Collection[Key]) -> bool:
@@ -228,7 +235,7 @@ def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
     if not mine and is_worth_another_try(found[key]):
         found, mine = cache.claim([key])
     if not mine:
-        known: ShardIndex | None = settle(found[key])
+        known: ShardIndex | None = _result(found[key])
         return known
     index: ShardIndex | None = None
     try:

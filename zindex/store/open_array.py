@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.errors import VerificationError
+from zindex.io.local import read_into
 from zindex.store.shard import ArrayFiles, ShardIndex, decode_index
 
 # Bytes of an array's state, without one byte per chunk and five per file.
@@ -154,26 +155,14 @@ class OpenFile:
     def read(self, buffers: list[memoryview], offset: int) -> None:
         """Fill buffers from an offset; a shorter file is an error."""
         wanted = sum(map(len, buffers))
-        got = os.preadv(self.number, buffers, offset)
-        while 0 < got < wanted:
-            more = _read_rest(self.number, buffers, offset, got)
-            if not more:
-                break
-            got += more
+        first = got = os.preadv(self.number, buffers, offset)
+        if got < wanted:  # the end of the file, or more than one call reads
+            for buffer in buffers:
+                rest = np.asarray(buffer)[max(0, first) :]
+                first -= len(buffer)
+                offset += len(buffer)
+                got += read_into(self.number, rest, offset - len(rest))
         if got != wanted:
             raise self.array.damaged(
                 f"{self.where} must hold {wanted} bytes at {offset}, it ends after {got}"
             )
-
-
-def _read_rest(descriptor: int, buffers: list[memoryview], offset: int, got: int) -> int:
-    """Continue a short read."""
-    rest = []
-    skip = got
-    for buffer in buffers:
-        if skip >= len(buffer):
-            skip -= len(buffer)
-        else:
-            rest.append(buffer[skip:])
-            skip = 0
-    return os.preadv(descriptor, rest, offset + got)

@@ -150,28 +150,22 @@ def read_stream(
         If a block fails its checksum.
     """
     path = root / SCRATCH_KEY / name
-    stop = start + len(out)
-    block = start // BLOCK_NBYTES
-    while start < stop:
-        last = min(block + _MAX_BLOCKS, -(-stop // BLOCK_NBYTES))
-        first_byte, stop_byte = block * BLOCK_NBYTES, min(last * BLOCK_NBYTES, nbytes)
-        size = stored_nbytes(stop_byte - first_byte)
-        where = base + block * (BLOCK_NBYTES + CRC_NBYTES)
+    stop, step = start + len(out), BLOCK_NBYTES + CRC_NBYTES
+    last = -(-stop // BLOCK_NBYTES) if len(out) else 0
+    for first in range(start // BLOCK_NBYTES, last, _MAX_BLOCKS):
+        blocks = range(first, min(first + _MAX_BLOCKS, last))
+        size = stored_nbytes(min(blocks.stop * BLOCK_NBYTES, nbytes) - first * BLOCK_NBYTES)
+        where = base + first * step
         stored = memoryview(files.read_range(path, where, where + size))
         if len(stored) != size:
             raise _damaged(path)
-        while block < last:
-            length = min(BLOCK_NBYTES, nbytes - first_byte)
-            part, crc = stored[:length], stored[length : length + CRC_NBYTES]
-            if checksum(part) != int.from_bytes(crc, "little"):
+        for block in blocks:
+            part, begin = stored[(block - first) * step :][:step], block * BLOCK_NBYTES
+            content, crc = part[:-CRC_NBYTES], part[-CRC_NBYTES:]
+            if checksum(content) != int.from_bytes(crc, "little"):
                 raise _damaged(path)
-            end = min(stop, first_byte + length)
-            skipped = start - first_byte
-            out[len(out) - (stop - start) :][: end - start] = np.frombuffer(
-                part, np.uint8, end - start, skipped
-            )
-            stored = stored[length + CRC_NBYTES :]
-            start, first_byte, block = end, first_byte + length, block + 1
+            low, high = max(begin, start), min(begin + len(content), stop)
+            out[low - start : high - start] = np.asarray(content)[low - begin : high - begin]
 
 
 def _damaged(path: Place) -> VerificationError:
