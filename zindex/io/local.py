@@ -168,17 +168,14 @@ def _reserve(descriptor: int, nbytes: int) -> None:
 
 def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
     """Write all buffers; the kernel may take them in parts."""
-    pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
-    pending.reverse()
-    while pending:
-        batch = pending[: -_MAX_BUFFERS - 1 : -1]
-        written = os.writev(descriptor, batch)
-        while written:
-            head = pending.pop()
-            if written < len(head):
-                pending.append(head[written:])
-                break
-            written -= len(head)
+    for first in range(0, len(buffers), _MAX_BUFFERS):
+        pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
+        while pending:
+            written = os.writev(descriptor, pending)
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if written:
+                pending[0] = pending[0][written:]
 
 
 def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableError:

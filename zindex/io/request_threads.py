@@ -24,9 +24,6 @@ V = TypeVar("V")
 #: Threads of one process that wait for answers, each to several requests to a shard.
 NUM_THREADS = 64
 
-# Priority, order, future, function and arguments; a thread that gets no future ends.
-_Job = tuple[float, int, Future[Any] | None, Callable[..., Any] | None, tuple[Any, ...]]
-
 
 class DaemonPool:
     """A thread pool of daemons, started on demand; jobs of higher priority run first.
@@ -42,7 +39,8 @@ class DaemonPool:
     def __init__(self, size: int = NUM_THREADS, name: str = "zindex-request") -> None:
         self.size = size
         self.name = name
-        self._jobs: list[_Job] = []
+        # Priority, order, future, function and arguments; a thread that gets no future ends.
+        self._jobs: list[tuple[Any, ...]] = []
         self._order = itertools.count()
         # One item per job: a SimpleQueue wakes a thread faster than any other primitive.
         self._ready: SimpleQueue[None] = SimpleQueue()
@@ -73,17 +71,11 @@ class DaemonPool:
 
     def _end(self, priority: float) -> None:
         for _ in self._threads:
-            self._put(priority, None)
+            self._put(priority, None, None, ())
 
-    def _put(
-        self,
-        priority: float,
-        future: "Future[Any] | None",
-        function: Callable[..., Any] | None = None,
-        args: tuple[Any, ...] = (),
-    ) -> None:
+    def _put(self, priority: float, *job: Any) -> None:
         # Atomic, for no Python code runs in comparisons: order numbers are unique.
-        heapq.heappush(self._jobs, (-priority, next(self._order), future, function, args))
+        heapq.heappush(self._jobs, (-priority, next(self._order), *job))
         self._ready.put(None)
 
     def _work(self) -> None:
@@ -91,7 +83,7 @@ class DaemonPool:
         while True:
             self._ready.get()
             _, _, future, function, args = heapq.heappop(self._jobs)
-            if future is None or function is None:
+            if future is None:
                 return
             if future.set_running_or_notify_cancel():
                 try:

@@ -258,7 +258,9 @@ def commit_store(
     """
     contents = commit_files(plan, receipts, attributes)
     for layout in plan.layouts:
-        for folder in _shard_folders(plan.root, layout):
+        paths = [plan.root / layout.shard_key(shard) for shard in range(layout.num_shards)]
+        top = plan.root / layout.name / "c"
+        for folder in {folder for path in paths for folder in (path.parent, top)}:
             files.sync_directory(folder)
     root = contents.pop(ROOT_KEY)
     for key, content in contents.items():
@@ -311,12 +313,6 @@ def commit_files(
     facts["root_sha256"] = fingerprint(root)
     contents[ROOT_KEY] = canonical_json(root).encode()
     return contents
-
-
-def _shard_folders(root: Place, layout: ArrayLayout) -> set[Place]:
-    """Return the directories of an array's shards."""
-    paths = [root / layout.shard_key(shard) for shard in range(layout.num_shards)]
-    return {folder for path in paths for folder in (path.parent, root / layout.name / "c")}
 
 
 def _create_same(path: Place, content: bytes) -> None:

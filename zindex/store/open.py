@@ -122,8 +122,7 @@ def open_store(
         return follow_store(url, follow, kind=kind, expected=expected, verify=verify)
     root = place_of(url)
     facts = read_root(root)
-    _check_kind(root, facts["kind"], kind)
-    _check_fingerprint(root, facts["fingerprint"], expected)
+    _check_content(root, facts, kind, expected)
     if isinstance(root, Path):
         forget_open_shards(root)
     layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
@@ -137,14 +136,13 @@ def _identify(root: Place, facts: dict[str, Any], layouts: Sequence[ArrayLayout]
     return named | {"root": root, "attributes": facts, "layouts": by_name}
 
 
-def _check_kind(root: Place, found: str, expected: str | None) -> None:
-    """Refuse a store of another kind."""
-    if expected is not None and found != expected:
-        raise StoreError(f"{root} must hold {expected}, it holds {found}; check the path")
-
-
-def _check_fingerprint(root: Place, found: str, expected: str | None) -> None:
-    """Refuse a store of other content."""
+def _check_content(
+    root: Place, facts: dict[str, Any], kind: str | None, expected: str | None
+) -> None:
+    """Refuse a store of another kind, or of other content."""
+    if kind is not None and facts["kind"] != kind:
+        raise StoreError(f"{root} must hold {kind}, it holds {facts['kind']}; check the path")
+    found = facts["fingerprint"]
     if expected is not None and found != expected:
         raise FingerprintMismatchError(
             f"{root} must have fingerprint {expected[:16]}, it has {found[:16]}: its data or "
@@ -242,6 +240,7 @@ def follow_store(
         except StoreNotFoundError:
             wait.pause("the plan")
     facts = read_plan(root)
+    _check_content(root, facts, kind, expected)
     if facts["spec"].get("link") is True:
         # The position of the tokens is in the commit only.
         while not files.exists(root / ROOT_KEY):
@@ -249,8 +248,6 @@ def follow_store(
         return open_store(root, kind=kind, expected=expected, verify=verify)
     layouts = tuple(ArrayLayout.from_json(fields) for fields in facts["arrays"])
     plan = StorePlan(root, facts["kind"], facts["spec"], layouts)
-    _check_kind(root, plan.kind, kind)
-    _check_fingerprint(root, plan.fingerprint, expected)
     return follow_plan(plan, patience, verify=verify)
 
 
@@ -313,7 +310,7 @@ class FollowedArray(RoundReader):
                 break
             except StoreNotFoundError:
                 wait.pause("the plan")
-        _check_fingerprint(store.root, plan["fingerprint"], store.fingerprint)
+        _check_content(store.root, plan, None, store.fingerprint)
         (fields,) = [fields for fields in plan["arrays"] if fields["name"] == self.name]
         self._stored = ArrayLayout.from_json(fields)
         self._is_finished = np.zeros(self._stored.num_shards, np.bool_)

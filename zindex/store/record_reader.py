@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,6 @@ class RecordReader:
         wanted = [*self.fields, *(name for name in (KEY,) if name in found)]
         self._columns = [_open_column(store, found[name]) for name in wanted]
         self._has_urls = schema.URL_TEXT.name in store
-        self._url_bounds: list[int] | None = None
         self._urls: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -122,12 +122,11 @@ class RecordReader:
                 record[URL] = self._url_of(row)
         return found
 
-    @property
+    @cached_property
     def url_bounds(self) -> list[int]:
         """First record of each file, and the total number of records."""
-        if self._url_bounds is None:
-            self._url_bounds = self.store[schema.URL_RECORD_BOUND.name][:].tolist()
-        return self._url_bounds
+        bounds: list[int] = self.store[schema.URL_RECORD_BOUND.name][:].tolist()
+        return bounds
 
     def name_url(self, number: int) -> str:
         """Return the name of a file by its number."""

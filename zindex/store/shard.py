@@ -160,11 +160,13 @@ class ShardIndex:
             and (self.lengths[present] == form.stride).all()
         )
 
-    def chunk_ends(self, nbytes: int) -> list[int] | None:
-        """Return the end of every chunk in a shard, or None if they do not fill its bytes."""
+    def chunk_ends(self, form: ArrayFiles, shard: int, nbytes: int) -> list[int]:
+        """Return the end of every chunk in a shard; VerificationError if they do not fill it."""
         present = self.lengths > 0
-        if int(self.lengths[present].sum()) != nbytes:
-            return None
+        if int(self.lengths[present].sum()) != nbytes - form.index_nbytes:
+            raise VerificationError(
+                f"the index of {form.where(shard)} does not account for all of its {nbytes:,} bytes"
+            )
         ends: list[int] = (self.offsets[present] + self.lengths[present]).tolist()
         return ends
 
@@ -198,7 +200,8 @@ def encode_shard(
     for chunk in range(-(-len(raw) // chunk_nbytes)):
         part: Buffer = raw[chunk * chunk_nbytes : (chunk + 1) * chunk_nbytes]
         if len(part) < chunk_nbytes:
-            part = bytes(part) + _padding(layout, chunk_nbytes - len(part))
+            num_missing = (chunk_nbytes - len(part)) // values.itemsize
+            part = bytes(part) + np.full(num_missing, layout.fill_value, values.dtype).tobytes()
         if compress is not None:
             part = compress(bytes(part))
         crc = checksum(part).to_bytes(CRC_NBYTES, "little")
@@ -211,12 +214,6 @@ def encode_shard(
     buffers.append(footer)
     proof = checksum(b"".join(checksums) + footer)
     return buffers, Receipt(layout.name, shard, offset + len(footer), proof)
-
-
-def _padding(layout: ArrayLayout, nbytes: int) -> bytes:
-    """Return fill values for the part of the last inner chunk beyond the array's end."""
-    dtype = np.dtype(layout.dtype)
-    return np.full(nbytes // dtype.itemsize, layout.fill_value, dtype).tobytes()
 
 
 def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int) -> ShardIndex:

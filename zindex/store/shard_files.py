@@ -128,7 +128,7 @@ def find_receipt(
         return None
 
 
-def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt | None:
+def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt:
     """Return the receipt of a shard in a file system."""
     with reading(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -136,16 +136,14 @@ def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt | None:
             nbytes, footer_nbytes = os.fstat(descriptor).st_size, form.index_nbytes
             footer = os.pread(descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
             index = decode_index(form, shard, footer, nbytes)
-            ends = index.chunk_ends(nbytes - footer_nbytes)
-            if ends is None:
-                return None
+            ends = index.chunk_ends(form, shard, nbytes)
             proof = b"".join(os.pread(descriptor, 4, end - 4) for end in ends)
         finally:
             os.close(descriptor)
     return Receipt(form.name, shard, nbytes, checksum(proof + footer))
 
 
-def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt | None:
+def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
     """Return the receipt of a shard in an object store, usually with one request.
 
     The checksums of its chunks are spread over the object, so an attribute holds theirs. Copies may
@@ -153,9 +151,7 @@ def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt | No
     """
     tail = object_client.get_tail(path, form.index_nbytes)
     index = decode_index(form, shard, tail.content, tail.nbytes)
-    ends = index.chunk_ends(tail.nbytes - form.index_nbytes)
-    if ends is None:
-        return None
+    ends = index.chunk_ends(form, shard, tail.nbytes)
     noted = tail.facts.get(_CHECKSUM, "")
     if noted.isdecimal():
         return Receipt(form.name, shard, tail.nbytes, int(noted))
@@ -227,10 +223,7 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
 
 def _check_lengths(index: ShardIndex, form: ArrayFiles, shard: int, nbytes: int) -> None:
     """Check that the chunks fill the shard, and that none is longer than possible."""
-    if index.chunk_ends(nbytes - form.index_nbytes) is None:
-        raise VerificationError(
-            f"the index of {form.where(shard)} does not account for all of its {nbytes:,} bytes"
-        )
+    index.chunk_ends(form, shard, nbytes)
     # zstd makes incompressible data a little longer.
     most = form.chunk_nbytes + (0 if form.chain.plain else form.chunk_nbytes // 128 + 1024)
     wrong = np.flatnonzero(index.lengths[index.lengths > 0] > most + CRC_NBYTES)

@@ -221,9 +221,7 @@ def _is_of_later_format(root: Place) -> bool:
     """Return whether a plan is intact but of a format that this package cannot read."""
     try:
         read_plan(root)
-    except VerificationError:
-        return False
-    except StoreError as error:
+    except (StoreError, VerificationError) as error:
         return "format version" in str(error)
     return False
 
