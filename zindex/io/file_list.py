@@ -16,8 +16,8 @@ from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
 #: Endings of compressed files, and their compression.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstandard"}
 _SHORT = {".tgz": "gzip", ".tbz2": "bzip2", ".txz": "xz", ".tzst": "zstandard"}
-# Upstream's schemes of S3, and whether the sidecar is required.
-_S3_NAMES = {"boto3": False, "metaboto3": True}
+# Upstream's schemes of S3; the sidecar is required with the second.
+_S3_NAMES = ("boto3", "metaboto3")
 _REPEATED = re.compile(r"(.*)\*(\d{1,6})")
 #: Times that a folder may be read in one epoch.
 MAX_REPEATS = 10_000
@@ -160,10 +160,9 @@ def _files_of(name: str, endings: Sequence[str]) -> Iterator[SourceFile]:
         yield from _local_files(name, local_path(name), endings)
     elif scheme in SCHEMES or scheme in _S3_NAMES:
         place = ObjectPath.parse(f"s3://{rest}" if scheme in _S3_NAMES else name)
-        needs_sidecar = _S3_NAMES.get(scheme, False)
         for found in _remote_places(place, endings):
             compression = _compression(found.name)
-            yield SourceFile(str(found), found, None, compression, needs_sidecar)
+            yield SourceFile(str(found), found, None, compression, scheme == "metaboto3")
     else:
         raise _refused(name, f"{scheme}://")
 

@@ -181,15 +181,10 @@ class Spans(NamedTuple):
         reader, starts, stops, out, places = self
         starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
         is_checked = isinstance(reader, RowReader)
-        if is_checked:
+        if isinstance(reader, RowReader):
             check_counts(starts, stops, places)
-        lengths = stops - starts
-        if (
-            isinstance(reader, RowReader)
-            and len(lengths)
-            and (starts.min() < 0 or lengths.min() < 0 or stops.max() > len(reader))
-        ):
             reader.refuse(starts, stops)
+        lengths = stops - starts
         is_given = places is not None or out is not None
         ends = np.cumsum(lengths)
         if out is None:

@@ -3,7 +3,8 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,6 @@ from zindex.store.open import Store
 from zindex.store.reader import LocalReader, forget_open_shards
 from zindex.store.rows import RoundReader, RowReader, Spans
 from zindex.store.shard import ArrayFiles
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 #: Key of ``attributes.zindex`` under which a linked store names its ``.bin``.
 LINK = "bin"
@@ -131,9 +129,7 @@ class FlatObject(RoundReader):
             reader = spans.reader
             assert isinstance(reader, FlatObject)
             starts, stops, out, places = spans.resolve()
-            order = np.argsort(starts, kind="stable")
-            rows = (starts[order].tolist(), stops[order].tolist(), places[order].tolist())
-            copies = list(zip(*rows, strict=True))
+            copies = sorted(zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True))
             if reader.block_nbytes:
                 reader._copy_blocks(copies, out)
             else:
