@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -216,7 +215,7 @@ class _Call(NamedTuple):
 
 def _run_calls(calls: Sequence[_Call]) -> None:
     """Run calls concurrently, with a bounded number of bytes in flight."""
-    pending: deque[tuple[Future[None], int]] = deque()
+    pending: deque[tuple[Any, int]] = deque()
     nbytes = 0
     if len(calls) == 1:
         calls[0].run()
