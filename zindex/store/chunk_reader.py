@@ -117,9 +117,9 @@ class FileReader(RowReader):
         done, stop = 0, first + len(rows)
         while first < stop:
             chunk, skip = divmod(first, self._chunk_length)
-            num_chunks = (stop - first) // self._chunk_length
-            if self._plain and num_chunks and not skip:
-                chunks = range(chunk, chunk + (min(num_chunks, _MAX_CHECKED) if is_regular else 1))
+            if self._plain and not skip and stop - first >= self._chunk_length:
+                num_chunks = (stop - first) // self._chunk_length if is_regular else 1
+                chunks = range(chunk, chunk + min(num_chunks, _MAX_CHECKED))
                 count = len(chunks) * self._chunk_length
                 part = target[done : done + count * self._row_nbytes]
                 self._read_whole(file, chunks, part)

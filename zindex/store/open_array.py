@@ -157,11 +157,12 @@ class OpenFile:
         wanted = sum(map(len, buffers))
         first = got = os.preadv(self.number, buffers, offset)
         if got < wanted:  # the end of the file, or more than one call reads
+            end = offset
             for buffer in buffers:
+                end += len(buffer)
                 rest = np.asarray(buffer)[max(0, first) :]
                 first -= len(buffer)
-                offset += len(buffer)
-                got += read_into(self.number, rest, offset - len(rest))
+                got += read_into(self.number, rest, end - len(rest))
         if got != wanted:
             raise self.array.damaged(
                 f"{self.where} must hold {wanted} bytes at {offset}, it ends after {got}"
