@@ -16,7 +16,7 @@ from zindex.errors import SourceError, VerificationError
 from zindex.formats import bin_idx, idx_writer
 from zindex.formats.bin_idx import HEADER, MAGIC, IdxFile, bin_path, idx_path, read_index
 from zindex.formats.idx_writer import write_index, write_index_blocks
-from zindex.formats.token_dtypes import TOKEN_DTYPES, DType, token_dtype_code
+from zindex.formats.token_dtypes import TOKEN_DTYPES, DType
 
 # uint16; documents [1, 2, 3], [], [4, 5, 6, 7, 8], [9]
 EXAMPLE = bytes.fromhex(
@@ -403,14 +403,14 @@ class TestDtypes:
         codes = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"}
         assert {code: dtype.str[1:] for code, dtype in TOKEN_DTYPES.items()} == codes
         for code, dtype in TOKEN_DTYPES.items():
-            assert token_dtype_code(dtype) == code == DType[dtype.name].value
+            assert DType.code_from_dtype(dtype) == code == DType[dtype.name].value
             assert DType.code_from_dtype(dtype.type) == code
             assert DType.dtype_from_code(code) is dtype.type
             assert DType.size(code) == DType.size(dtype.type) == dtype.itemsize
 
     def test_unknown(self) -> None:
         with pytest.raises(SourceError, match=r"not complex64"):
-            token_dtype_code(np.complex64)
+            DType.code_from_dtype(np.complex64)
         with pytest.raises(SourceError, match=r"one of 1 to 8, not 9"):
             DType.dtype_from_code(9)
         with pytest.raises(ValueError, match=r"not by 'uint16'"):

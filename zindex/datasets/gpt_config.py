@@ -6,7 +6,7 @@ import numpy as np
 
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.errors import ConfigError
-from zindex.formats.token_dtypes import token_dtype_code
+from zindex.formats.token_dtypes import DType
 from zindex.plan.packing import PackingRules
 from zindex.samples.tensors import TextSettings
 
@@ -92,7 +92,7 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
         vocab_size = self.tokenizer.vocab_size
         if vocab_size is not None:
             fits = vocab_size <= np.iinfo(np.uint16).max + 1
-            self.token_dtype_code = token_dtype_code(np.uint16 if fits else np.int32)
+            self.token_dtype_code = DType.code_from_dtype(np.uint16 if fits else np.int32)
         elif self.sequences_per_dataset is not None:
             raise ConfigError(
                 "sequences_per_dataset needs a tokenizer with a vocab_size, got None; leave it out "

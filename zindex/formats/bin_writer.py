@@ -12,7 +12,7 @@ import numpy.typing as npt
 from zindex.errors import SourceError, VerificationError
 from zindex.formats.bin_idx import read_index
 from zindex.formats.idx_writer import MAX_LENGTH, whole_numbers, write_index
-from zindex.formats.token_dtypes import token_dtype_code
+from zindex.formats.token_dtypes import DType
 from zindex.formats.token_values import convert_tokens
 from zindex.io.local import partial_path
 
@@ -38,7 +38,7 @@ class PairWriter:
     def __init__(
         self, bin_path: str | os.PathLike[str], dtype: npt.DTypeLike, *, has_modes: bool = False
     ) -> None:
-        token_dtype_code(dtype)
+        DType.code_from_dtype(dtype)
         self.bin_path = os.fspath(bin_path)
         self.dtype = np.dtype(dtype)
         self.sequence_lengths = array("i")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import HEADER, MAGIC, VERSION, IdxFile
-from zindex.formats.token_dtypes import TOKEN_DTYPES, token_dtype_code
+from zindex.formats.token_dtypes import TOKEN_DTYPES, DType
 from zindex.io.local import replacing, write_from
 
 _BLOCK = 1 << 20
@@ -65,7 +65,7 @@ def write_index_blocks(
     >>> os.path.getsize(path)
     74
     """
-    code = token_dtype_code(dtype)
+    code = DType.code_from_dtype(dtype)
     index = IdxFile(os.fspath(path), TOKEN_DTYPES[code], num_sequences, num_documents, 0, has_modes)
     with replacing(path) as partial, open(partial, "xb", buffering=0) as file:
         file.write(HEADER.pack(MAGIC, VERSION, code, num_sequences, num_documents + 1))

@@ -27,8 +27,21 @@ class DType(Enum):
 
     @classmethod
     def code_from_dtype(cls, value: npt.DTypeLike) -> int:
-        """Return the header code of a dtype; SourceError if it has none."""
-        return token_dtype_code(value)
+        """Return the header code of a dtype; SourceError if it has none.
+
+        Examples
+        --------
+        >>> DType.code_from_dtype(np.uint16)
+        8
+        """
+        name = np.dtype(value).name
+        if name not in cls.__members__:
+            raise SourceError(
+                f"a .bin/.idx pair holds tokens of dtype {', '.join(cls.__members__)}, not "
+                f"{name}; convert the tokens to one of these"
+            )
+        code: int = cls[name].value
+        return code
 
     @classmethod
     def dtype_from_code(cls, value: int) -> type[np.number[Any]]:
@@ -65,35 +78,3 @@ class DType(Enum):
 TOKEN_DTYPES: Final[Mapping[int, AnyDType]] = MappingProxyType(
     {item.value: np.dtype(item.name).newbyteorder("<") for item in DType}
 )
-
-
-def token_dtype_code(dtype: npt.DTypeLike) -> int:
-    """Return the header code of a token dtype.
-
-    Parameters
-    ----------
-    dtype
-        Anything that numpy accepts as a dtype.
-
-    Returns
-    -------
-    code
-        A key of ``TOKEN_DTYPES``.
-
-    Raises
-    ------
-    SourceError
-        If the format has no code for the dtype.
-
-    Examples
-    --------
-    >>> token_dtype_code(np.uint16)
-    8
-    """
-    name = np.dtype(dtype).name
-    if name not in DType.__members__:
-        raise SourceError(
-            f"a .bin/.idx pair holds tokens of dtype {', '.join(DType.__members__)}, not "
-            f"{name}; convert the tokens to one of these"
-        )
-    return DType[name].value

@@ -99,10 +99,8 @@ def convert_keyed(
     default, per thread (two more than cores without a client), and the offsets of all records. For
     ``jsonl`` as of ``import_records``.
     """
-    if storage_type is None:
-        kind = check_format("jsonl" if _is_lines(source) else detect_format(source), source)
-    else:
-        kind = check_format(storage_type, source)
+    found = storage_type or ("jsonl" if _is_lines(source) else detect_format(source))
+    kind = check_format(found, source)
     if kind == "jsonl":
         if not strict:
             raise ConfigError(
@@ -135,13 +133,12 @@ def convert_keyed(
 
 def check_format(storage_type: str, source: Any) -> KeyedFormat:
     """Return a format that can be converted; ConfigError for any other."""
-    for known in get_args(KeyedFormat):
-        if storage_type == known:
-            return cast("KeyedFormat", known)
-    raise ConfigError(
-        f"storage_type (--kind) must be one of {', '.join(get_args(KeyedFormat))} to be converted, "
-        f"got {storage_type!r} for {source}; name other files"
-    )
+    if storage_type not in get_args(KeyedFormat):
+        raise ConfigError(
+            f"storage_type (--kind) must be one of {', '.join(get_args(KeyedFormat))} to be "
+            f"converted, got {storage_type!r} for {source}; name other files"
+        )
+    return cast("KeyedFormat", storage_type)
 
 
 def _is_lines(source: Any) -> bool:
