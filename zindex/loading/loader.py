@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
@@ -217,12 +216,7 @@ class Loader:
     def __enter__(self) -> "Loader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
