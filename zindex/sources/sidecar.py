@@ -82,9 +82,8 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
             try:
                 key, wanted = _parse(line, names)
             except SourceError as error:
-                damage.report(
-                    sidecar.url, DamageError(str(error), offset), "such lines", what=_WHAT
-                )
+                bad_line = DamageError(str(error), offset)
+                damage.report(sidecar.url, bad_line, "such lines", what=_WHAT)
             else:
                 # Several lines of one sample are merged; the later wins.
                 found.setdefault(key, {}).update(wanted)

@@ -133,9 +133,8 @@ class TarFiles(PartFiles):
                     dot = name.find(".", base)
                     if (dot <= base or name[0] == "_") and key_of(name) is None:
                         if isinstance(content, Refusal):
-                            self.damage.report(
-                                url, DamageError(content.reason, start), "that member"
-                            )
+                            refused = DamageError(content.reason, start)
+                            self.damage.report(url, refused, "that member")
                         continue
                     key = name[:dot]
                     if key != current:

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice, pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -191,10 +192,8 @@ def count_lengths(
     sources = list_sources(dataset)
 
     async def count_all(executor: Executor) -> Lengths:
-        counts = (
-            _count_source(executor, source, length_of, num_samples, seed) for source in sources
-        )
-        return Lengths(tuple(await run_together(counts)))
+        count = partial(_count_source, executor, length_of=length_of, least=num_samples, seed=seed)
+        return Lengths(tuple(await run_together(map(count, sources))))
 
     if num_processes == 1:
         client = SerialExecutor()
@@ -290,12 +289,11 @@ async def _count_items(
     """Count parts or items in tasks of adjacent ones."""
     num_tasks = min(len(numbers), _TASKS_PER_THREAD * executor.num_threads)
     bounds = [len(numbers) * task // num_tasks for task in range(num_tasks + 1)]
+    tasks = [numbers[start:stop] for start, stop in pairwise(bounds)]
+    key = f"lengths/{source.name}"
     return _Count.union(
         await run_together(
-            executor.run(
-                _count, sent, numbers[start:stop], key=f"lengths/{source.name}/{numbers[start]}"
-            )
-            for start, stop in pairwise(bounds)
+            executor.run(_count, sent, task, key=f"{key}/{task[0]}") for task in tasks
         )
     )
 

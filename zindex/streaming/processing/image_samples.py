@@ -168,9 +168,7 @@ class _PerSample:
         SourceError
             If image or text is missing or damaged, unless a stream skips such samples.
         """
-        if isinstance(source, Mapping):
-            return self._make(source)
-        return self._make_stream(source)
+        return self._make(source) if isinstance(source, Mapping) else self._make_stream(source)
 
     def make(self, sample: Mapping[str, Any]) -> Sample:
         """Return the output for a sample."""
