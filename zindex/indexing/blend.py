@@ -25,10 +25,7 @@ from zindex.indexing.permutation import Permutation
 from zindex.indexing.store_build import BuildResult, StoreBuild, store_together
 from zindex.io import files
 from zindex.io.objects import Place
-from zindex.kernels.blend import (
-    advance_blend,
-    guess_counts,
-)
+from zindex.kernels.blend import advance_blend, guess_counts
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard

@@ -215,11 +215,7 @@ def store_shuffled_mapping(
 
 
 def map_epochs(
-    scan: Callable[[int], AnyArray],
-    rule: ScanRule,
-    *,
-    num_epochs: int | None,
-    num_wanted: int,
+    scan: Callable[[int], AnyArray], rule: ScanRule, *, num_epochs: int | None, num_wanted: int
 ) -> list[AnyArray]:
     """Return the samples of as many epochs as needed, each as an array.
 

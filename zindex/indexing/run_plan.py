@@ -123,10 +123,7 @@ class RunPlan:
 
 
 def plan_run(
-    config: RunConfig,
-    *,
-    require_bin: bool = True,
-    sources: Sequence[LengthSource] | None = None,
+    config: RunConfig, *, require_bin: bool = True, sources: Sequence[LengthSource] | None = None
 ) -> RunPlan:
     """Return every index and every blend of a run.
 

@@ -165,9 +165,7 @@ class Replan:
         for number, item in consumed.items():
             ids, bounds = locate_consumed(self.journal, number, item, self.client)
             windows = cut_windows(
-                [ids.count_left_below(bound) for bound in bounds],
-                old_length,
-                state.sequence_length,
+                [ids.count_left_below(bound) for bound in bounds], old_length, state.sequence_length
             )
             if not windows:
                 continue

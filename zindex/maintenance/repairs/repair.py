@@ -71,10 +71,7 @@ class RepairResult:
 
 
 def repair(
-    path: PlaceLike | RunConfig,
-    *,
-    source: str | None = None,
-    progress: bool = False,
+    path: PlaceLike | RunConfig, *, source: str | None = None, progress: bool = False
 ) -> list[RepairResult]:
     """Rebuild the damaged files of committed stores, and change nothing else.
 
