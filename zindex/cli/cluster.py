@@ -8,54 +8,47 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import (
-    choice,
-    join_options,
-    option,
-    parsed,
-    scheduler_option,
-    summary,
-)
+from zindex.cli import options
 from zindex.errors import ConfigError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
 # Resources of a worker.
-_worker_options = join_options(
-    option("--threads", type=click.IntRange(1), help="Of a worker. [default: all but two]"),
-    option("--memory", metavar="SIZE", help="Memory of a worker. [default: a quarter]"),
-    option("--nice", type=click.IntRange(0, 19), default=10),
-    option("--scratch", metavar="DIR", help="Temporary files of each machine."),
+_worker_options = options.join(
+    options.value("--threads", type=click.IntRange(1), help="Of a worker. [default: all but two]"),
+    options.value("--memory", metavar="SIZE", help="Memory of a worker. [default: a quarter]"),
+    options.value("--nice", type=click.IntRange(0, 19), default=10),
+    options.value("--scratch", metavar="DIR", help="Temporary files of each machine."),
 )
 #: Where a build runs; the arguments of `open_client`.
-cluster_options = join_options(
-    scheduler_option,
+cluster_options = options.join(
+    options.scheduler,
     _worker_options,
-    option(
+    options.value(
         "--cluster",
         metavar="NAME",
         help="torchrun, slurm, mpi or k8s, with this command in every process; ssh; or the "
         "address of a scheduler.",
     ),
-    option(
+    options.value(
         "--cluster-folder",
         "folder",
         metavar="DIR",
         help="Shared directory for the rendezvous of the nodes. [default: in the index folder]",
     ),
-    option(
+    options.value(
         "--cluster-host",
         "host",
         metavar="ADDRESS",
         help="Address of this machine for the workers, if it is not found automatically.",
     ),
-    parsed(
+    options.parsed(
         "--hosts",
         parse=lambda text, flag: text.split(","),
         metavar="A,B",
         help="For ssh: host, user@host or user@host:port.",
     ),
-    option("--ssh", metavar="COMMAND", help="The ssh command with its options."),
-    option(
+    options.value("--ssh", metavar="COMMAND", help="The ssh command with its options."),
+    options.value(
         "--remote-python",
         metavar="PATH",
         default="python3",
@@ -71,16 +64,16 @@ def cluster() -> None:
 
 @cluster.command()
 @_folder
-@option(
+@options.value(
     "--host", metavar="ADDRESS", help="Address on which the scheduler listens. [default: loopback]"
 )
-@choice(
+@options.choice(
     "--encryption",
     ["tls", "none"],
     default="tls",
     help="With none, anyone who reaches the scheduler can run code.",
 )
-@option("--dashboard", type=int, metavar="PORT", help="Serve Dask's dashboard on loopback.")
+@options.value("--dashboard", type=int, metavar="PORT", help="Serve Dask's dashboard on loopback.")
 @_worker_options
 def up(folder: str, host: str | None, encryption: str, **settings: Any) -> None:
     """Start this machine's part of a cluster.
@@ -101,7 +94,7 @@ def up(folder: str, host: str | None, encryption: str, **settings: Any) -> None:
 
 @cluster.command()
 @_folder
-@summary()
+@options.summary()
 def status(folder: str) -> tuple[dict[str, Any], str]:
     """Show the scheduler and the workers of FOLDER."""
     from zindex.cluster.manual import list_workers
@@ -142,7 +135,7 @@ def open_client(
     memory: str | None,
     nice: int,
     scratch: str | None,
-    **options: Any,
+    **settings: Any,
 ) -> Iterator[tuple[bool, Any]]:
     """Yield whether this process builds, and the client or address to build with.
 
@@ -164,5 +157,5 @@ def open_client(
             )
         folder = os.path.join(index, "_cluster")
     worker = NodeSettings(name="worker", threads=threads, memory=memory, nice=nice, scratch=scratch)
-    with open_cluster(cluster, folder=folder, worker=worker, **options) as connected:
+    with open_cluster(cluster, folder=folder, worker=worker, **settings) as connected:
         yield connected is not None, connected

@@ -16,17 +16,18 @@ from typing import Any
 
 import click
 
+from zindex.cli import options
 from zindex.cli.cluster import cluster, cluster_options, open_client
 from zindex.cli.convert import convert, export
 from zindex.cli.edit import edit
 from zindex.cli.measure import bench
 from zindex.cli.megatron import prepare_command
-from zindex.cli.options import count_noun, mapping, option, parsed, summary
 from zindex.cli.pairs import count, merge
 from zindex.cli.records import import_command
 from zindex.cli.streaming import lengths
 from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
+from zindex.inspection.tables.formatting import count_noun
 
 # Errors of the system that the user can mend: a wrong path, missing permissions, a full disk.
 _REFUSALS = {
@@ -87,7 +88,7 @@ def _show_logs(verbose: bool) -> None:
 
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
-@summary()
+@options.summary()
 def plan(run_file: str) -> tuple[dict[str, Any], str]:
     """Show what a run needs and which parts of it are built.
 
@@ -106,13 +107,15 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
 @cluster_options
-@option(
+@options.value(
     "--timeline",
     metavar="FILE",
     help="Write a trace of all tasks, for ui.perfetto.dev or chrome://tracing.",
 )
-@summary()
-def build(run_file: str, timeline: str | None, **options: Any) -> tuple[dict[str, Any], str] | None:
+@options.summary()
+def build(
+    run_file: str, timeline: str | None, **settings: Any
+) -> tuple[dict[str, Any], str] | None:
     """Build every index and every blend of a run.
 
     Resumes from finished shards, also those of an interrupted build.
@@ -124,7 +127,7 @@ def build(run_file: str, timeline: str | None, **options: Any) -> tuple[dict[str
     config = load_config(run_file)
     if timeline is not None:
         _check_new_file(timeline)
-    with open_client(str(config.index), **options) as (builds, client):
+    with open_client(str(config.index), **settings) as (builds, client):
         if not builds:
             return None
         results = run(config, client, progress=True, timeline=timeline)
@@ -152,7 +155,7 @@ def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any
             indices.append({"dataset": dataset} | fact)
     counts = [count_noun(len(indices), "index", "indices")]
     if blends:
-        counts.append(count_noun(len(blends), "blend", "blends"))
+        counts.append(count_noun(len(blends), "blend"))
     verb = "is" if len(results) == 1 else "are"
     num_written = sum(result.num_written for result in results.values())
     num_shards = sum(result.num_shards for result in results.values())
@@ -175,7 +178,7 @@ def _check_new_file(path: str) -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@summary()
+@options.summary()
 def verify(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
     """Check every byte of stores.
 
@@ -202,13 +205,13 @@ def verify(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
 
 @main.command()
 @click.argument("path")
-@option(
+@options.value(
     "--source",
     metavar="PATH",
     help="Source of the store: the prefix of the .bin/.idx pair of a token store, the token store "
     "or prefix of an index, the files of records or of keyed tokens.",
 )
-@summary()
+@options.summary()
 def repair(path: str, source: str | None) -> tuple[dict[str, Any], str]:
     """Rebuild damaged shards of stores.
 
@@ -240,22 +243,22 @@ def _read_identifiers(path: str, flag: str) -> dict[str, Any]:
 
 @main.command("export-cache")
 @click.argument("run_file", metavar="RUN.yaml")
-@parsed(
+@options.parsed(
     "--tokenizer",
     parse=_read_identifiers,
     type=click.Path(exists=True, dir_okay=False),
     required=True,
     help="JSON file of the unique_identifiers of the training job's tokenizer.",
 )
-@option("--cache", metavar="DIR", help="Megatron's data cache path.")
-@mapping(
+@options.value("--cache", metavar="DIR", help="Megatron's data cache path.")
+@options.mapping(
     "--dataset-path",
     "dataset_paths",
     metavar="HERE=THERE",
     example="HERE=THERE",
     help="Path of a dataset in the run, and its path in the Megatron job; repeatable.",
 )
-def export_cache(run_file: str, cache: str | None, **options: Any) -> None:
+def export_cache(run_file: str, cache: str | None, **settings: Any) -> None:
     """Write built indices as Megatron Core's .npy caches.
 
     The arrays of a blend are not exported; Megatron Core computes them.
@@ -263,7 +266,7 @@ def export_cache(run_file: str, cache: str | None, **options: Any) -> None:
     from zindex.config import load_config
     from zindex.indexing.export_cache import export_cache as run
 
-    for description in run(load_config(run_file), cache, **options):
+    for description in run(load_config(run_file), cache, **settings):
         click.echo(description)
 
 

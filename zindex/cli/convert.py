@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zindex.cli.options import (
-    choice,
-    choose_processes,
-    codec_option,
-    count_noun,
-    damage_option,
-    mapping,
-    one_or_all,
-    option,
-    processes_option,
-    refuse_options,
-    scheduler_option,
-    summary,
-)
+from zindex.cli import options
 from zindex.errors import StoreNotFoundError, ZindexError
+from zindex.inspection.tables.formatting import count_noun
 
 if TYPE_CHECKING:
     from zindex.store.layout import ChunkGrid
@@ -39,16 +27,18 @@ _KEYED_NAMES = (
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("store", metavar="STORE")
-@choice("--kind", _KINDS, help="Format. [default: from names]")
-@option("--link", is_flag=True, help="Keep the tokens in their .bin file and link to it.")
-@codec_option
-@option("--chunk-length", type=int, help="Elements of a chunk, the unit of reading.")
-@option("--shard-length", type=int, help="Elements of a shard file, a multiple of the chunk.")
-@option("--multimodal", is_flag=True, help="Require a mode for every sequence.")
-@option("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
-@option("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
-@option("--loose", is_flag=True, help="Accept h5 and bin files whose keys do not match.")
-@mapping(
+@options.choice("--kind", _KINDS, help="Format. [default: from names]")
+@options.flag("--link", "Keep the tokens in their .bin file and link to it.")
+@options.codec
+@options.value("--chunk-length", type=int, help="Elements of a chunk, the unit of reading.")
+@options.value(
+    "--shard-length", type=int, help="Elements of a shard file, a multiple of the chunk."
+)
+@options.flag("--multimodal", "Require a mode for every sequence.")
+@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
+@options.value("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
+@options.flag("--loose", "Accept h5 and bin files whose keys do not match.")
+@options.mapping(
     "--dtype",
     "dtypes",
     metavar="KEY=DTYPE",
@@ -56,11 +46,11 @@ _KEYED_NAMES = (
     last=True,
     help="A key of jsonl files to store, and its dtype; repeatable.",
 )
-@damage_option("damaged lines of jsonl files", "the conversion")
-@option("--restart", is_flag=True, help="Remove an unfinished conversion of jsonl files first.")
-@processes_option("Processes of this machine, for keyed files. [default: one per core for jsonl]")
-@scheduler_option
-@summary(timed=True)
+@options.damage("damaged lines of jsonl files", "the conversion")
+@options.flag("--restart", "Remove an unfinished conversion of jsonl files first.")
+@options.processes("Processes of this machine, for keyed files. [default: one per core for jsonl]")
+@options.scheduler
+@options.summary(timed=True)
 @click.pass_context
 def convert(
     context: click.Context,
@@ -68,7 +58,7 @@ def convert(
     prefixes: tuple[str, ...],
     store: str,
     kind: str | None,
-    **options: Any,
+    **settings: Any,
 ) -> tuple[dict[str, Any], str]:
     """Convert files of tokens to Zarr.
 
@@ -80,16 +70,16 @@ def convert(
     Resumes from finished shards.
     """
     kind = kind or _find_kind(prefixes)
-    refuse_options(
+    options.refuse(
         context,
         _KEYED_NAMES if kind == "corpus" else _CORPUS_NAMES,
         f"must not come with {kind} files, for which it means nothing; leave it out, or say what "
         "the files are with --kind",
     )
     if kind == "corpus":
-        facts, lines = _convert_corpora(prefixes, store, options)
+        facts, lines = _convert_corpora(prefixes, store, settings)
     else:
-        facts, lines = _convert_keyed(prefixes, store, kind, options)
+        facts, lines = _convert_keyed(prefixes, store, kind, settings)
     return {"stores": facts}, "\n".join(lines)
 
 
@@ -112,19 +102,19 @@ def _find_kind(sources: Sequence[str]) -> str:
 
 
 def _convert_corpora(
-    prefixes: tuple[str, ...], store: str, options: dict[str, Any]
+    prefixes: tuple[str, ...], store: str, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Convert .bin/.idx pairs; return facts of the stores, and a line for each."""
     from zindex.ingest.convert import TOKEN_GRID
     from zindex.ingest.convert import convert as run
 
     stores = run(
-        one_or_all(prefixes),
+        options.one_or_all(prefixes),
         store,
-        client=options["client"],
-        link=options["link"],
-        grid=_make_grid(TOKEN_GRID, options, "length"),
-        multimodal=options["multimodal"] or None,
+        client=settings["client"],
+        link=settings["link"],
+        grid=_make_grid(TOKEN_GRID, settings, "length"),
+        multimodal=settings["multimodal"] or None,
         progress=True,
     )
     counts = ("num_documents", "num_sequences", "num_tokens")
@@ -140,34 +130,36 @@ def _convert_corpora(
     ]
 
 
-def _make_grid(default: "ChunkGrid", options: dict[str, Any], unit: str) -> "ChunkGrid | None":
+def _make_grid(default: "ChunkGrid", settings: dict[str, Any], unit: str) -> "ChunkGrid | None":
     """Return the grid of the options, or None without any."""
-    sizes = {f"{name}_length": options[f"{name}_{unit}"] for name in ("chunk", "shard")}
+    sizes = {f"{name}_length": settings[f"{name}_{unit}"] for name in ("chunk", "shard")}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
-    if options["codec"] != "none":
-        given["codec"] = options["codec"]
+    if settings["codec"] != "none":
+        given["codec"] = settings["codec"]
     return replace(default, **given) if given else None
 
 
 def _convert_keyed(
-    sources: tuple[str, ...], target: str, kind: str, options: dict[str, Any]
+    sources: tuple[str, ...], target: str, kind: str, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Convert keyed files; return facts of the store, and a line."""
     from zindex.ingest.keyed.convert_keyed import check_format, convert_keyed
     from zindex.store.records import BYTE_GRID
 
-    client, num_processes = options["client"], options["num_processes"]
+    client, num_processes = settings["client"], settings["num_processes"]
+    if kind == "jsonl":
+        num_processes = options.choose_processes(client, num_processes)
     store = convert_keyed(
-        one_or_all(sources),
+        options.one_or_all(sources),
         target,
         storage_type=check_format(kind, sources[0]),
-        dtypes=options["dtypes"],
-        strict=not options["loose"],
-        on_damage=options["on_damage"],
-        restart=options["restart"],
-        grid=_make_grid(BYTE_GRID, options, "nbytes") or BYTE_GRID,
+        dtypes=settings["dtypes"],
+        strict=not settings["loose"],
+        on_damage=settings["on_damage"],
+        restart=settings["restart"],
+        grid=_make_grid(BYTE_GRID, settings, "nbytes") or BYTE_GRID,
         client=client,
-        num_processes=choose_processes(client, num_processes) if kind == "jsonl" else num_processes,
+        num_processes=num_processes,
         progress=True,
     )
     return _describe(store)
@@ -179,13 +171,8 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
 
     has_keys = store.spec["num_records"] > 0
     keys = {key.name: key.field for key in stored_keys(store)} if has_keys else {}
-    skipped = store.attributes["num_skipped"]
     fact = {
-        "store": str(store.root),
-        "fingerprint": store.fingerprint,
-        "num_records": store.spec["num_records"],
-        "num_files": store.spec["num_urls"],
-        "num_skipped": skipped,
+        **options.describe_records(store),
         "has_records": store.spec.get("has_records", True),
         "keys": {
             name: {"dtype": field.dtype, "num_values": field.num_values}
@@ -196,25 +183,21 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
         f"{name} ({field.num_values:,} {field.dtype})" for name, field in keys.items()
     )
     count, num_files = fact["num_records"], fact["num_files"]
-    records = count_noun(count, "record", "records") if fact["has_records"] else "values"
+    records = count_noun(count, "record") if fact["has_records"] else "values"
     files = count_noun(num_files, "file or folder", "files or folders")
-    left_out = count_noun(skipped, "damaged line", "damaged lines")
+    left_out = count_noun(fact["num_skipped"], "damaged line")
     return [fact], [
         f"{fact['store']}: {records} of {files}, {shown or 'no values'}"
-        + (f"; left out: {left_out}" if skipped else "")
+        + (f"; left out: {left_out}" if fact["num_skipped"] else "")
     ]
 
 
 @click.command()
 @click.argument("store")
 @click.argument("prefix", metavar="TARGET")
-@option("--overwrite", is_flag=True, help="Replace the files of an earlier export.")
-@option(
-    "--restart",
-    is_flag=True,
-    help="A corpus: remove an unfinished export to TARGET first; no other may be running there.",
-)
-@choice(
+@options.flag("--overwrite", "Replace the files of an earlier export.")
+@options.restart("A corpus: remove an unfinished export to TARGET")
+@options.choice(
     "--to",
     _KINDS[1:],
     "storage_type",

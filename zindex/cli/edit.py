@@ -6,15 +6,7 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import (
-    choice,
-    mapping,
-    option,
-    parsed,
-    repeatable,
-    scheduler_option,
-    summary,
-)
+from zindex.cli import options
 from zindex.errors import ConfigError
 
 
@@ -27,32 +19,34 @@ def _parse_range(text: str, flag: str) -> tuple[int, int]:
 
 
 _weights = partial(
-    mapping, metavar="PATH=WEIGHT", example="corpora/code=0.3", parse=float, last=True
+    options.mapping, metavar="PATH=WEIGHT", example="corpora/code=0.3", parse=float, last=True
 )
 
 
 @click.command()
 @click.argument("run_file", metavar="RUN.yaml")
-@option("--at", type=int, metavar="N", help="Position of the edit: samples consumed by then.")
+@options.value(
+    "--at", type=int, metavar="N", help="Position of the edit: samples consumed by then."
+)
 @_weights(
     "--reweight", "reweight", help="New weight of a dataset; the other weights stay; repeatable."
 )
 @_weights("--add", "add", help="A new dataset; repeatable.")
-@repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
-@parsed("--skip", parse=_parse_range, metavar="START:STOP", help="Positions to leave out.")
-@option("--sequence-length", type=int, help="Tokens per sample from that position on.")
-@option("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
-@choice("--split", ["train", "valid", "test"], default="train", help="Split to edit.")
-@option("--verify", is_flag=True, help="Walk the whole run and prove its edits.")
-@scheduler_option
-@summary()
+@options.repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
+@options.parsed("--skip", parse=_parse_range, metavar="START:STOP", help="Positions to leave out.")
+@options.value("--sequence-length", type=int, help="Tokens per sample from that position on.")
+@options.value("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
+@options.choice("--split", ["train", "valid", "test"], default="train", help="Split to edit.")
+@options.flag("--verify", "Walk the whole run and prove its edits.")
+@options.scheduler
+@options.summary()
 def edit(
     run_file: str,
     at: int | None,
     split: str,
     verify: bool,
     client: str | None,
-    **options: Any,
+    **settings: Any,
 ) -> tuple[dict[str, Any], str]:
     """Change a run from a position on, or show its edits.
 
@@ -68,9 +62,9 @@ def edit(
     config = load_config(run_file)
     join = partial(join_path, os.path.dirname(run_file))
     for name in ("reweight", "add"):
-        options[name] = {join(path): weight for path, weight in options[name].items()}
-    options["drop"] = list(map(join, options["drop"]))
-    changes = {name: value for name, value in options.items() if value or value == 0}
+        settings[name] = {join(path): weight for path, weight in settings[name].items()}
+    settings["drop"] = list(map(join, settings["drop"]))
+    changes = {name: value for name, value in settings.items() if value or value == 0}
     facts: dict[str, Any] = {}
     if changes or at is not None:
         entry = run(config, at, split=split, client=client, **changes)

@@ -7,47 +7,49 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import option, parse_lengths, parsed
+from zindex.cli import options
 from zindex.errors import ConfigError
 from zindex.plan.settings import parse_number
 
 
 @click.command()
 @click.argument("folder", default=".", metavar="[FOLDER]")
-@option(
+@options.value(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     help="Approximate time to measure, without the compilation of kernels.",
 )
-@parsed(
+@options.parsed(
     "--tokens",
     "num_tokens",
     parse=lambda text, flag: parse_number(text, "tokens", flag),
     default="5T",
     help="Tokens to forecast for: 300B, 1.5T, 2e12.",
 )
-@option("--datasets", "num_datasets", type=click.IntRange(1), default=1000, help="Datasets of it.")
-@option(
+@options.value(
+    "--datasets", "num_datasets", type=click.IntRange(1), default=1000, help="Datasets of it."
+)
+@options.value(
     "--document-length",
     type=click.FloatRange(min=1),
     default=800.0,
     help="Tokens of a document on average.",
 )
-@parsed(
+@options.parsed(
     "--nodes",
-    parse=partial(parse_lengths, example="1,10,100"),
+    parse=partial(options.parse_lengths, example="1,10,100"),
     default="1,10,100",
     metavar="N,N",
     help="Numbers of nodes like this one to forecast for.",
 )
-@option(
+@options.value(
     "--run",
     metavar="RUN.yaml",
     help="Take tokens, datasets and documents from this run; read its batches if it is built.",
 )
-@option("--json", "json_file", metavar="FILE", help="Write the figures; - prints them.")
-def bench(folder: str, json_file: str | None, **options: Any) -> None:
+@options.value("--json", "json_file", metavar="FILE", help="Write the figures; - prints them.")
+def bench(folder: str, json_file: str | None, **settings: Any) -> None:
     """Measure this machine, and forecast builds.
 
     FOLDER is the planned folder of the indices: a path, or the URL of an object store. Temporary
@@ -56,7 +58,7 @@ def bench(folder: str, json_file: str | None, **options: Any) -> None:
     from zindex.inspection.bench.bench import measure
     from zindex.inspection.tables.bench_table import bench_lines
 
-    result = measure(folder, **options)
+    result = measure(folder, **settings)
     text = json.dumps(result.to_json(), indent=2)
     if json_file == "-":
         click.echo(text)

@@ -6,33 +6,34 @@ from typing import Any
 
 import click
 
+from zindex.cli import options
 from zindex.cli.cluster import cluster_options, open_client
-from zindex.cli.options import choice, count_noun, summary
+from zindex.inspection.tables.formatting import count_noun
 
 
 @click.command(
     "prepare", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}
 )
-@choice(
+@options.choice(
     "--kind", ["gpt", "bert", "t5"], help="Kind of the model. [default: from the script's name]"
 )
-@choice(
+@options.choice(
     "--order",
     ["megatron", "scalable"],
     default="megatron",
     help="Order of the samples; the training must use the same.",
 )
-@choice(
+@options.choice(
     "--store",
     ["all", "minimal"],
     default="all",
     help="minimal omits the arrays that the scalable order computes on read.",
 )
 @cluster_options
-@summary()
+@options.summary()
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGS]...")
 def prepare_command(
-    command_line: tuple[str, ...], kind: Any, order: Any, store: Any, **options: Any
+    command_line: tuple[str, ...], kind: Any, order: Any, store: Any, **settings: Any
 ) -> tuple[dict[str, Any], str] | None:
     """Build every index of a Megatron training ahead of it.
 
@@ -44,7 +45,7 @@ def prepare_command(
 
     start = time.monotonic()
     cache = parse_arguments(command_line, kind).values.data_cache_path
-    with open_client(cache or ".", **options) as (builds, client):
+    with open_client(cache or ".", **settings) as (builds, client):
         if not builds:
             return None
         made = prepare(command_line, client=client, kind=kind, order=order, store=store)
@@ -53,7 +54,7 @@ def prepare_command(
     lines = []
     for part in made:
         phase = f"phase {part.phase + 1}, " if num_phases > 1 else ""
-        datasets = count_noun(part.num_datasets, "dataset", "datasets")
+        datasets = count_noun(part.num_datasets, "dataset")
         lines.append(f"{phase}{part.split}: {part.num_samples:,} samples of {datasets}")
     lines.append(f"built in {cache} in {seconds:.1f} s")
     facts = {"cache": cache, "splits": [asdict(part) for part in made], "seconds": seconds}

@@ -19,12 +19,22 @@ from zindex.errors import ConfigError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-option = partial(click.option, show_default=True)
+value = partial(click.option, show_default=True)
 
 
 def choice(flag: str, values: Sequence[str], *names: str, **settings: Any) -> Decorator:
     """Return an option with one of a few values."""
-    return option(flag, *names, type=click.Choice(values), **settings)
+    return value(flag, *names, type=click.Choice(values), **settings)
+
+
+def flag(name: str, help: str) -> Decorator:
+    """Return an option without a value."""
+    return value(name, is_flag=True, help=help)
+
+
+def restart(remove: str) -> Decorator:
+    """Return the option ``--restart`` of a command that one process runs at a time."""
+    return flag("--restart", f"{remove} first; no other may be running there.")
 
 
 def repeatable(flag: str, *names: str, metavar: str, help: str) -> Decorator:
@@ -38,7 +48,7 @@ def parsed(flag: str, *names: str, parse: Callable[[str, str], Any], **settings:
     def parse_text(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
         return None if text is None else parse(text, flag)
 
-    return option(flag, *names, callback=parse_text, **settings)
+    return value(flag, *names, callback=parse_text, **settings)
 
 
 def mapping(
@@ -49,15 +59,15 @@ def mapping(
     def parse_texts(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
         return parse_pairs(texts, flag, example, **settings)
 
-    return option(flag, name, multiple=True, metavar=metavar, callback=parse_texts, help=help)
+    return value(flag, name, multiple=True, metavar=metavar, callback=parse_texts, help=help)
 
 
-def join_options(*options: Decorator) -> Decorator:
+def join(*options: Decorator) -> Decorator:
     """Return several options as one decorator, in their order."""
     return lambda command: reduce(lambda found, each: each(found), reversed(options), command)
 
 
-def damage_option(what: str, effect: str) -> Decorator:
+def damage(what: str, effect: str) -> Decorator:
     """Return the option ``--on-damage`` of a command."""
     return choice(
         "--on-damage",
@@ -67,9 +77,9 @@ def damage_option(what: str, effect: str) -> Decorator:
     )
 
 
-codec_option = choice("--codec", ["none", "zstd"], default="none")
+codec = choice("--codec", ["none", "zstd"], default="none")
 
-scheduler_option = option(
+scheduler = value(
     "--scheduler",
     "client",
     metavar="ADDRESS",
@@ -77,18 +87,18 @@ scheduler_option = option(
 )
 
 
-def processes_option(help: str) -> Decorator:
+def processes(help: str) -> Decorator:
     """Return the option ``--processes``."""
-    return option("--processes", "num_processes", type=click.IntRange(1), help=help)
+    return value("--processes", "num_processes", type=click.IntRange(1), help=help)
 
 
 #: Of commands that write records: chunks, shards and where the work runs.
-record_store_options = join_options(
-    codec_option,
-    option("--chunk-nbytes", type=int, default=1 << 16, help="Bytes read at once."),
-    option("--shard-nbytes", type=int, default=1 << 26, help="Bytes per file."),
-    scheduler_option,
-    processes_option("Processes of this machine. [default: one per core]"),
+record_store = join(
+    codec,
+    value("--chunk-nbytes", type=int, default=1 << 16, help="Bytes read at once."),
+    value("--shard-nbytes", type=int, default=1 << 26, help="Bytes per file."),
+    scheduler,
+    processes("Processes of this machine. [default: one per core]"),
 )
 
 
@@ -99,7 +109,7 @@ def summary(*, timed: bool = False) -> Decorator:
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+        @value("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
         @wraps(command)
         def run(*arguments: Any, as_json: bool, **options: Any) -> None:
             start = time.monotonic()
@@ -163,7 +173,7 @@ def parse_lengths(text: str, flag: str, *, example: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def refuse_options(context: click.Context, names: Sequence[str], why: str) -> None:
+def refuse(context: click.Context, names: Sequence[str], why: str) -> None:
     """Refuse options that are given with another value than their default."""
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -172,9 +182,15 @@ def refuse_options(context: click.Context, names: Sequence[str], why: str) -> No
             raise ConfigError(f"{parameter.opts[0]} {why}")
 
 
-def count_noun(number: int, one: str, many: str) -> str:
-    """Return a number and its noun."""
-    return f"{number:,} {one if number == 1 else many}"
+def describe_records(store: Any) -> dict[str, Any]:
+    """Return the facts of a store of records that all summaries have."""
+    return {
+        "store": str(store.root),
+        "fingerprint": store.fingerprint,
+        "num_records": store.spec["num_records"],
+        "num_files": store.spec["num_urls"],
+        "num_skipped": store.attributes["num_skipped"],
+    }
 
 
 def left_out(count: int) -> str:

@@ -6,31 +6,28 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import choice, count_noun, option, scheduler_option, summary
+from zindex.cli import options
+from zindex.inspection.tables.formatting import count_noun
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
-@choice(
+@options.choice(
     "--to",
     ["bin", "zarr"],
     help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources]",
 )
-@option(
+@options.value(
     "--multimodal/--no-multimodal",
     default=None,
     help="Require a mode for every sequence, or drop modes. [default: keep them]",
 )
-@option("--overwrite", is_flag=True, help="Replace an existing pair.")
-@option(
-    "--restart",
-    is_flag=True,
-    help="Remove an unfinished merge to TARGET first; no other may be running there.",
-)
-@scheduler_option
-@summary(timed=True)
-def merge(sources: tuple[str, ...], target: str, **options: Any) -> tuple[dict[str, Any], str]:
+@options.flag("--overwrite", "Replace an existing pair.")
+@options.restart("Remove an unfinished merge to TARGET")
+@options.scheduler
+@options.summary(timed=True)
+def merge(sources: tuple[str, ...], target: str, **settings: Any) -> tuple[dict[str, Any], str]:
     """Write several corpora as one.
 
     SOURCE is the path of a .bin/.idx pair without its suffix, a quoted glob of such paths, a Zarr
@@ -39,7 +36,7 @@ def merge(sources: tuple[str, ...], target: str, **options: Any) -> tuple[dict[s
     """
     from zindex.ingest.merge import merge as run
 
-    merged = run(sources, target, progress=True, **options)
+    merged = run(sources, target, progress=True, **settings)
     return asdict(merged), (
         f"{merged.path}: {merged.num_documents:,} documents, {merged.num_sequences:,} sequences, "
         f"{merged.num_tokens:,} tokens of {count_noun(merged.num_sources, 'corpus', 'corpora')}"
@@ -48,10 +45,10 @@ def merge(sources: tuple[str, ...], target: str, **options: Any) -> tuple[dict[s
 
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
-@option(
+@options.value(
     "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the counts to a file."
 )
-@scheduler_option
+@options.scheduler
 def count(prefixes: tuple[str, ...], output: str | None, client: str | None) -> None:
     """Count sequences and documents in Megatron's format.
 

@@ -4,27 +4,16 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import (
-    choice,
-    choose_processes,
-    count_noun,
-    damage_option,
-    left_out,
-    mapping,
-    one_or_all,
-    option,
-    record_store_options,
-    repeatable,
-    summary,
-)
+from zindex.cli import options
+from zindex.inspection.tables.formatting import count_noun
 
 
 @click.command("import")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
-@choice("--kind", ["jsonl", "tar"], help="Format. [default: from names]")
-@repeatable("--field", "fields", metavar="NAME", help="A field to keep; repeatable.")
-@mapping(
+@options.choice("--kind", ["jsonl", "tar"], help="Format. [default: from names]")
+@options.repeatable("--field", "fields", metavar="NAME", help="A field to keep; repeatable.")
+@options.mapping(
     "--dtype",
     "dtypes",
     metavar="NAME=DTYPE",
@@ -32,19 +21,15 @@ from zindex.cli.options import (
     last=True,
     help="A field of flat lists of numbers, and their dtype; repeatable.",
 )
-@repeatable(
+@options.repeatable(
     "--meta", "meta_names", metavar="NAME", help="A field of .meta.jsonl to join; repeatable."
 )
-@option("--include-dirs", metavar="DIR,...", help="Further folders of tar files to read.")
-@option("--part-nbytes", type=int, help="Bytes of a file that one task reads.")
-@damage_option("damaged records", "the import")
-@option(
-    "--restart",
-    is_flag=True,
-    help="Remove an unfinished import of TARGET first; no other may be running there.",
-)
-@record_store_options
-@summary(timed=True)
+@options.value("--include-dirs", metavar="DIR,...", help="Further folders of tar files to read.")
+@options.value("--part-nbytes", type=int, help="Bytes of a file that one task reads.")
+@options.damage("damaged records", "the import")
+@options.restart("Remove an unfinished import of TARGET")
+@options.record_store
+@options.summary(timed=True)
 def import_command(
     sources: tuple[str, ...],
     target: str,
@@ -54,7 +39,7 @@ def import_command(
     shard_nbytes: int,
     client: str | None,
     num_processes: int | None,
-    **options: Any,
+    **settings: Any,
 ) -> tuple[dict[str, Any], str]:
     """Import tar or jsonl files for random access.
 
@@ -66,28 +51,24 @@ def import_command(
     from zindex.store.records import KEY
 
     store = import_records(
-        one_or_all(sources),
+        options.one_or_all(sources),
         target,
         fields=fields or None,
         grid=ChunkGrid(chunk_nbytes, shard_nbytes, codec),
         client=client,
-        num_processes=choose_processes(client, num_processes),
+        num_processes=options.choose_processes(client, num_processes),
         progress=True,
-        **options,
+        **settings,
     )
     names = [field["name"] for field in store.spec["fields"] if field["name"] != KEY]
     facts = {
-        "store": str(store.root),
-        "fingerprint": store.fingerprint,
-        "num_records": store.spec["num_records"],
-        "num_files": store.spec["num_urls"],
-        "num_skipped": store.attributes["num_skipped"],
+        **options.describe_records(store),
         "nbytes": sum(layout.nbytes for layout in store.layouts.values()),
         "fields": names,
     }
     return facts, (
         f"{facts['store']}: {facts['num_records']:,} records of "
-        f"{count_noun(facts['num_files'], 'file', 'files')}, "
+        f"{count_noun(facts['num_files'], 'file')}, "
         f"{facts['nbytes']:,} bytes, fields {', '.join(names) or 'none'}"
-        f"{left_out(facts['num_skipped'])}"
+        f"{options.left_out(facts['num_skipped'])}"
     )

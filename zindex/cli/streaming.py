@@ -7,16 +7,7 @@ from typing import Any
 import click
 import yaml
 
-from zindex.cli.options import (
-    mapping,
-    option,
-    parse_lengths,
-    parsed,
-    processes_option,
-    repeatable,
-    scheduler_option,
-    summary,
-)
+from zindex.cli import options
 from zindex.errors import ConfigError
 from zindex.plan.settings import parse_number
 
@@ -29,14 +20,14 @@ def _parse_count(text: str, flag: str) -> int:
     return int(count)
 
 
-_count = partial(parsed, parse=_parse_count, metavar="N")
+_count = partial(options.parsed, parse=_parse_count, metavar="N")
 
 
 @click.command()
 @click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
 @_count("--samples", "num_samples", help="Samples that the run draws: 5M, 2e6.")
 @_count("--tokens", "num_tokens", help="Or tokens that it draws: 300B.")
-@mapping(
+@options.mapping(
     "--set",
     "variables",
     metavar="NAME=VALUE",
@@ -44,7 +35,7 @@ _count = partial(parsed, parse=_parse_count, metavar="N")
     parse=yaml.safe_load,
     help="Value of ${variables:NAME}, written as in YAML.",
 )
-@repeatable(
+@options.repeatable(
     "--allow-import",
     "imports",
     metavar="MODULE",
@@ -55,23 +46,23 @@ _count = partial(parsed, parse=_parse_count, metavar="N")
     "read_samples",
     help="Read only N random samples of each source, and estimate the rest.",
 )
-@option(
+@options.value(
     "--tokenizer",
     metavar="FILE",
     help="A tokenizer.json for texts that CONFIG.yaml does not tokenise.",
 )
-@option("--ranks", "num_ranks", type=click.IntRange(1), default=1)
-@option("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
-@parsed(
+@options.value("--ranks", "num_ranks", type=click.IntRange(1), default=1)
+@options.value("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
+@options.parsed(
     "--sequence-lengths",
-    parse=partial(parse_lengths, example="2048,4096"),
+    parse=partial(options.parse_lengths, example="2048,4096"),
     metavar="N,N",
     help="Candidates to compare. [default: powers of two]",
 )
-@scheduler_option
-@processes_option("Processes of this machine. [default: one per core, one for little data]")
-@option("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
-@summary()
+@options.scheduler
+@options.processes("Processes of this machine. [default: one per core, one for little data]")
+@options.value("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
+@options.summary()
 def lengths(
     config: str,
     variables: dict[str, Any],
@@ -82,7 +73,7 @@ def lengths(
     client: str | None,
     num_processes: int | None,
     figure: str | None,
-    **options: Any,
+    **settings: Any,
 ) -> tuple[dict[str, Any], str]:
     """Count the samples of streamed sources, with advice.
 
@@ -105,7 +96,7 @@ def lengths(
         client=client,
         num_processes=num_processes,
         num_workers=max(1, workers),
-        **options,
+        **settings,
     )
     if figure is not None:
         report.draw(figure)

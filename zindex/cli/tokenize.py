@@ -6,21 +6,7 @@ from typing import Any
 
 import click
 
-from zindex.cli.options import (
-    choice,
-    choose_processes,
-    damage_option,
-    join_options,
-    left_out,
-    mapping,
-    one_or_all,
-    option,
-    parse_pairs,
-    parsed,
-    record_store_options,
-    refuse_options,
-    summary,
-)
+from zindex.cli import options
 from zindex.errors import ConfigError
 
 # Options of corpora alone, and of records alone.
@@ -38,9 +24,9 @@ def _parse_token(text: str, flag: str) -> bool | int | str:
     return int(text) if text.isdecimal() else text
 
 
-_text_options = join_options(
-    choice("--kind", ["jsonl", "parquet", "text"], help="Format of the files."),
-    option(
+_text_options = options.join(
+    options.choice("--kind", ["jsonl", "parquet", "text"], help="Format of the files."),
+    options.value(
         "--column",
         "columns",
         multiple=True,
@@ -48,20 +34,20 @@ _text_options = join_options(
         help="The field with a value, such as prompt=question; repeatable. For pretrain just the "
         "field with the text, such as content.",
     ),
-    mapping(
+    options.mapping(
         "--role",
         "roles",
         metavar="ROLE=NAME",
         example="gpt=assistant",
         help="A role of the template and its name in the data; repeatable.",
     ),
-    option(
+    options.value(
         "--chat-template",
         metavar="NAME|FILE",
         help="chatml, plain, the name of a template of the tokenizer, or a file. [default: the "
         "tokenizer's template]",
     ),
-    mapping(
+    options.mapping(
         "--variable",
         "template_variables",
         metavar="NAME=JSON",
@@ -69,10 +55,10 @@ _text_options = join_options(
         parse=json.loads,
         help="A further variable of the template; repeatable.",
     ),
-    option("--date", metavar="YYYY-MM-DD", help="The current date in the template."),
+    options.value("--date", metavar="YYYY-MM-DD", help="The current date in the template."),
 )
-_token_options = join_options(
-    option(
+_token_options = options.join(
+    options.value(
         "--train-on",
         multiple=True,
         default=("assistant",),
@@ -80,64 +66,64 @@ _token_options = join_options(
         help="A role whose messages are targets; headers are targets too, except the assistant's; "
         "repeatable.",
     ),
-    choice(
+    options.choice(
         "--turns",
         ["all", "last"],
         default="all",
         help="Whether all of these messages are targets or only the last.",
     ),
-    option("--max-length", type=click.IntRange(1), help="Truncate sequences to this."),
-    choice(
+    options.value("--max-length", type=click.IntRange(1), help="Truncate sequences to this."),
+    options.choice(
         "--keep",
         ["start", "end"],
         default="start",
         help="The end of a truncated sequence that is kept.",
     ),
-    parsed(
+    options.parsed(
         "--append-eod",
         parse=_parse_token,
         metavar="auto|none|TOKEN",
         help="Token after each document, by id or text; auto is the tokenizer's eos_token. "
         "[default: auto; none with --split-sentences]",
     ),
-    parsed(
+    options.parsed(
         "--prepend-bod",
         parse=_parse_token,
         default="none",
         metavar="auto|none|TOKEN",
         help="Token before each document; auto is the tokenizer's bos_token.",
     ),
-    choice(
+    options.choice(
         "--position-ids",
         ["doc_reset", "none"],
         default="doc_reset",
         help="For sft: positions from 0 in each dialogue, or none.",
     ),
-    option(
+    options.value(
         "--token-dtype",
         help="Dtype of the ids. [default: int32; for pretrain uint16 if the vocabulary fits]",
     ),
-    choice(
+    options.choice(
         "--special-in-text",
         ["parse", "refuse"],
         default="parse",
         help="Whether special tokens in a text become tokens or count as damage.",
     ),
 )
-_tokenizer_options = join_options(
-    option(
+_tokenizer_options = options.join(
+    options.value(
         "--tokenizer",
         metavar="PATH",
         help="A tokenizer.json, a SentencePiece .model, a .tiktoken file, a vocab.txt of "
         "WordPiece, or a folder with one.",
     ),
-    option(
+    options.value(
         "--tokenizer-type",
         metavar="TYPE",
         help="Type, if the name is ambiguous: huggingface, sentencepiece, tiktoken, wordpiece, "
         "bpe, byte-level, null, or Megatron's name of one.",
     ),
-    mapping(
+    options.mapping(
         "--tokenizer-option",
         "tokenizer_options",
         metavar="NAME=JSON",
@@ -146,37 +132,34 @@ _tokenizer_options = join_options(
         help="An argument of the tokenizer, such as lower_case=false; repeatable.",
     ),
 )
-_corpus_options = join_options(
-    choice(
+_corpus_options = options.join(
+    options.choice(
         "--to",
         ["zarr", "bin"],
         default="zarr",
         help="For pretrain: a Zarr token store, or TARGET.bin and TARGET.idx.",
     ),
-    option(
-        "--split-sentences",
-        is_flag=True,
-        help="For pretrain: each sentence becomes a sequence, as BERT and T5 need.",
+    options.flag(
+        "--split-sentences", "For pretrain: each sentence becomes a sequence, as BERT and T5 need."
     ),
-    option("--language", default="en", help="Language of the texts, for sentences."),
-    option("--overwrite", is_flag=True, help="With --to bin: replace an existing pair."),
+    options.value("--language", default="en", help="Language of the texts, for sentences."),
+    options.flag("--overwrite", "With --to bin: replace an existing pair."),
 )
-_work_options = join_options(
-    option("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
-    damage_option("damaged records", "the work"),
-    option(
+_work_options = options.join(
+    options.value("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
+    options.damage("damaged records", "the work"),
+    options.flag(
         "--restart",
-        is_flag=True,
-        help="Remove unfinished work at TARGET first; no other process may be working there.",
+        "Remove unfinished work at TARGET first; no other process may be working there.",
     ),
-    record_store_options,
+    options.record_store,
 )
 
 
 @click.command("tokenize")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
-@option(
+@options.value(
     "--for",
     "train_type",
     type=click.Choice(["seq", "sft", "dpo", "grpo", "pretrain"]),
@@ -189,7 +172,7 @@ _work_options = join_options(
 @_token_options
 @_corpus_options
 @_work_options
-@summary(timed=True)
+@options.summary(timed=True)
 @click.pass_context
 def tokenize_command(
     context: click.Context,
@@ -206,7 +189,7 @@ def tokenize_command(
     shard_nbytes: int,
     client: str | None,
     num_processes: int | None,
-    **options: Any,
+    **settings: Any,
 ) -> tuple[dict[str, Any], str]:
     """Tokenise texts or dialogues into a store.
 
@@ -217,17 +200,17 @@ def tokenize_command(
     given = _open_tokenizer(tokenizer, tokenizer_type, tokenizer_options)
     is_corpus = train_type == "pretrain"
     others = _RECORD_NAMES if is_corpus else _CORPUS_NAMES
-    _refuse_others(context, others, train_type, options["to"])
+    _refuse_others(context, others, train_type, settings["to"])
     settings = {
-        name: value for name, value in options.items() if name not in others and value is not None
+        name: value for name, value in settings.items() if name not in others and value is not None
     }
     settings |= {"tokenizer": given, "client": client, "progress": True}
-    settings["num_processes"] = choose_processes(client, num_processes)
-    source = one_or_all(sources)
+    settings["num_processes"] = options.choose_processes(client, num_processes)
+    source = options.one_or_all(sources)
     if is_corpus:
         return _make_corpus(source, target, codec, column=_text_column(columns), **settings)
     grid = (chunk_nbytes, shard_nbytes, codec)
-    pairs = parse_pairs(columns, "--column", "prompt=question")
+    pairs = options.parse_pairs(columns, "--column", "prompt=question")
     return _make_store(source, target, train_type, grid, columns=pairs, **settings)
 
 
@@ -241,19 +224,15 @@ def _make_store(
     store = tokenize(source, target, train_type, grid=ChunkGrid(*grid), **settings)
     counts = {item["name"]: item["num_values"] for item in store.spec["fields"]}
     facts = {
-        "store": str(store.root),
-        "fingerprint": store.fingerprint,
+        **options.describe_records(store),
         "train_type": train_type,
-        "num_records": store.spec["num_records"],
-        "num_files": store.spec["num_urls"],
-        "num_skipped": store.attributes["num_skipped"],
         "num_untrained": store.attributes.get("num_untrained", 0),
         "num_values": {name: count for name, count in counts.items() if name != "__key__"},
     }
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())
     return facts, (
         f"{facts['store']}: {facts['num_records']:,} records for {train_type}, values: "
-        f"{values or 'none'}{left_out(facts['num_skipped'])}"
+        f"{values or 'none'}{options.left_out(facts['num_skipped'])}"
     )
 
 
@@ -270,13 +249,13 @@ def _make_corpus(
     made = tokenize_corpus(source, target, grid=grid, **settings)
     return asdict(made), (
         f"{made.place}: {made.num_tokens:,} tokens ({made.token_dtype}) in {made.num_documents:,} "
-        f"documents and {made.num_sequences:,} sequences{left_out(made.num_skipped)}"
+        f"documents and {made.num_sequences:,} sequences{options.left_out(made.num_skipped)}"
     )
 
 
-def _open_tokenizer(path: str | None, kind: str | None, options: dict[str, Any]) -> Any:
+def _open_tokenizer(path: str | None, kind: str | None, settings: dict[str, Any]) -> Any:
     """Return the tokenizer, or its path where the path determines its type."""
-    if kind is None and not options:
+    if kind is None and not settings:
         if path is None:
             raise ConfigError(
                 "--tokenizer must be given, got none; give its path, or a --tokenizer-type that "
@@ -285,7 +264,7 @@ def _open_tokenizer(path: str | None, kind: str | None, options: dict[str, Any])
         return path
     from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 
-    return open_text_tokenizer(path, kind, **options)
+    return open_text_tokenizer(path, kind, **settings)
 
 
 def _refuse_others(context: click.Context, others: Sequence[str], train_type: str, to: str) -> None:
@@ -294,7 +273,7 @@ def _refuse_others(context: click.Context, others: Sequence[str], train_type: st
     if train_type == "pretrain":
         others = (*others, "codec" if to == "bin" else "overwrite")
         what += f" --to {to}"
-    refuse_options(context, others, f"must be left out with {what}, which does not take it")
+    options.refuse(context, others, f"must be left out with {what}, which does not take it")
 
 
 def _text_column(columns: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 import logging
 import os
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -38,35 +38,26 @@ logger = logging.getLogger("zindex.cluster")
 _entered = count()
 
 
+@dataclass(eq=False)
 class Cluster:
     """A Dask cluster on the nodes of a job, seen from one of its ranks; a context manager.
 
     Made by `alongside`, which has the parameters.
     """
 
-    def __init__(
-        self,
-        job: JobPlace,
-        settings: NodeSettings,
-        folder: str | os.PathLike[str] | None,
-        host: str | None,
-        encryption: str,
-        rendezvous: str | None,
-    ) -> None:
-        #: This rank's place in the job.
-        self.job = job
-        #: A ``distributed.Client`` on rank 0, the default of its process; None on the others.
-        self.client: Any = None
-        self._settings = settings
-        self._job_folder = folder
-        self._host = host
-        self._encryption = encryption
-        self._uses_store = settings.num_nodes > 1 and (
-            folder is None if rendezvous is None else rendezvous == "torch"
-        )
-        self._stack = ExitStack()
-        self._rendezvous: Rendezvous | None = None
-        self._node: Node | None = None
+    #: This rank's place in the job.
+    job: JobPlace
+    _settings: NodeSettings
+    _job_folder: str | os.PathLike[str] | None
+    _host: str | None
+    _encryption: str
+    #: Whether nodes meet in torch's store.
+    _uses_store: bool
+    #: A ``distributed.Client`` on rank 0, the default of its process; None on the others.
+    client: Any = field(default=None, init=False)
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _rendezvous: Rendezvous | None = field(default=None, init=False)
+    _node: Node | None = field(default=None, init=False)
 
     @property
     def address(self) -> str | None:
@@ -269,4 +260,6 @@ def alongside(
         dashboard=dashboard,
         num_nodes=num_nodes or job.num_nodes,
     )
-    return Cluster(job, settings, folder, host, encryption, rendezvous)
+    meets_in_store = folder is None if rendezvous is None else rendezvous == "torch"
+    uses_store = settings.num_nodes > 1 and meets_in_store
+    return Cluster(job, settings, folder, host, encryption, uses_store)

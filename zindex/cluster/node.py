@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,16 +39,16 @@ _SLOW_POLL_SECONDS = 1.0
 _TERMINATE_SHARE = 0.95
 
 
+@dataclass(eq=False)
 class _Member:
     """One process that is kept running."""
 
-    def __init__(self, role: str, settings: dict[str, Any], log: Path) -> None:
-        self.role = role
-        self.settings = settings
-        self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
-        self.backoff = Backoff(*_RESTART_SECONDS)
-        self.next_start = 0.0
+    role: str
+    settings: dict[str, Any]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    backoff: Backoff = field(default_factory=lambda: Backoff(*_RESTART_SECONDS))
+    next_start: float = 0.0
 
     def keep(self, now: float) -> None:
         """Start the process if it is not running and its pause is over."""

@@ -95,6 +95,7 @@ def view_cluster(dask_scheduler: Any) -> ClusterView:
     )
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Logs once when part of a cluster is stuck, and once when it recovers; a context manager.
 
@@ -105,7 +106,7 @@ class Watchdog:
     client
         A synchronous ``distributed.Client``.
     num_workers
-        Expected workers, one per node; None expects at least one.
+        Expected workers, one per node.
     task_limit
         Seconds that a task may run, or the whole cluster make no progress.
     silence_limit
@@ -118,27 +119,18 @@ class Watchdog:
         Returns seconds that only grow.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        num_workers: int | None = None,
-        *,
-        task_limit: float = 300.0,
-        silence_limit: float = 8.0,
-        start_limit: float = 60.0,
-        interval: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.client = client
-        self.num_workers = num_workers or 1
-        self.task_limit = task_limit
-        self.silence_limit = silence_limit
-        self.start_limit = start_limit
-        self.interval = interval
-        self._clock = clock
-        self._address = getattr(getattr(client, "scheduler", None), "address", "?")
-        self._troubles: dict[tuple[str, ...], _Trouble] = {}
-        self._since: dict[tuple[str, Any], float] = {}
+    client: Any
+    num_workers: int = 1
+    task_limit: float = 300.0
+    silence_limit: float = 8.0
+    start_limit: float = 60.0
+    interval: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    _troubles: dict[tuple[str, ...], _Trouble] = field(default_factory=dict, init=False)
+    _since: dict[tuple[str, Any], float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._address = getattr(getattr(self.client, "scheduler", None), "address", "?")
         self._ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="zindex-watchdog", daemon=True)
 
@@ -162,7 +154,7 @@ class Watchdog:
 
     def check(self) -> None:
         """Poll the scheduler once, and log what has changed."""
-        now = self._clock()
+        now = self.clock()
         view = self._poll()
         if view is not None:
             troubles = {found.subject: found for found in self._find_troubles(view, now)}

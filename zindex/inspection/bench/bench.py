@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -210,24 +211,21 @@ def _measure_builds(
     cut = 1 << max(8, (num_documents // _NUM_CUTS).bit_length())
     works = [(each, SHARD_LENGTH) for each in data.values()] + [(data["one"], cut)]
     measured: dict[str, list[MeasuredBuild]] = {kind: [] for kind in KINDS}
-    number = 0
+    places = (str(place / f"index-{number}") for number in count())
     with embedded_client() as client:
         num_threads = sum(client.nthreads().values())
         logger.info("compiling kernels")
         for kind in KINDS:
-            index = str(place / f"warm-up-{number}")
-            number += 1
             # Few documents in many shards run every step.
-            run_build(*describe_build(data["many"], index, KINDS[kind], shard_length=256), client)
+            run = describe_build(data["many"], next(places), KINDS[kind], shard_length=256)
+            run_build(*run, client)
         logger.info("building indices of %s documents", f"{num_documents:,}")
         task_seconds = measure_task_seconds(client)[0]
         start = time.monotonic()
-        while not number > len(KINDS) or time.monotonic() - start < seconds:
+        while not any(measured.values()) or time.monotonic() - start < seconds:
             for each, shard_length in works:
                 for kind, setting in KINDS.items():
-                    index = str(place / f"index-{number}")
-                    number += 1
-                    run = describe_build(each, index, setting, shard_length=shard_length)
+                    run = describe_build(each, next(places), setting, shard_length=shard_length)
                     measured[kind].append(run_build(*run, client))
     costs = Costs(
         client_task_seconds=task_seconds / 2,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zindex.config import DatasetConfig
 from zindex.inspection.tables.formatting import (
+    count_noun,
     format_count,
     format_epochs,
     format_nbytes,
@@ -90,7 +91,7 @@ class BlendReport(StoreSize):
         progress = "built" if self.committed else f"{self.num_done}/{self.num_shards} shards"
         first = (
             f"blend of {self.split} by {self.kind}: {format_count(self.num_samples)} samples"
-            f"{whole} of {_count_datasets(len(self.rows))}; order {self.order}{shuffle}; "
+            f"{whole} of {count_noun(len(self.rows), 'dataset')}; order {self.order}{shuffle}; "
             f"{format_nbytes(self.nbytes)}, {progress}"
         )
         ids = largest_rows([row.num_samples for row in self.rows])
@@ -101,7 +102,7 @@ class BlendReport(StoreSize):
             num_capped = sum(row.capped for row in rest)
             capped = f", {num_capped:,} of them capped" if num_capped else ""
             lines.append(
-                f"  and {_count_datasets(len(rest))} more with "
+                f"  and {count_noun(len(rest), 'dataset')} more with "
                 f"{format_share(sum(row.share for row in rest))}{capped}; --json lists all"
             )
         return lines
@@ -187,7 +188,3 @@ def _format_given(given: float | None, kind: BlendKind) -> str:
     if given is None:
         return ""
     return format_count(int(given)) if kind == "tokens" else f"{given:g}"
-
-
-def _count_datasets(number: int) -> str:
-    return f"{number:,} dataset" + ("s" if number != 1 else "")

@@ -71,15 +71,9 @@ def _draw_histograms(
             axis.plot([], [], color=colors[source.name], label=label)
             continue
         edges, shares = _group(source.histogram)
-        axis.stairs(shares, edges, color=colors[source.name], lw=1.4)
-        axis.stairs(
-            shares,
-            edges,
-            fill=True,
-            color=colors[source.name],
-            alpha=0.15,
-            label=label,
-        )
+        color = colors[source.name]
+        axis.stairs(shares, edges, color=color, lw=1.4)
+        axis.stairs(shares, edges, fill=True, color=color, alpha=0.15, label=label)
     units = sorted({source.unit for source in sources if source.unit})
     axis.set(xscale="log", xlabel=f"length of a sample, {' or '.join(units) or 'tokens'}")
     axis.set_xlim(

@@ -11,7 +11,7 @@ from zindex.config import RunConfig
 from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
-from zindex.inspection.tables.formatting import format_nbytes
+from zindex.inspection.tables.formatting import count_noun, format_nbytes
 from zindex.inspection.tables.packing_table import (
     NUM_PACKED,
     PackingRow,
@@ -111,8 +111,7 @@ class PlanReport:
         if lines:
             lines.append("")
         num_built = sum(item.committed for item in self.items)
-        plural = "s" if len(self.blends) > 1 else ""
-        blends = f" and {len(self.blends):,} blend{plural}" if self.blends else ""
+        blends = f" and {count_noun(len(self.blends), 'blend')}" if self.blends else ""
         lines.append(
             f"{len(self.rows) + len(self.packings):,} indices{blends}, {num_built:,} of them "
             f"built; {self.num_samples:,} samples"

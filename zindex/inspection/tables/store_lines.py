@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from zindex.inspection.tables.formatting import count_noun
 from zindex.maintenance.repairs.repair import RepairResult
 from zindex.store.verify import StoreReport
 
@@ -14,9 +15,7 @@ def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
         for note in report.notes:
             yield f"{report.root}: note: {note}"
     num_shards = sum(report.num_shards for report in reports)
-    stores = (
-        f"{len(reports):,} {'store' if len(reports) == 1 else 'stores'} of {num_shards:,} shards"
-    )
+    stores = f"{count_noun(len(reports), 'store')} of {num_shards:,} shards"
     num_damaged = sum(not report.is_sound for report in reports)
     if num_damaged:
         yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds what is"
