@@ -131,10 +131,6 @@ def open_client(
     client: str | None,
     cluster: str | None,
     folder: str | None,
-    threads: int | None,
-    memory: str | None,
-    nice: int,
-    scratch: str | None,
     **settings: Any,
 ) -> Iterator[tuple[bool, Any]]:
     """Yield whether this process builds, and the client or address to build with.
@@ -156,6 +152,7 @@ def open_client(
                 "by --cluster-folder"
             )
         folder = os.path.join(index, "_cluster")
-    worker = NodeSettings(name="worker", threads=threads, memory=memory, nice=nice, scratch=scratch)
+    names = ("threads", "memory", "nice", "scratch")
+    worker = NodeSettings(name="worker", **{name: settings.pop(name) for name in names})
     with open_cluster(cluster, folder=folder, worker=worker, **settings) as connected:
         yield connected is not None, connected

@@ -42,15 +42,8 @@ class LogProgress(Progress):
             if tenth > shown and done < num_shards and now - last >= _MIN_SECONDS:
                 shown, last = tenth, now
                 rate = done / (now - start)
-                left = (num_shards - done) / rate
-                logger.info(
-                    "%s: %d of %d shards, %.1f shards/s, %.0f s left",
-                    name,
-                    done,
-                    num_shards,
-                    rate,
-                    left,
-                )
+                left = f"{rate:.1f} shards/s, {(num_shards - done) / rate:.0f} s left"
+                logger.info("%s: %d of %d shards, %s", name, done, num_shards, left)
 
         yield advance
         elapsed = time.monotonic() - start

@@ -80,14 +80,11 @@ def fit_costs(builds: Sequence[MeasuredBuild], costs: Costs) -> Costs:
     index_seconds = costs.index_seconds
     if bundles:
         inner = ("documents", "count", "shuffle", "samples")
-        index_seconds = max(
-            0.0,
-            sum(
-                build.bundle_seconds - sum(build.stage_seconds.get(name, 0.0) for name in inner)
-                for build in bundles
-            )
-            / sum(build.job.num_datasets for build in bundles),
+        seconds = sum(
+            build.bundle_seconds - sum(build.stage_seconds.get(name, 0.0) for name in inner)
+            for build in bundles
         )
+        index_seconds = max(0.0, seconds / sum(build.job.num_datasets for build in bundles))
     return replace(costs, stages=stages, megatron={}, index_seconds=index_seconds)
 
 

@@ -1,6 +1,6 @@
 """Table of the indices of a run: a line per dataset, followed by a row per split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -28,23 +28,21 @@ class IndexRow(StoreSize):
     #: Samples of all epochs: at least the requested number.
     num_samples: int
 
-    def to_cells(
-        self,
-        *,
-        mark: str = "",
-        after_epochs: Mapping[str, str],
-        after_samples: Mapping[str, str],
-    ) -> dict[str, str]:
-        """Return the cells by header, with a mark of sizes and columns between the others."""
+    def to_cells(self) -> dict[str, str]:
+        """Return the cells of the row by header."""
+        return self.join_cells()
+
+    def join_cells(self, mark: str = "", last_epoch: str = "", padding: str = "") -> dict[str, str]:
+        """Return the cells by header, with a mark of sizes and the columns of some rows."""
         return {
             "split": self.split,
             "documents": format_count(self.documents_per_epoch),
             "tokens": format_count(self.tokens_per_epoch),
             "wanted": "all" if self.num_requested is None else format_count(self.num_requested),
             "epochs": mark + format_count(self.num_epochs),
-            **after_epochs,
+            **({"last epoch": last_epoch} if last_epoch else {}),
             "samples": mark + format_count(self.num_samples),
-            **after_samples,
+            **({"padding": padding} if padding else {}),
             "to write": mark + format_nbytes(self.missing_nbytes),
             "shards": "built" if self.committed else f"{self.num_done}/{mark}{self.num_shards}",
         }
@@ -76,30 +74,26 @@ def index_fields(
     }
 
 
-def dataset_lines(rows: Sequence[IndexRow], cells: Sequence[Mapping[str, str]]) -> list[str]:
+def dataset_lines(rows: Sequence[IndexRow]) -> list[str]:
     """Return the header, and a line per dataset followed by its rows in aligned columns.
 
     Parameters
     ----------
     rows
         Grouped by dataset. Of many datasets, the largest are shown.
-    cells
-        The result of `IndexRow.to_cells` of each.
     """
-    pairs = zip(rows, cells, strict=True)
-    by_dataset = [list(group) for _, group in groupby(pairs, key=lambda pair: pair[0].dataset)]
-    shown = [by_dataset[i] for i in largest_rows([group[0][0].num_tokens for group in by_dataset])]
-    texts = table_lines(
-        [each for group in shown for _, each in group], text_columns=("split", "last epoch")
-    )
+    by_dataset = [list(group) for _, group in groupby(rows, key=lambda row: row.dataset)]
+    shown = [by_dataset[i] for i in largest_rows([group[0].num_tokens for group in by_dataset])]
+    cells = [row.to_cells() for group in shown for row in group]
+    texts = table_lines(cells, text_columns=("split", "last epoch"))
     lines, remaining = texts[:1], iter(texts[1:])
     for group in shown:
-        first = group[0][0]
-        documents, tokens = format_count(first.num_documents), format_count(first.num_tokens)
-        lines.append(f"{first.dataset}: {documents} documents, {tokens} tokens")
+        documents = format_count(group[0].num_documents)
+        tokens = format_count(group[0].num_tokens)
+        lines.append(f"{group[0].dataset}: {documents} documents, {tokens} tokens")
         lines += islice(remaining, len(group))
     if len(shown) < len(by_dataset):
-        num_rows = len(rows) - len(texts) + 1
+        num_rows = len(rows) - len(cells)
         lines.append(
             f"and {len(by_dataset) - len(shown):,} smaller datasets with {num_rows:,} indices; "
             "--json lists all"

@@ -33,6 +33,11 @@ class PackingRow(IndexRow):
     #: Share of padding in all samples.
     padding_share: float
 
+    def to_cells(self) -> dict[str, str]:
+        """Return the cells of the row by header."""
+        mark = "~" if self.basis == "estimated" else ""
+        return self.join_cells(mark, padding=mark + format_share(self.padding_share))
+
 
 def make_packing_rows(
     items: Sequence[PlannedIndex[PackingPlan]],
@@ -97,7 +102,7 @@ def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
         f"packed: at most {first.max_documents:,} documents in a sample, long documents "
         f"{_LONG[first.long_documents]}",
         "",
-        *dataset_lines(rows, list(map(_row_cells, rows))),
+        *dataset_lines(rows),
     ]
     if any(row.basis == "estimated" for row in rows):
         lines += ["", "~: estimated from some of the documents, until the index is built"]
@@ -105,10 +110,3 @@ def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
 
 
 _LONG = {"split": "split", "truncate": "truncated", "drop": "dropped"}
-
-
-def _row_cells(row: PackingRow) -> dict[str, str]:
-    """Return the cells of a row by header."""
-    mark = "~" if row.basis == "estimated" else ""
-    padding = {"padding": mark + format_share(row.padding_share)}
-    return row.to_cells(mark=mark, after_epochs={}, after_samples=padding)

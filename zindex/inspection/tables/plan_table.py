@@ -39,6 +39,10 @@ class PlanRow(IndexRow):
 
     last_epoch: LastEpoch
 
+    def to_cells(self) -> dict[str, str]:
+        """Return the cells of the row by header."""
+        return self.join_cells(last_epoch=self.last_epoch)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
@@ -65,8 +69,7 @@ class PlanReport:
     @property
     def num_samples(self) -> int:
         """Samples of all indices."""
-        indices: tuple[PlanRow | PackingRow, ...] = (*self.rows, *self.packings)
-        return sum(row.num_samples for row in indices)
+        return sum(row.num_samples for row in (*self.rows, *self.packings))
 
     @property
     def missing_nbytes(self) -> int:
@@ -92,17 +95,9 @@ class PlanReport:
             f"split {self.split}"
         )
         blends = [line for blend in self.blends for line in ("", *blend.to_lines())]
-        table = packing_lines(self.packings) if self.packings else self._table_lines()
+        table = packing_lines(self.packings) if self.packings else dataset_lines(self.rows)
         lines = [title, "", *table, *blends, "", *self._total_lines()]
         return "\n".join(lines)
-
-    def _table_lines(self) -> list[str]:
-        """Return the table of indices."""
-        cells = [
-            row.to_cells(after_epochs={"last epoch": row.last_epoch}, after_samples={})
-            for row in self.rows
-        ]
-        return dataset_lines(self.rows, cells)
 
     def _total_lines(self) -> list[str]:
         """Return the legend, the totals, and a warning if the disk is too small."""
