@@ -10,12 +10,7 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.store.chunk_reader import FileReader
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
-from zindex.store.rows import (
-    Spans,
-    check_counts,
-    check_places,
-    read_one_by_one,
-)
+from zindex.store.rows import Spans, check_counts, check_places, read_one_by_one
 
 #: Called when a store is opened, so that its readers see the files of that moment.
 forget_open_shards = table.forget

@@ -10,11 +10,7 @@ from zindex.store.open_files import table
 from zindex.store.reader import LocalReader, kernel_pays
 from zindex.store.rows import RowReader
 
-_WIDTHS = {
-    np.dtype(np.int32): -4,
-    np.dtype(np.uint32): 4,
-    np.dtype(np.int64): -8,
-}
+_WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
 # Fewer tokens are read faster than a thread wakes up.
 _TOKENS_PER_THREAD = 1 << 15
 _TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")))

@@ -161,10 +161,7 @@ def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
 
 
 def check_shard(
-    root: Place,
-    layout: ArrayLayout,
-    shard: int,
-    committed: Receipt | None = None,
+    root: Place, layout: ArrayLayout, shard: int, committed: Receipt | None = None
 ) -> tuple[Receipt | None, str | None]:
     """Read all of a shard; return its receipt, or the problem.
 
