@@ -463,3 +463,10 @@ def test_names() -> None:
     for name in indexed_dataset.__all__:
         assert hasattr(indexed_dataset, name)
     assert DType.uint16.value == 8
+
+
+def test_the_same_object_opens_another_pair(tmp_path: Path) -> None:
+    dataset = IndexedDataset(build(tmp_path / "first"))
+    dataset.initialize(build(tmp_path / "second", [[[4, 5]]]), False, True, None)
+    assert len(dataset) == 1
+    assert pickle.loads(pickle.dumps(dataset))[0].tolist() == [4, 5]

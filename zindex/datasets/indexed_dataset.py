@@ -109,10 +109,25 @@ class IndexedDataset(SequenceDataset):
         dtype_code: int | None = None,
     ) -> None:
         super().__init__()
+        storage = object_storage_config or s3_config
+        counts = (sequences_per_dataset, dtype_code)
+        self.initialize(path_prefix, multimodal, mmap, storage, fast_cache_load, *counts)
+
+    def initialize(
+        self,
+        path_prefix: str,
+        multimodal: bool,
+        mmap: bool,
+        object_storage_config: ObjectStorageConfig | None,
+        fast_cache_load: bool = False,
+        sequences_per_dataset: Sequence[int] | None = None,
+        dtype_code: int | None = None,
+    ) -> None:
+        """Open a pair, with the arguments of the constructor."""
         self.path_prefix = path_prefix
         self.multimodal = multimodal
         self.mmap = mmap
-        self.object_storage_config = object_storage_config or s3_config
+        self.object_storage_config = object_storage_config
         self.fast_cache_load = fast_cache_load
         self.sequences_per_dataset = sequences_per_dataset
         self.dtype_code = dtype_code
