@@ -18,7 +18,7 @@ from zindex.samples.masks import document_starts
 class PackedDocuments(NamedTuple):
     """The documents of a batch, for variable-length attention."""
 
-    #: Shape (samples, tokens), int64: position of each token in its document.
+    #: Position of each token in its document, shape (samples, tokens), int64.
     position_ids: Tensor
     #: Int32: start of each document in the flattened batch, and the end of the last one.
     cu_seqlens: Tensor
