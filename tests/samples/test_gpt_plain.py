@@ -17,7 +17,7 @@ from zindex.errors import VerificationError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_writer import PairWriter
 from zindex.samples import gpt
-from zindex.store import sample_reader
+from zindex.store import reader as store_reader
 from zindex.store.layout import ChunkGrid
 from zindex.store.reader import forget_all_files
 
@@ -88,7 +88,7 @@ def check_equal(dataset: Any, positions: list[int | None]) -> None:
 @pytest.fixture
 def _many_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the samples of a batch be shared by three threads."""
-    monkeypatch.setattr(sample_reader, "_TOKENS_PER_THREAD", 1)
+    monkeypatch.setattr(store_reader, "_TOKENS_PER_THREAD", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield

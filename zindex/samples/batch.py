@@ -60,6 +60,11 @@ class BatchRequest:
         """The dataset of the first sample."""
         return self.datasets[int(self.which[0])]
 
+    def open_text(self, number: int) -> Any:
+        """Return the index and the documents of a dataset of text, opened once."""
+        dataset = self.datasets[number]
+        return dataset._text or dataset.open_text()
+
 
 class _Block(NamedTuple):
     """Pooled memory, and a weak reference to its last user."""

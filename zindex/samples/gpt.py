@@ -13,9 +13,8 @@ from zindex.samples.texts import (
     Texts,
     cached_rows,
     choose_samples,
-    open_text,
 )
-from zindex.store.sample_reader import SampleIndex, can_read_samples, read_samples
+from zindex.store.reader import SampleIndex, can_read_samples, read_samples
 
 
 def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch:
@@ -32,7 +31,7 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     if plain is not None:
         return SampleBatch(plain)
     texts = read_texts(wanted)
-    settings, epochs = open_text(wanted.first).settings, find_epochs(wanted, texts)
+    settings, epochs = wanted.open_text(wanted.which[0]).settings, find_epochs(wanted, texts)
     padding, ids = wanted.is_padding, wanted.dataset_ids
     return SampleBatch(
         make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
@@ -46,13 +45,13 @@ def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | N
     index in memory, verified local tokens, and the full length. `read_texts` reads all others, and
     raises the errors. Parameters as of `make_batch`.
     """
-    settings = open_text(wanted.first).settings
+    settings = wanted.open_text(wanted.which[0]).settings
     if not settings.is_plain:
         return None
     rows, slices = group_samples(wanted.which, len(wanted.datasets))
     groups = []
     for own in slices:
-        member = open_text(wanted.datasets[int(wanted.which[rows[own.start]])])
+        member = wanted.open_text(wanted.which[rows[own.start]])
         index = member.sample_index or _open_sample_index(member, own.stop - own.start)
         if index is None:
             return None
@@ -163,7 +162,7 @@ def find_epochs(wanted: BatchRequest, texts: Texts) -> Int64Array | None:
     """Return the epoch of each sample of a batch, or None if items have no provenance."""
     epochs = None
     for number in set(wanted.which.tolist()):
-        member = open_text(wanted.datasets[number])
+        member = wanted.open_text(number)
         if member.find_epochs is None:
             return None
         if epochs is None:

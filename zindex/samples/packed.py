@@ -13,7 +13,7 @@ from zindex.samples.tensors import (
     make_room,
     order_tensors,
 )
-from zindex.samples.texts import ChosenSamples, Parts, Texts, choose_samples, open_text
+from zindex.samples.texts import ChosenSamples, Parts, Texts, choose_samples
 
 
 def make_packed_batch(wanted: BatchRequest) -> SampleBatch:
@@ -21,7 +21,7 @@ def make_packed_batch(wanted: BatchRequest) -> SampleBatch:
 
     The tensors are those of an item of `zindex.datasets.packed_dataset.PackedGPTDataset`.
     """
-    texts, settings = read_packed_texts(wanted), open_text(wanted.first).settings
+    texts, settings = read_packed_texts(wanted), wanted.open_text(wanted.which[0]).settings
     size, length = len(texts.rows), settings.sequence_length
     tensors, arrays = make_room(size, settings, wanted.dataset_ids)
     epochs = find_epochs(wanted, texts)

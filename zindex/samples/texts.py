@@ -10,7 +10,7 @@ storage, which have another cache, nor arrays that are still being built.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -19,9 +19,8 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.samples.batch import BatchRequest, find_spans, group_samples, slices_at
-from zindex.store.reader import LocalReader
+from zindex.store.reader import LocalReader, SampleIndex
 from zindex.store.rows import RowReader, Spans, read_many
-from zindex.store.sample_reader import SampleIndex
 
 #: Limit of the cache of a process, in bytes: the arrays of some 10 billion tokens.
 MAX_NBYTES = 1 << 26
@@ -300,17 +299,6 @@ class IndexedText:
     sample_index: SampleIndex | None = None
 
 
-class TextSource(Protocol):
-    """A dataset of text whose samples are read in batches."""
-
-    #: What `open_text` returned; None again, also by another thread, when the index or the
-    #: documents change.
-    _text: IndexedText | None
-
-    def open_text(self) -> IndexedText:
-        """Open the index and the documents, and set ``_text``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Token ids of the samples of a batch, and the documents that they are parts of.
@@ -374,15 +362,10 @@ class ChosenSamples:
         return next(member for member, rows in self.groups if sample < rows.stop)
 
 
-def open_text(dataset: TextSource) -> IndexedText:
-    """Return the index of a dataset and its documents, opened once."""
-    return dataset._text or dataset.open_text()
-
-
 def choose_samples(wanted: BatchRequest) -> ChosenSamples:
     """Return the samples of a batch by their numbers."""
     rows, slices = group_samples(wanted.which, len(wanted.datasets))
-    members = [open_text(wanted.datasets[int(wanted.which[rows[own.start]])]) for own in slices]
+    members = [wanted.open_text(wanted.which[rows[own.start]]) for own in slices]
     samples = read_round(
         Spans(member.arrays.shuffle_index, *find_spans(wanted.positions[rows[own]]))
         for member, own in zip(members, slices, strict=True)

@@ -1,4 +1,4 @@
-"""Read spans of local arrays by position, many arrays at once by a kernel."""
+"""Read spans of local arrays by position, many arrays or whole samples by one kernel call."""
 
 import os
 from collections.abc import Sequence
@@ -7,10 +7,11 @@ from typing import Any, cast
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
+from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
-from zindex.store.rows import Spans, check_counts, check_places, read_one_by_one
+from zindex.store.rows import RowReader, Spans, check_counts, check_places, read_one_by_one
 
 #: Called when a store is opened, so that its readers see the files of that moment.
 forget_open_shards = table.forget
@@ -25,6 +26,10 @@ SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
 _SMALL_NBYTES = 1 << 14
 _INT64 = np.dtype(np.int64)
+_WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
+# Fewer tokens are read faster than a thread wakes up.
+_TOKENS_PER_THREAD = 1 << 15
+_TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")))
 
 _num_spans = 0
 
@@ -219,3 +224,95 @@ def _read_left(group: tuple[Spans, OpenArray, AnyArray], start: int, stop: int, 
         reader.refuse(spans.starts, spans.stops)
         check_places(place, place + len(rows), len(target))
     target[place : place + len(rows)] = rows
+
+
+def can_read_samples(reader: RowReader | AnyArray) -> bool:
+    """Return whether `read_samples` applies: local tokens, once the kernel is worthwhile."""
+    return isinstance(reader, LocalReader) and reader.dtype in _TOKENS and kernel_pays()
+
+
+class SampleIndex:
+    """The in-memory arrays from positions to tokens, as arguments of the kernel.
+
+    Parameters
+    ----------
+    arrays
+        Shuffle index, sample index, document index and bounds of documents.
+    """
+
+    def __init__(self, arrays: Sequence[AnyArray]) -> None:
+        self.arrays = arrays
+        self.columns = np.empty((len(arrays), 3), np.int64)
+        #: Whether the kernel can read them.
+        self.readable = True
+        for column, values in zip(self.columns, arrays, strict=True):
+            width = _WIDTHS.get(values.dtype)
+            if width is None or not values.flags.c_contiguous:
+                self.readable = False
+            else:
+                column[:] = values.ctypes.data, values.size, width
+
+
+def read_samples(
+    reader: RowReader,
+    index: SampleIndex,
+    positions: Int64Array,
+    rows: Int64Array,
+    tensors: tuple[AnyArray, AnyArray, AnyArray],
+    *,
+    extra: int,
+    pad: int,
+    num_threads: int = 1,
+) -> bool:
+    """Fill tensors with samples, if all are full and their chunks open and verified.
+
+    Parameters
+    ----------
+    reader
+        An array for which `can_read_samples` holds.
+    index
+        The in-memory index; readable.
+    positions
+        Shape (samples,), int64: positions in the dataset.
+    rows
+        Shape (samples,), int64: row of each in the tensors.
+    tensors
+        Tokens, labels and loss mask, each of shape (..., length), C order: int64, int64, float32.
+    extra
+        Tokens that a sample has beyond its length: 0 or 1.
+    pad
+        The padding token.
+    num_threads
+        Maximum number of threads for large batches.
+
+    Returns
+    -------
+    done
+        If False, the caller must read all of them by the slow path, which opens files, verifies
+        chunks, pads, and raises errors.
+    """
+    from zindex.kernels.batches import read_samples as fill
+
+    assert isinstance(reader, LocalReader)
+    array = reader.bind()
+    record = reader.record(array)
+    if not record:
+        return False
+    tokens, labels, loss_mask = tensors
+    width = tokens.shape[1] + extra
+    nbytes = width * reader.dtype.itemsize
+    next_sample = np.zeros(1, np.int64)
+
+    def work() -> int:
+        scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8)
+        outputs = tokens, labels, loss_mask, next_sample
+        count: int = fill(index.columns, record, positions, rows, extra, pad, scratch, *outputs)
+        return count
+
+    shares = min(num_threads, len(positions) * width // _TOKENS_PER_THREAD, len(positions))
+    ticket = table.begin_read()
+    try:
+        count = run_with_helpers(work, shares) if shares > 1 else work()
+    finally:
+        table.end_read(ticket)
+    return count == len(positions)

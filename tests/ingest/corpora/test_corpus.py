@@ -58,3 +58,9 @@ def test_modes_that_a_part_lacks(write_corpus: WriteCorpus) -> None:
     with pytest.raises(SourceError, match=r"but \S+/b has none; leave the modes out with multimod"):
         join_corpora(corpora, "all", has_modes=True)
     assert join_corpora(corpora, "all", has_modes=False).num_sequences == 2
+
+
+def test_more_tokens_than_their_dtype_counts(write_corpus: WriteCorpus) -> None:
+    parts = [write_corpus([40_000], name=name, dtype=np.uint16) for name in "ab"]
+    joined = join_corpora([open_pair(path) for path in parts], "all", has_modes=False)
+    assert joined.read("tokens", 39_999, 40_002).tolist() == [39_999, 0, 1]

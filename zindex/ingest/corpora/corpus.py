@@ -124,7 +124,9 @@ def _read_joined(parts: Sequence[Corpus], name: str, start: int, stop: int) -> A
     rows, counted, _ = _ARRAYS[name]
     bounds = list(accumulate((getattr(part, rows) for part in parts), initial=0))
     bases = list(accumulate((getattr(part, counted or rows) for part in parts), initial=0))
-    out = np.full(stop - start, bases[-1], parts[0].shape_of(name)[1])
+    out = np.empty(stop - start, parts[0].shape_of(name)[1])
+    if counted:
+        out[-1:] = bases[-1]  # the total, unless a part's rows take its place
     for number, first, last, at in cut_span(bounds, start, stop):
         found = parts[number].read(name, first, last)
         if counted:
