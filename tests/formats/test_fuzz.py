@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -232,8 +231,7 @@ def test_no_mutant_is_read_wrongly(folder: Path) -> None:
     rng = np.random.default_rng(SEED)
     outcomes: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
-    seconds = np.empty(NUM_MUTANTS)
-    for number in range(NUM_MUTANTS):
+    for _ in range(NUM_MUTANTS):
         pair = pairs[int(rng.integers(len(pairs)))]
         idx, content = bytearray(pair.idx), pair.bin
         kind = int(rng.integers(len(IDX_MUTATIONS) + 1))
@@ -246,9 +244,7 @@ def test_no_mutant_is_read_wrongly(folder: Path) -> None:
         multimodal = [None, False, True][int(rng.integers(3))]
         if multimodal and not pair.has_modes:
             multimodal = None
-        start = time.perf_counter()
         outcome = judge(pair, bytes(idx), multimodal)
-        seconds[number] = time.perf_counter() - start
         outcomes[outcome] += 1
         if content is not pair.bin:
             assert outcome == "refused"
@@ -256,11 +252,9 @@ def test_no_mutant_is_read_wrongly(folder: Path) -> None:
             accepted[IDX_MUTATIONS[kind].__name__] += 1
         Path(f"{pair.prefix}.bin").write_bytes(pair.bin)
     print(dict(outcomes), "changed but right:", dict(accepted))
-    print("over 50 ms:", int((seconds > 0.05).sum()), "longest:", seconds.max())
     assert sum(outcomes.values()) == NUM_MUTANTS
     assert outcomes["refused"] > 0.7 * NUM_MUTANTS
     assert outcomes["valid file of another dtype"] < 0.02 * NUM_MUTANTS
-    assert np.quantile(seconds, 0.999) < 0.05
 
 
 def test_every_byte_of_the_structure_is_watched(folder: Path) -> None:
