@@ -5,10 +5,9 @@ hundreds of deaths take a minute. Prints one JSON line per death.
 """
 
 import json
-import os
 import signal
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,13 @@ import distributed  # noqa: F401  imported once here, not in every fork
 import numpy as np
 
 import zindex
+from tests.killing import run_in_child
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing.index import open_index_arrays
 from zindex.indexing.run_plan import plan_run
 from zindex.store.open import open_store
-
-
-def build_in_child(config: RunConfig, kill_after: float | None) -> tuple[float, int]:
-    """Build in a fork; return the seconds it lived and its exit code, -9 if it was killed."""
-    start = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        try:
-            zindex.build(config)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return time.monotonic() - start, os.waitstatus_to_exitcode(status)
 
 
 def stamps(root: Path) -> dict[str, tuple[int, int]]:
@@ -64,10 +47,10 @@ def kill_once(config: RunConfig, kill_after: float, golden: list[np.ndarray]) ->
     """Kill one build, read, build again, and report."""
     (item,) = plan_run(config).indices
     root = item.plan.store_plan(config.index).root
-    _, code = build_in_child(config, kill_after)
+    _, code = run_in_child(lambda: zindex.build(config), kill_after)
     seen = read(root, golden)
     before = stamps(root)
-    _, second = build_in_child(config, None)
+    _, second = run_in_child(lambda: zindex.build(config))
     after = stamps(root)
     return {
         "killed": code == -signal.SIGKILL,
@@ -98,7 +81,7 @@ def main(prefix: str, folder: str, num_kills: int) -> None:
         store = open_store(item.plan.store_plan(config.index).root)
         golden = [np.asarray(array) for array in open_index_arrays(store)]
         probe = RunConfig.from_json(settings | {"index": f"{folder}/probe-{order}"})
-        seconds, code = build_in_child(probe, None)
+        seconds, code = run_in_child(partial(zindex.build, probe))
         assert code == 0
         configs.append((settings, golden, seconds))
     for kill in range(num_kills):

@@ -6,9 +6,11 @@ Run as a process of its own: every build is a fork of it. Prints the number of d
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.killing import run_in_child
 from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.indexing.ensure import build_store
 from zindex.indexing.mapping_tasks import SentenceSource
@@ -50,15 +52,7 @@ def main(prefix: str, folder: Path) -> None:
     build(prefix, folder / "whole", None)
     deaths = 0
     while True:
-        child = os.fork()
-        if child == 0:
-            try:
-                build(prefix, folder / "cut", deaths)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        code = os.waitstatus_to_exitcode(status)
+        _, code = run_in_child(partial(build, prefix, folder / "cut", deaths))
         if code != -signal.SIGKILL:
             break
         deaths += 1

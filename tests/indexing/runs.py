@@ -1,13 +1,19 @@
 """Configurations of small runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from zindex.config import DatasetConfig, RunConfig
+from zindex.errors import NotReadyError
+from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.indexing.coordination import Rank
-from zindex.indexing.ensure import BuildRequest, Builds, request_build
+from zindex.indexing.ensure import BuildRequest, Builds, build_store, request_build
+from zindex.io import local
 from zindex.store.layout import ChunkGrid
-from zindex.store.open import Store
+from zindex.store.open import Store, open_store
 
 LENGTHS = [5, 7, 3, 9, 6, 8, 4, 10, 2, 6]  # 60 tokens
 GRID = ChunkGrid(2, 4)
@@ -38,3 +44,51 @@ def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
         builds.add(request, found.append)
         builds.finish()
     return found[0]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def cut_before_every_write(
+    plan: Any,
+    source: Any,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    check: Callable[[Store], None],
+) -> int:
+    """Build, cut at the k-th write for every k, and resume; return the number of writes.
+
+    A cut build is not ready, and the resumed one writes no finished shard again.
+    """
+    write_once = local.write_once
+    monkeypatch.setattr("zindex.store.shard_files._NUM_WRITERS", 1)
+    num_writes = 0
+
+    def counted(*args: Any, **kwargs: Any) -> bool:
+        nonlocal num_writes
+        num_writes += 1
+        if num_writes == cut:
+            raise Killed
+        return write_once(*args, **kwargs)
+
+    monkeypatch.setattr(local, "write_once", counted)
+    cut = 0
+    while True:
+        cut += 1
+        place = folder / f"cut-{cut}"
+        num_writes = 0
+        try:
+            run_builds(build_store(plan, source, place, SerialExecutor()))
+        except (Killed, BaseExceptionGroup):
+            num_done = 0
+            if cut > 1:
+                with pytest.raises(NotReadyError, match="is not built yet") as caught:
+                    open_store(plan.store_plan(place).root)
+                num_done = caught.value.num_done
+        else:
+            return num_writes
+        num_writes = -1_000_000
+        resumed = run_builds(build_store(plan, source, place, SerialExecutor()))
+        assert resumed.num_written == resumed.num_shards - num_done
+        check(resumed.store)

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex, naive_megatron, naive_scalable
-from zindex.errors import NotReadyError, VerificationError
+from tests.indexing.runs import cut_before_every_write
+from zindex.errors import VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import index as building_index
 from zindex.indexing.ensure import build_store
 from zindex.indexing.index import compute_index_arrays, open_index_arrays
 from zindex.indexing.index_tasks import IndexTasks
 from zindex.indexing.store_build import find_index
-from zindex.io import local
 from zindex.store.commit import begin_store
-from zindex.store.open import open_store
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
 
@@ -150,10 +149,6 @@ def test_a_worker_with_cached_lengths_of_another_grid(
         shutil.rmtree(store.root)
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_death_before_every_write(
     write_corpus: WriteCorpus,
@@ -165,37 +160,13 @@ def test_death_before_every_write(
     """Cut at the k-th write for every k: not ready, then resumed with no finished shard redone."""
     plan, source = plan_index(write_corpus(LENGTHS), chunk=2, order=order)
     golden = open_index_arrays(build(plan, source, tmp_path / "golden").store)
-    write_once = local.write_once
-    monkeypatch.setattr("zindex.store.shard_files._NUM_WRITERS", 1)
-    num_writes = 0
-
-    def counted(*args: Any, **kwargs: Any) -> bool:
-        nonlocal num_writes
-        num_writes += 1
-        if num_writes == cut:
-            raise Killed
-        return write_once(*args, **kwargs)
-
-    monkeypatch.setattr(local, "write_once", counted)
-    cut, total = 1, None
-    while total is None:
-        folder = tmp_path / f"cut-{cut}"
-        root = plan.store_plan(folder).root
-        num_writes = 0
-        try:
-            build(plan, source, folder)
-            total = num_writes
-        except (Killed, BaseExceptionGroup):
-            num_done = 0
-            if root.exists() and cut > 1:
-                with pytest.raises(NotReadyError, match="is not built yet") as caught:
-                    open_store(root)
-                num_done = caught.value.num_done
-            num_writes = -1_000_000
-            resumed = build(plan, source, folder)
-            assert resumed.num_written == resumed.num_shards - num_done
-            assert_equal(open_index_arrays(resumed.store), golden)
-            cut += 1
+    total = cut_before_every_write(
+        plan,
+        source,
+        tmp_path,
+        monkeypatch,
+        lambda store: assert_equal(open_index_arrays(store), golden),
+    )
     assert total > len(plan.layouts) * 2
 
 

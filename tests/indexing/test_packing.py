@@ -14,23 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
+from tests.indexing.runs import cut_before_every_write
 from tests.kernels.test_packing import cut_document, naive_packing
 from zindex import schema
-from zindex.errors import NotReadyError, PlanError, VerificationError
+from zindex.errors import PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import packing as module
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import Builds, build_store, request_build
 from zindex.indexing.store_build import find_index, find_starts
 from zindex.ingest.length_source import LengthSource, open_source
-from zindex.io import files, local
+from zindex.io import files
 from zindex.kernels.bijection import permute
 from zindex.plan.keys import Stage, round_keys
 from zindex.plan.packing import LONG_DOCUMENTS, PackingPlan, PackingRules
 from zindex.store.commit import PLAN_KEY
 from zindex.store.heartbeat import read_heartbeat
 from zindex.store.layout import ChunkGrid
-from zindex.store.open import Store, open_store
+from zindex.store.open import Store
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
 
@@ -258,47 +259,17 @@ def test_finished_index_is_opened_not_built(write_corpus: WriteCorpus, tmp_path:
     assert again.store == first.store
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
 def test_death_before_every_write(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut at the k-th write for every k: not ready, then resumed with no finished shard redone."""
     plan, source = plan_packing(write_corpus(LENGTHS), chunk=2)
     golden = read_samples(build(plan, source, tmp_path / "golden").store)
-    write_once = local.write_once
-    monkeypatch.setattr("zindex.store.shard_files._NUM_WRITERS", 1)
-    num_writes = 0
 
-    def counted(*args: Any, **kwargs: Any) -> bool:
-        nonlocal num_writes
-        num_writes += 1
-        if num_writes == cut:
-            raise Killed
-        return write_once(*args, **kwargs)
+    def check(store: Store) -> None:
+        assert read_samples(store) == golden
 
-    monkeypatch.setattr(local, "write_once", counted)
-    cut, total = 1, None
-    while total is None:
-        folder = tmp_path / f"cut-{cut}"
-        root = plan.store_plan(folder).root
-        num_writes = 0
-        try:
-            build(plan, source, folder)
-            total = num_writes
-        except (Killed, BaseExceptionGroup):
-            num_done = 0
-            if cut > 1:
-                with pytest.raises(NotReadyError, match="is not built yet") as caught:
-                    open_store(root)
-                num_done = caught.value.num_done
-            num_writes = -1_000_000
-            resumed = build(plan, source, folder)
-            assert resumed.num_written == resumed.num_shards - num_done
-            assert read_samples(resumed.store) == golden
-            cut += 1
+    total = cut_before_every_write(plan, source, tmp_path, monkeypatch, check)
     assert total > 8
 
 

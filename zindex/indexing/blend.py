@@ -118,6 +118,14 @@ def _store(
     ]
 
 
+def find_scalable_shard(plan: BlendPlan, root: Place, shard: int) -> list[ShardResult]:
+    """Task: return the receipts of a stored shard of both arrays; empty if one is missing."""
+    layouts = (plan.dataset_layout, plan.sample_layout)
+    receipts = [find_receipt(root, layout, shard) for layout in layouts]
+    found = [ShardResult(receipt, written=False) for receipt in receipts if receipt is not None]
+    return found if len(found) == len(layouts) else []
+
+
 def store_scalable_shard(
     plan: BlendPlan, root: Place, shard: int, numbers: AnyArray | None
 ) -> list[ShardResult]:
@@ -207,8 +215,10 @@ class BlendBuild(StoreBuild[BlendPlan]):
 
         async def one(shard: int) -> list[ShardResult]:
             if not is_new:
-                found = await self.find_shard(shard, plan.dataset_layout, plan.sample_layout)
-                if found is not None:
+                found = await self.store(
+                    "find", find_scalable_shard, plan, root, shard, number=shard
+                )
+                if found:
                     return found
             args = (plan, root, shard, await permutation.take(shard))
             return await self.store(

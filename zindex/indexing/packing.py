@@ -30,7 +30,7 @@ from zindex.plan.packing import PackingPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
-from zindex.store.shard_files import ShardResult, store_shard
+from zindex.store.shard_files import ShardResult, find_receipt, store_shard
 
 #: The origin of sizes. Estimated ones differ from those of a build.
 Basis = Literal["built", "computed", "estimated"]
@@ -212,9 +212,10 @@ class PackingBuild(CountedBuild[PackingPlan]):
         self, layout: ArrayLayout, shard: int, starts: Int64Array, ranges: list[tuple[int, int]]
     ) -> list[ShardResult]:
         """Store a shard of parts or of offsets, unless it exists."""
-        found = await self.find_shard(shard, layout)
-        if found is not None:
-            return found
+        receipt = await asyncio.to_thread(find_receipt, self.root, layout, shard)
+        if receipt is not None:
+            self.advance(1)
+            return [ShardResult(receipt, written=False)]
         is_parts = layout.name == schema.PART_INDEX.name
         firsts = [starts[start, :2].tolist() for start, _ in ranges]
         runs = [(await self._pack(partitions))[0 if is_parts else 1] for partitions in ranges]

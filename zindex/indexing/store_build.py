@@ -132,17 +132,6 @@ class StoreBuild(Generic[P]):
             num_shards=self.store_plan.num_shards,
         )
 
-    async def find_shard(self, shard: int, *layouts: ArrayLayout) -> list[ShardResult] | None:
-        """Return a stored shard of some arrays as progress, or None if one is missing."""
-        receipts = [
-            await asyncio.to_thread(find_receipt, self.root, layout, shard) for layout in layouts
-        ]
-        found = [ShardResult(item, written=False) for item in receipts if item is not None]
-        if len(found) < len(layouts):
-            return None
-        self.advance(len(found))
-        return found
-
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
         """Store every array; return the results of all shards, and facts for the attributes."""
         raise NotImplementedError

@@ -6,15 +6,14 @@ per death. With the folder of a tokenizer as last argument, texts are tokenised 
 
 import hashlib
 import json
-import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import distributed  # noqa: F401  imported once here, not in every fork
 import numpy as np
 
+from tests.killing import run_in_child
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
@@ -26,23 +25,15 @@ def import_in_child(
     source: str, root: Path, kill_after: float | None, tokenizer: str | None
 ) -> tuple[float, int]:
     """Import in a fork; return the seconds it lived and its exit code, -9 if it was killed."""
-    start = time.monotonic()
-    child = os.fork()
-    if child == 0:
+
+    def work() -> None:
         grid = ChunkGrid(256, 1024)
-        try:
-            if tokenizer is None:
-                import_records(source, root, part_nbytes=3000, grid=grid)
-            else:
-                tokenize(source, root, "seq", tokenizer=tokenizer, part_nbytes=3000, grid=grid)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return time.monotonic() - start, os.waitstatus_to_exitcode(status)
+        if tokenizer is None:
+            import_records(source, root, part_nbytes=3000, grid=grid)
+        else:
+            tokenize(source, root, "seq", tokenizer=tokenizer, part_nbytes=3000, grid=grid)
+
+    return run_in_child(work, kill_after)
 
 
 def digest(root: Path) -> str:
