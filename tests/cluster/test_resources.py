@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zindex.cluster import resources
-from zindex.cluster.resources import numba_cache, open_scratch
+from zindex.cluster.resources import open_scratch
 from zindex.errors import ConfigError
 
 
@@ -79,21 +79,3 @@ def test_the_scratch_of_a_killed_node_is_removed_by_the_next(tmp_path: Path) -> 
     with open_scratch(tmp_path):
         assert not left.exists()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_kernels_are_cached_where_only_their_owner_writes(tmp_path: Path) -> None:
-    kept = numba_cache(tmp_path)
-    assert numba_cache(tmp_path) == kept
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
-    kept.chmod(0o777)
-    other = numba_cache(tmp_path)
-    assert other != kept
-    assert stat.S_IMODE(other.stat().st_mode) == 0o700
-
-
-def test_a_link_in_the_place_of_the_kernels_is_not_followed(tmp_path: Path) -> None:
-    target = tmp_path / "elsewhere"
-    target.mkdir(mode=0o777)
-    target.chmod(0o777)
-    (tmp_path / f"zindex-numba-{os.geteuid()}").symlink_to(target)
-    assert target not in {numba_cache(tmp_path), numba_cache(tmp_path).resolve()}

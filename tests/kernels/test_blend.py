@@ -111,9 +111,9 @@ assert not [op for op in ("vfmadd", "vfmsub", "vfnmadd", "fmsub\\t") if op in as
 """
 
 
-def test_no_product_is_fused_with_its_difference():
+def test_no_product_is_fused_with_its_difference(tmp_path):
     # Numba shows no code that another process has compiled.
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", INSPECT], check=True, env=environment)
 
 

@@ -21,7 +21,6 @@ from zindex.cluster.resources import (
     choose_memory,
     choose_scratch,
     choose_threads,
-    numba_cache,
     open_scratch,
 )
 from zindex.cluster.settings import NodeSettings
@@ -110,8 +109,6 @@ class Node:
 
     def run(self) -> None:
         """Keep the processes running until the node is asked to end."""
-        if not os.environ.get("NUMBA_CACHE_DIR"):
-            os.environ["NUMBA_CACHE_DIR"] = str(numba_cache(self.scratch))
         # One thread per task: the worker's threads are the parallelism.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ[name] = "1"

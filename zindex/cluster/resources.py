@@ -140,20 +140,3 @@ def _sweep(base: Path) -> None:
             with (folder / _LOCK).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def numba_cache(base: Path) -> Path:
-    """Return a cache directory for compiled kernels that outlives the job.
-
-    Compiled code is executed, so a directory that another user can write to is replaced by a
-    temporary one.
-    """
-    folder = base / f"zindex-numba-{os.geteuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and folder.is_dir():
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="zindex-numba-", dir=base))

@@ -11,9 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
 
-# Compiled code is cached only if the user sets a directory: with a shared home directory, thousands
-# of processes would write and load the same files.
-_CACHE = bool(os.environ.get("NUMBA_CACHE_DIR"))
+from zindex.kernels._cache import KernelCache
 
 # A process forked while another thread compiles would inherit a locked lock and hang at its first
 # kernel, so forks wait for running compilations.
@@ -29,7 +27,11 @@ R = TypeVar("R")
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
-    dispatcher: Any = njit(nogil=True, cache=_CACHE)(function)
+    dispatcher: Any = njit(nogil=True)(function)
+    if function.__module__.startswith(f"{__package__}."):
+        dispatcher._cache = KernelCache(function)
+    # Extensions of numba's types, which other packages register, are of no use to kernels.
+    dispatcher._compilation_chain_init_hook = lambda: None
     compile_for_args = dispatcher._compile_for_args
 
     def compile_alone(*args: Any, **kwargs: Any) -> Any:
@@ -47,4 +49,4 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper that is inlined into its callers, so that their loops vectorise."""
-    return cast("Callable[P, R]", njit(nogil=True, inline="always", cache=_CACHE)(function))
+    return cast("Callable[P, R]", njit(nogil=True, inline="always")(function))

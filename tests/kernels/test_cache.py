@@ -1,0 +1,252 @@
+"""Compiled kernels on disk."""
+
+import ast
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from zindex.kernels import _cache
+from zindex.kernels._jit import jit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory that keeps the kernels of this test."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    (chosen,) = _cache.folders()
+    return chosen
+
+
+def make_kernel(step: int = 1) -> Any:
+    """Return a kernel as a new process does, without anything compiled."""
+
+    def add(x: int) -> int:
+        return x + STEP  # type: ignore[name-defined]  # noqa: F821
+
+    function = FunctionType(add.__code__, {"STEP": step, "__builtins__": __builtins__}, "add")
+    function.__module__ = "zindex.kernels.made"
+    function.__qualname__ = "add"
+    return jit(function)
+
+
+def was_loaded(kernel: Any) -> bool:
+    """Return whether a kernel was read, instead of compiled."""
+    return sum(kernel.stats.cache_hits.values()) == 1
+
+
+def test_a_kernel_is_compiled_once(folder: Path) -> None:
+    first, second = make_kernel(), make_kernel()
+    assert first(41) == second(41) == 42
+    assert [was_loaded(first), was_loaded(second)] == [False, True]
+    assert first(0.5) == 1.5
+    assert len({path.name for path in folder.iterdir()}) == 2
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_kernels_of_other_packages_are_not_cached(folder: Path) -> None:
+    def add(x: int) -> int:
+        return x + 1
+
+    assert jit(add)(41) == 42
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:20],
+        lambda content: content[:-1],
+        lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    ],
+    ids=["empty", "checksum", "truncated", "flipped"],
+)
+def test_a_damaged_file_is_compiled_again(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    make_kernel()(41)
+    (file,) = folder.iterdir()
+    content = file.read_bytes()
+    file.write_bytes(damage(content))
+    again, then = make_kernel(), make_kernel()
+    assert again(41) == then(41) == 42
+    assert [was_loaded(again), was_loaded(then)] == [False, True]
+    assert [path.name for path in folder.iterdir()] == [file.name]
+
+
+def test_a_file_under_the_name_of_another_is_not_loaded(folder: Path) -> None:
+    kernel = make_kernel()
+    kernel(41)
+    (file,) = folder.iterdir()
+    kernel(0.5)
+    (other,) = set(folder.iterdir()) - {file}
+    other.replace(file)
+    again = make_kernel()
+    assert again(41) == 42
+    assert not was_loaded(again)
+
+
+def test_what_cannot_be_unpickled_is_compiled_again(folder: Path) -> None:
+    make_kernel()(41)
+    (file,) = folder.iterdir()
+    file.unlink()
+    _cache._write(folder, file.name, b"another version of numba")
+    again = make_kernel()
+    assert again(41) == 42
+    assert not was_loaded(again)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_directory_that_others_write_to_is_refused(folder: Path, mode: int) -> None:
+    make_kernel()(41)
+    (file,) = folder.iterdir()
+    before = file.stat()
+    folder.chmod(mode)
+    kernel = make_kernel()
+    assert kernel(41) == 42
+    assert not was_loaded(kernel)
+    assert [(path.name, path.stat().st_ino) for path in folder.iterdir()] == [
+        (file.name, before.st_ino)
+    ]
+
+
+def test_a_directory_of_another_user_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_kernel()(41)
+    monkeypatch.setattr(_cache, "_owners", lambda: {os.geteuid() + 1})
+    kernel = make_kernel()
+    assert kernel(41) == 42
+    assert not was_loaded(kernel)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_link_to_a_directory_is_refused(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir(mode=0o700)
+    folder.parent.mkdir()
+    folder.symlink_to(target)
+    assert make_kernel()(41) == 42
+    assert not list(target.iterdir())
+
+
+def test_no_directory_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/dev/null/kernels")
+    assert make_kernel()(41) == 42
+
+
+def test_the_directory_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(_cache.tempfile, "gettempdir", lambda: "/scratch")
+    shared = Path(f"/scratch/zindex-{os.geteuid()}")
+    assert [path.parent for path in _cache.folders()] == [tmp_path / ".cache/zindex", shared]
+    monkeypatch.setenv("HOME", str(tmp_path / "missing"))
+    assert [path.parent for path in _cache.folders()] == [shared]
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert [path.parent for path in _cache.folders()] == [shared]
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert [path.parent for path in _cache.folders()] == [Path("/caches/zindex"), shared]
+
+
+def test_the_next_directory_is_used_if_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.setattr(_cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    first, second = make_kernel(), make_kernel()
+    assert first(41) == second(41) == 42
+    assert was_loaded(second)
+
+
+@pytest.fixture
+def sources(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory of sources in the place of the package's."""
+    made = tmp_path / "sources"
+    made.mkdir()
+    (made / "helpers.py").write_text("STEP = 1\n")
+    monkeypatch.setattr(_cache, "_PACKAGE", made)
+    monkeypatch.setattr(_cache, "IMPORTED", float("inf"))
+    return made
+
+
+def test_a_change_of_any_source_leads_to_a_compilation(sources: Path) -> None:
+    first, same = make_kernel(), make_kernel()
+    assert first(41) == same(41) == 42
+    assert was_loaded(same)
+    # What numba's own cache cannot see: a constant of another file.
+    (sources / "helpers.py").write_text("STEP = 2\n")
+    changed, again = make_kernel(2), make_kernel(2)
+    assert changed(41) == again(41) == 43
+    assert [was_loaded(changed), was_loaded(again)] == [False, True]
+
+
+def test_a_change_after_the_import_ends_caching(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = (sources / "helpers.py").stat().st_ctime
+    monkeypatch.setattr(_cache, "IMPORTED", changed)
+    assert _cache.folders() == []
+    assert make_kernel()(41) == 42
+    monkeypatch.setattr(_cache, "IMPORTED", changed + 1)
+    assert len(_cache.folders()) == 1
+
+
+def test_old_versions_are_removed(folder: Path) -> None:
+    for number in range(12):
+        old = folder.with_name(f"kernels-{number}")
+        old.mkdir(parents=True)
+        os.utime(old, (number, number))
+    (folder.parent / "other").mkdir()
+    make_kernel()(41)
+    kept = {path.name for path in folder.parent.iterdir()}
+    assert kept == {"other", folder.name, *(f"kernels-{number}" for number in range(5, 12))}
+
+
+TWO = """
+import numpy as np
+from zindex.kernels.bitset import digest_numbers
+print("ready", flush=True)
+input()
+print(digest_numbers(np.arange(3), 7))
+"""
+
+
+def test_processes_that_compile_at_once_do_no_harm(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", TWO]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) for _ in range(3)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = {process.communicate()[0] for process in processes}
+    assert len(answers) == 1
+    (folder,) = tmp_path.iterdir()
+    files = list(folder.iterdir())
+    assert files
+    for file in files:
+        assert _cache._read(folder, file.name) is not None
+
+
+def test_kernels_depend_on_no_other_sources() -> None:
+    """Only the sources of this room are part of the key."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "zindex/kernels").glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = {node.module or "" for node in nodes if (node.module or "").startswith("zindex")}
+    assert {name for name in ours if not name.startswith("zindex.kernels")} <= {
+        "zindex.arrays",
+        "zindex.errors",
+    }
