@@ -17,11 +17,11 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.contenders import ARRAYS, SEED, make_dataset
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
@@ -34,7 +34,6 @@ CONTENDERS = {
     "zindex, scalable order": {"order": "scalable"},
     "zindex, scalable, minimal": {"order": "scalable", "store": "minimal"},
 }
-ARRAYS = ("document_index", "sample_index", "shuffle_index")
 _NOTES = [
     "megatron-core with its defaults: GPTDataset with an empty cache, numpy.save without fsync",
     "zindex: zindex.build with an empty index folder, embedded cluster, crc32c, fsync and commit",
@@ -61,24 +60,7 @@ def make_corpus(prefix: Path, num_documents: int) -> None:
 
 def build_megatron(prefix: str, folder: str) -> list[np.ndarray]:
     """Build with Megatron Core what its rank 0 builds."""
-    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-    from megatron.core.datasets.indexed_dataset import IndexedDataset
-    from megatron.core.datasets.utils import Split
-
-    config = GPTDatasetConfig(
-        random_seed=1234,
-        sequence_length=SEQUENCE_LENGTH,
-        blend=([prefix], None),
-        split="100,0,0",
-        path_to_cache=folder,
-        tokenizer=SimpleNamespace(unique_identifiers={}, vocab_size=50_000, eod=0, pad=-1),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-    )
-    low_level = IndexedDataset(prefix)
-    indices = np.arange(len(low_level), dtype=np.int32)
-    dataset = GPTDataset(low_level, prefix, indices, None, Split.train, config)
+    dataset = make_dataset("megatron", prefix, folder, SEQUENCE_LENGTH)
     return [getattr(dataset, name) for name in ARRAYS]
 
 
@@ -90,7 +72,7 @@ def build_zindex(source: str, folder: str, settings: dict[str, str]) -> Any:
         {
             "datasets": [source],
             "sequence_length": SEQUENCE_LENGTH,
-            "seed": 1234,
+            "seed": SEED,
             "split": "100,0,0",
             "index": folder,
             **settings,

@@ -13,22 +13,24 @@ compared.
 start of the process, without the import of torch.
 """
 
-import argparse
 import importlib
 import json
 import os
 import tempfile
 import time
-from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.contenders import make_dataset, make_tokenizer
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
 
+MODULE = "tests.benchmarks.bench_load"
 BATCH, MEAN_LENGTH = 32, 800
 VOCAB = {"uint16": 50_000, "int32": 120_000}
 MEGATRON, MEGATRON_PLAIN = "megatron-core, its defaults", "megatron-core, no attention mask"
@@ -39,6 +41,7 @@ CONTENDERS = {
     "zindex, attention mask": ("zindex", True, "store"),
     "zindex, no attention mask": ("zindex", False, "store"),
     "zindex, linked store, no attention mask": ("zindex", False, "linked"),
+    "zindex, zstd store, no attention mask": ("zindex", False, "zstd"),
     "zindex, .bin/.idx pair, no attention mask": ("zindex", False, "pair"),
     "zindex, scalable, minimal, no attention mask": ("zindex", False, "store"),
 }
@@ -47,20 +50,39 @@ BARS = {"zindex, attention mask": 100, "zindex, no attention mask": 8}
 FIRST_BATCH = "zindex, open_run"
 
 
-class Tokenizer:
-    """What datasets ask of a tokenizer; the tests' own one would load pytest."""
+@dataclass(frozen=True)
+class Work:
+    """What every contender reads."""
 
-    vocab_size = 200_000
-    eod = 0
-    pad = -1
-    unique_identifiers: ClassVar[OrderedDict[str, str]] = OrderedDict(name="none")
+    num_tokens: int
+    dtype: str = "uint16"
+    #: Samples of a batch, and tokens of a sample.
+    size: int = BATCH
+    length: int = 4096
+    #: Of each run, at least.
+    seconds: float = 2.0
+    #: Loader workers.
+    num_workers: int = 0
+    #: Whether the corpus has left the page cache: then one pass is read, no longer than `seconds`.
+    cold: bool = False
+
+    @property
+    def title(self) -> str:
+        """The work for people."""
+        workers = f" with {self.num_workers} workers" if self.num_workers else ""
+        place = "not in the page cache, shuffled" if self.cold else "in the page cache"
+        return (
+            f"batches of {self.size} samples of {self.length:,} tokens ({self.dtype}) through "
+            f"torch's DataLoader{workers}, {self.num_tokens:,} tokens {place}"
+        )
 
 
-def write_data(folder: Path, dtype: str, num_tokens: int) -> dict[str, str]:
-    """Write a pair, a store and a linked store of the same documents."""
+def write_data(folder: Path, dtype: str, num_tokens: int, kinds: Sequence[str]) -> dict[str, str]:
+    """Write a pair, and stores of the same documents: one, a linked one, one of zstd chunks."""
     import zindex
     from zindex.execution.executor import SerialExecutor
     from zindex.formats.bin_writer import PairWriter
+    from zindex.ingest.convert import TOKEN_GRID
 
     generator = np.random.default_rng(1)
     mean, sigma = np.log(MEAN_LENGTH) - 0.5, 1.0
@@ -71,70 +93,88 @@ def write_data(folder: Path, dtype: str, num_tokens: int) -> dict[str, str]:
         writer.append(generator.integers(1, VOCAB[dtype], part.sum()), part)
     writer.end_document()
     writer.finalize(f"{prefix}.idx")
-    for kind in ("store", "linked"):
-        executor = SerialExecutor()
-        zindex.convert(prefix, f"{prefix}-{kind}.zarr", client=executor, link=kind == "linked")
-    return {"pair": prefix, "store": f"{prefix}-store.zarr", "linked": f"{prefix}-linked.zarr"}
+    paths = {"pair": prefix}
+    for kind in {*kinds} - {"pair"}:
+        paths[kind] = f"{prefix}-{kind}.zarr"
+        grid = replace(TOKEN_GRID, codec="zstd") if kind == "zstd" else None
+        client = SerialExecutor()
+        zindex.convert(prefix, paths[kind], client=client, link=kind == "linked", grid=grid)
+    return paths
 
 
-def make_loader(name: str, path: str, cache: str, size: int, length: int) -> Any:
+def make_loader(name: str, path: str, cache: str, work: Work) -> Any:
     """Return a DataLoader over one contender's dataset."""
     import torch
 
     package, has_mask, _ = CONTENDERS[name]
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"random_seed": 1, "create_attention_mask": has_mask}
+    if "minimal" in name:
+        settings |= {"order": "scalable", "store": "minimal"}
+    dataset = make_dataset(package, path, cache, work.length, **settings)
     collate = None
     if package == "zindex":
-        from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-        from zindex.datasets.utils import Split
         from zindex.loading.collate import collate
-
-        if "minimal" in name:
-            settings = {"order": "scalable", "store": "minimal"}
-    else:
-        from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-        from megatron.core.datasets.utils import Split
-    config = GPTDatasetConfig(
-        random_seed=1,
-        sequence_length=length,
-        blend=([path], None),
-        split="100,0,0",
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=has_mask,
-        path_to_cache=cache,
-        tokenizer=Tokenizer(),
-        **settings,
-    )
-    low_level = GPTDataset.build_low_level_dataset(path, config)
-    documents = np.arange(len(low_level), dtype=np.int32)
-    dataset = GPTDataset(low_level, path, documents, None, Split.train, config)
     order = torch.utils.data.SequentialSampler(dataset)
-    batches = torch.utils.data.BatchSampler(order, size, drop_last=True)
-    return torch.utils.data.DataLoader(dataset, batch_sampler=batches, collate_fn=collate)
+    return torch.utils.data.DataLoader(
+        dataset,
+        batch_sampler=torch.utils.data.BatchSampler(order, work.size, drop_last=True),
+        collate_fn=collate,
+        num_workers=work.num_workers,
+        # A cold pass counts the start of its workers; else they have read all before.
+        persistent_workers=work.num_workers > 0 and not work.cold,
+    )
 
 
-def run(name: str, path: str, cache: str, size: int, length: int, seconds: float) -> dict[str, Any]:
-    """Read batches for some seconds; return the figures and the first batch's digest."""
-    loader = make_loader(name, path, cache, size, length)
+def run(name: str, path: str, tiny: str, cache: str, work: Work) -> dict[str, Any]:
+    """Read batches for some seconds; return the figures and the first batch's digest.
+
+    ``tiny`` is a corpus that is read before a cold one, which must not be touched: a page that is
+    mapped stays in the page cache.
+    """
     package, has_mask, _ = CONTENDERS[name]
-    made = {}
-    for number, batch in enumerate(loader):  # compiled, opened, and in the page cache
-        if not number and "minimal" not in name:  # the scalable order has other samples
-            arrays = [batch[key].numpy() for key in ("tokens", "labels", "position_ids")]
-            made["first batch"] = digest(*arrays)
-        del batch
-        if package == "megatron" and has_mask and number:
-            break
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        for _ in loader:
-            count += 1
-            if time.perf_counter() - start >= seconds:
+    first = None
+    loader = make_loader(name, path, cache, work)
+    ready = make_loader(name, tiny, cache, replace(work, num_workers=0)) if work.cold else loader
+    # Compiled, opened, and in the page cache; the second time chunks are read by another kernel
+    # than at their first touch, when they are checked.
+    for _ in range(2):
+        for number, batch in enumerate(ready):
+            first = first or batch
+            del batch
+            if package == "megatron" and has_mask and number:
                 break
-    rate = count * size * length / (time.perf_counter() - start)
+    if work.cold:
+        drop_pages(path)
+        first = None
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < work.seconds:
+        for batch in loader:
+            first = first or batch
+            count += 1
+            if time.perf_counter() - start >= work.seconds:
+                break
+        if work.cold:
+            break
+    rate = count * work.size * work.length / (time.perf_counter() - start)
+    assert first is not None
+    arrays = [first[key].numpy() for key in ("tokens", "labels", "position_ids")]
+    # The scalable order has other samples.
+    made = {} if "minimal" in name else {"first batch": digest(*arrays)}
     return {"tokens_per_second": rate, "peak_nbytes": peak_nbytes(), MADE: made}
+
+
+def drop_pages(path: str) -> None:
+    """Drop the files of a corpus from the page cache."""
+    place = Path(path)
+    pair = [place.with_name(f"{place.name}{suffix}") for suffix in (".bin", ".idx")]
+    for file in place.rglob("*") if place.is_dir() else pair:
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def write_blend(folder: Path, num_datasets: int) -> dict[str, Any]:
@@ -177,7 +217,7 @@ def first_batch(config: str) -> dict[str, float]:
 
     imported = time.time()
     described = json.loads(Path(config).read_text())
-    dataset: Any = open_run(described, Tokenizer())["train"]
+    dataset: Any = open_run(described, make_tokenizer())["train"]
     opened = time.time()
     sampler = BatchSampler(SequentialSampler(dataset), BATCH, drop_last=False)
     batch = next(iter(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)))
@@ -202,16 +242,30 @@ def _process_start() -> float:
     )
 
 
-def compare_loaders(folder: Path, options: argparse.Namespace, dtype: str) -> Table:
-    """Return the table of the loaders over tokens of one dtype."""
-    paths = write_data(folder, dtype, int(options.tokens))
-    work = (json.dumps(paths), folder / "cache", options.batch, options.length, options.seconds)
-    names = options.contenders
-    table = Table.of_runs(
-        f"{dtype}-{name_size(int(options.tokens))}",
-        f"batches of {options.batch} samples of {options.length:,} tokens ({dtype}) through "
-        f"torch's DataLoader, {int(options.tokens):,} tokens in the page cache",
-        take_turns(__spec__.name, names, options.runs, *work),
+def compare_loaders(
+    folder: Path,
+    paths: dict[str, str],
+    names: Sequence[str],
+    num_runs: int,
+    work: Work,
+    *,
+    tiny: dict[str, str] | None = None,
+    bare: bool = False,
+) -> Table:
+    """Return the table of loaders over the corpora of `write_data`.
+
+    ``tiny`` are small ones, which cold work needs; ``bare`` is as of `take_turns`.
+    """
+    states = [f"{work.num_workers}-workers"] * bool(work.num_workers) + ["cold"] * work.cold
+    arguments = (
+        json.dumps([paths, tiny or paths]),
+        folder / f"cache-{work.length}",
+        json.dumps(asdict(work)),
+    )
+    return Table.of_runs(
+        "-".join([work.dtype, name_size(work.num_tokens), *states]),
+        work.title,
+        take_turns(MODULE, names, num_runs, *arguments, bare=bare),
         rival={
             name: MEGATRON if CONTENDERS[name][1] else MEGATRON_PLAIN
             for name in names
@@ -219,14 +273,12 @@ def compare_loaders(folder: Path, options: argparse.Namespace, dtype: str) -> Ta
         },
         ratio_of="tokens_per_second",
         notes=[
-            "one process without loader workers, torch's own number of threads; megatron-core "
-            "makes an attention mask for each sample by default",
+            f"one process and {work.num_workers or 'no'} loader workers, torch's own number of "
+            "threads"
+            + "; megatron-core makes an attention mask for each sample by default"
+            * (MEGATRON in names),
         ],
     )
-    if options.tokens >= 1e8:
-        for name, at_least in BARS.items():
-            table = table.with_bar(name, at_least)
-    return table
 
 
 def measure_first_batch(folder: Path, num_datasets: int, num_runs: int) -> Table:
@@ -234,9 +286,8 @@ def measure_first_batch(folder: Path, num_datasets: int, num_runs: int) -> Table
     (folder / "blend").mkdir()
     config = folder / "blend.json"
     config.write_text(json.dumps(write_blend(folder / "blend", num_datasets)))
-    work = (config, folder, 0, 0, 0)
     # As a user's first process does it: nothing is compiled before. One run takes two seconds.
-    runs = take_turns(__spec__.name, [FIRST_BATCH], 3 * num_runs, *work, keep_kernels=False)
+    runs = take_turns(MODULE, [FIRST_BATCH], 3 * num_runs, config, folder, "", keep_kernels=False)
     table = Table.of_runs(
         f"first-batch-{num_datasets}",
         f"first batch of a blend of {num_datasets:,} datasets that exists, from process start",
@@ -252,7 +303,7 @@ def measure_first_batch(folder: Path, num_datasets: int, num_runs: int) -> Table
 
 def main() -> None:
     """Run the benchmark."""
-    parser = make_parser(__doc__, num_worker_arguments=6)
+    parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--tokens", type=float, default=1e8, help="0 leaves the loaders out")
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--length", type=int, default=4096)
@@ -264,20 +315,27 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.worker:
-        name, path, cache, size, length, seconds = options.worker
+        name, path, cache, described = options.worker
         if name == FIRST_BATCH:
             figures = first_batch(path)
         else:
             package, _, kind = CONTENDERS[name]
-            place, cache = json.loads(path)[kind], f"{cache}-{package}"
-            figures = run(name, place, cache, int(size), int(length), float(seconds))
+            work = Work(**json.loads(described))
+            places = (each[kind] for each in json.loads(path))
+            figures = run(name, *places, f"{cache}-{package}", work)
         print(json.dumps(figures))
         return
     tables = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for dtype in options.dtypes if options.tokens else ():
-            tables.append(compare_loaders(Path(folder), options, dtype))
-            show(tables[-1])
+            work = Work(int(options.tokens), dtype, options.batch, options.length, options.seconds)
+            kinds = [CONTENDERS[name][2] for name in options.contenders]
+            paths = write_data(Path(folder), dtype, work.num_tokens, kinds)
+            table = compare_loaders(Path(folder), paths, options.contenders, options.runs, work)
+            for name, at_least in BARS.items() if work.num_tokens >= 1e8 else ():
+                table = table.with_bar(name, at_least)
+            tables.append(table)
+            show(table)
         if options.datasets:
             tables.append(measure_first_batch(Path(folder), options.datasets, options.runs))
             show(tables[-1])

@@ -13,20 +13,18 @@ import json
 import statistics
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.contenders import ARRAYS, SEED, build_blend, import_all, make_tokenizer
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, Figures, digest, make_parser, run_once, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
 
-ARRAYS = ("document_index", "sample_index", "shuffle_index")
-SEQUENCE_LENGTH, SEED = 64, 1234
+SEQUENCE_LENGTH = 64
 #: A blend of one dataset is opened so often, for a median.
 _NUM_TIMES = 200
 _NUM_SAMPLES = 8
@@ -37,14 +35,7 @@ MEGATRON, RUN = "megatron-core, builder", "zindex, open_run"
 ZARR_RUN = "zindex, open_run of Zarr stores"
 
 
-def make_tokenizer() -> Any:
-    """Return what datasets ask of a tokenizer."""
-    return SimpleNamespace(
-        unique_identifiers=OrderedDict(name="none"), vocab_size=65_536, eod=0, pad=-1
-    )
-
-
-def write_pairs(folder: Path, num_datasets: int) -> dict[str, Any]:
+def write_pairs(folder: Path, num_datasets: int, num_documents: int = 20) -> dict[str, Any]:
     """Write small pairs; return the run that blends them."""
     from zindex.formats.bin_writer import PairWriter
 
@@ -52,7 +43,9 @@ def write_pairs(folder: Path, num_datasets: int) -> dict[str, Any]:
     for number in range(num_datasets):
         prefix = str(folder / f"d{number}")
         writer = PairWriter(f"{prefix}.bin", np.uint16)
-        writer.append(np.arange(2000) + number, np.full(20, 100))
+        # Of other lengths than all others: indices of equal lengths are one.
+        lengths = np.random.default_rng(number).integers(50, 151, num_documents)
+        writer.append((np.arange(lengths.sum()) + number) % 65_536, lengths)
         writer.end_document()
         writer.finalize(f"{prefix}.idx")
         datasets.append({"path": prefix, "weight": 1 + number % 7})
@@ -68,26 +61,10 @@ def write_pairs(folder: Path, num_datasets: int) -> dict[str, Any]:
 
 def open_megatron(folder: Path, run: dict[str, Any]) -> Any:
     """Return Megatron Core's dataset of a run, whose caches it writes the first time."""
-    from megatron.core.datasets.blended_megatron_dataset_builder import (
-        BlendedMegatronDatasetBuilder,
-    )
-    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-
-    datasets = run["datasets"]
-    config = GPTDatasetConfig(
-        random_seed=SEED,
-        sequence_length=SEQUENCE_LENGTH,
-        blend=([each["path"] for each in datasets], [each["weight"] for each in datasets]),
-        split=run["split"],
-        path_to_cache=str(folder / "cache"),
-        tokenizer=make_tokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-    )
-    sizes = [run["samples"]["train"], 0, 0]
-    return BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()[0]
+    paths, weights = ([each[key] for each in run["datasets"]] for key in ("path", "weight"))
+    num_samples = run["samples"]["train"]
+    cache = str(folder / "cache")
+    return build_blend("megatron", paths, weights, num_samples, cache, SEQUENCE_LENGTH)
 
 
 def open_zindex(folder: Path, run: dict[str, Any]) -> Any:
@@ -99,7 +76,9 @@ def open_zindex(folder: Path, run: dict[str, Any]) -> Any:
 
 def measure_run(name: str, folder: Path) -> dict[str, Any]:
     """Return the figures of a whole run that is opened, imports left out."""
-    import_all(name)
+    import_all("megatron" if name == MEGATRON else "zindex")
+    from zindex.datasets.run_datasets import open_run  # noqa: F401  untimed
+
     run = json.loads((folder / "run.json").read_text())
     if name == ZARR_RUN:
         for dataset in run["datasets"]:
@@ -116,21 +95,6 @@ def measure_run(name: str, folder: Path) -> dict[str, Any]:
         "peak_nbytes": peak_nbytes(),
         MADE: {"samples": digest(*samples)},
     }
-
-
-def import_all(name: str) -> None:
-    """Import what a contender needs, and let it be one rank of one: neither is timed."""
-    if name == MEGATRON:
-        import megatron.core.datasets.blended_megatron_dataset_builder
-        import megatron.core.datasets.gpt_dataset  # noqa: F401
-        from torch import distributed
-
-        # Without a group it cannot load a blend's caches.
-        if not distributed.is_initialized():
-            store = distributed.HashStore()
-            distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    else:
-        import zindex.datasets.run_datasets  # noqa: F401
 
 
 def open_caches(paths: list[str]) -> list[Any]:
@@ -247,7 +211,7 @@ def measure(num_datasets: int, num_runs: int, folder: Path) -> list[Table]:
             f"index-{num_datasets}",
             f"the index of a dataset (three arrays) opened, of {count}",
             parts["index"],
-            rival={ZINDEX: ZARR, NUMPY: ZARR},
+            rival=ZARR,
             ratio_of="open_index_us",
             notes=notes,
         ),
@@ -255,7 +219,7 @@ def measure(num_datasets: int, num_runs: int, folder: Path) -> list[Table]:
             f"array-{num_datasets}",
             f"one array opened, of {count}",
             parts["array"],
-            rival={ZINDEX: ZARR, NUMPY: ZARR},
+            rival=ZARR,
             ratio_of="open_array_us",
             notes=notes,
         ),

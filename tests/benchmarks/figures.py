@@ -45,17 +45,19 @@ def draw_blend(axes: Axes, data: dict[str, Any]) -> None:
     finish_lines(axes, "datasets", "ns per sample")
 
 
-def build_data(records: Records) -> dict[str, Any]:
-    """Return the seconds of whole builds against documents."""
-    found = tables_of(records, "bench_build", f"documents-{SIZE}")
-    lines = make_series([(table, numbers[0]) for table, numbers in found], "seconds")
-    return {"lines": lines} if lines else {}
+def lines_figure(name: str, benchmark: str, caption: str, pattern: str, x: str) -> Figure:
+    """Return the figure of each contender's seconds against the size in the keys of tables."""
 
+    def data(records: Records) -> dict[str, Any]:
+        found = tables_of(records, benchmark, pattern)
+        lines = make_series([(table, numbers[0]) for table, numbers in found], "seconds")
+        return {"lines": lines} if lines else {}
 
-def draw_build(axes: Axes, data: dict[str, Any]) -> None:
-    """Draw the seconds of whole builds against documents."""
-    draw_lines(axes, data["lines"])
-    finish_lines(axes, "documents", "seconds")
+    def draw(axes: Axes, data: dict[str, Any]) -> None:
+        draw_lines(axes, data["lines"])
+        finish_lines(axes, x, "seconds")
+
+    return Figure(name, benchmark, caption, data, draw)
 
 
 def read_data(records: Records) -> dict[str, Any]:
@@ -257,12 +259,26 @@ FIGURES = (
         blend_data,
         draw_blend,
     ),
-    Figure(
+    lines_figure(
         "build-seconds",
         "bench_build",
         "Seconds of a whole index build against the number of documents",
-        build_data,
-        draw_build,
+        f"documents-{SIZE}",
+        "documents",
+    ),
+    lines_figure(
+        "fixed-documents",
+        "bench_fixed",
+        "Seconds of the first construction of a GPTDataset against its documents",
+        f"documents-{SIZE}",
+        "documents",
+    ),
+    lines_figure(
+        "fixed-datasets",
+        "bench_fixed",
+        "Seconds of a blend's builder against its datasets of 200 documents",
+        f"datasets-{SIZE}",
+        "datasets",
     ),
     Figure(
         "read-latency",

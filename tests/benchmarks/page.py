@@ -17,16 +17,24 @@ from pathlib import Path
 from tests.benchmarks.claims import CLAIMS, Claim, find, rival_name
 from tests.benchmarks.drawing import Figure, drawn_digest
 from tests.benchmarks.figures import FIGURES
-from tests.benchmarks.record import ROOT, Record, Table
+from tests.benchmarks.record import ROOT, Record, Table, code_version
 from tests.benchmarks.units import cell, format_ratio, short_number, table_units
 
 HERE = Path(__file__).parent
 _COMMAND = "python -m tests.benchmarks.page"
+_CODE = "<!-- code: {} -->"
 BEGIN = f"<!-- measured: written by {_COMMAND} -->"
 END = "<!-- measured: end -->"
 #: The page's order; benchmarks that are not named here follow.
 _ORDER = (
-    *("bench_trillions", "bench_build", "bench_blend", "bench_kernels", "bench_peers"),
+    *(
+        "bench_fixed",
+        "bench_trillions",
+        "bench_build",
+        "bench_blend",
+        "bench_kernels",
+        "bench_peers",
+    ),
     *("bench_memory", "bench_scaling", "bench_read", "bench_load", "bench_remote"),
     *("bench_masked", "bench_mapping", "bench_tokenize"),
 )
@@ -74,22 +82,41 @@ def read_records(folder: Path) -> dict[str, Record]:
     return {record.benchmark: record for record in found}
 
 
-def make_page(records: Mapping[str, Record]) -> str:
-    """Return the page."""
-    parts = [_OPENING, *_contents(records)]
-    bars = list(_bars(records))
-    if bars:
-        parts += ["## Bars\n", "\n".join(bars) + "\n"]
+def make_page(records: Mapping[str, Record], code: str) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    records
+        By the names of their benchmarks.
+    code
+        What `code_version` returned when the page was written: other records are of older code.
+    """
+    older = [_link_to(record) for record in records.values() if record.code != code]
+    parts = [_OPENING, _CODE.format(code)]
+    if older:
+        text = "Measured with an older version of `zindex` than that of this page: "
+        parts.append(f"{text}{', '.join(older)}.\n")
+    parts += _contents(records)
+    bars, slower = list(_bars(records)), list(_slower(records))
+    if bars or slower:
+        parts += ["## Bars\n", *("\n".join(lines) + "\n" for lines in (bars, slower) if lines)]
     for record in records.values():
-        parts += _section(record, [figure for figure in FIGURES if figure.data(records)])
+        parts += _section(record, [figure for figure in FIGURES if figure.data(records)], code)
     return "\n".join(parts)
+
+
+def read_code(page: str) -> str:
+    """Return the version of the code that a page was written for."""
+    found = re.search(_CODE.format("(.*)"), page)
+    return found[1] if found else ""
 
 
 def _contents(records: Mapping[str, Record]) -> Iterator[str]:
     lines = []
     for record in records.values():
-        lines.append(f"- [{_title(record)}](#{_anchor(record)})")
-        lines += [f"  - [{_heading(table)}](#{_anchor(record, table)})" for table in record.tables]
+        lines.append(f"- {_link_to(record)}")
+        lines += [f"  - {_link_to(record, table)}" for table in record.tables]
     yield "\n".join(lines) + "\n" if lines else "Nothing is recorded yet.\n"
 
 
@@ -98,7 +125,7 @@ def _bars(records: Mapping[str, Record]) -> Iterator[str]:
     rows = []
     for record in records.values():
         for table in record.tables:
-            link = f"[{_heading(table)}](#{_anchor(record, table)})"
+            link = _link_to(record, table)
             for note in table.notes:
                 if re.search(r"\bbar\b", note):
                     asked, _, found = _line(note).partition("; ")
@@ -113,7 +140,34 @@ def _bars(records: Mapping[str, Record]) -> Iterator[str]:
         yield from rows
 
 
-def _section(record: Record, figures: list[Figure]) -> Iterator[str]:
+def _slower(records: Mapping[str, Record]) -> Iterator[str]:
+    """Yield a table of all rows of ours that another contender of their table beats."""
+    rows = []
+    for record in records.values():
+        for table in record.tables:
+            others = [row for row in table.rows if not is_ours(row.contender)]
+            for row in table.rows:
+                ratios = [
+                    (ratio, other.contender)
+                    for other in others
+                    if is_ours(row.contender) and (ratio := table.compare(row, other))
+                ]
+                slowest, rival = min(ratios, default=(1.0, ""))
+                if slowest < 1:
+                    cells = (_line(row.contender), _line(rival), format_ratio(slowest))
+                    rows.append(" | ".join(["", _link_to(record, table), *cells, ""]).strip())
+    if rows:
+        yield "Every row in which zindex is slower than a contender that is not zindex.\n"
+        yield "| | row | slower than | ratio |\n|---|---|---|---:|"
+        yield from rows
+
+
+def is_ours(contender: str) -> bool:
+    """Return whether a contender is zindex, in any of its ways."""
+    return contender.startswith("zindex")
+
+
+def _section(record: Record, figures: list[Figure], code: str) -> Iterator[str]:
     """Yield all of one benchmark."""
     yield f'<a id="{_anchor(record)}"></a>\n\n## {_title(record)}\n'
     sentence = _first_sentence(HERE / f"{record.benchmark}.py")
@@ -126,7 +180,8 @@ def _section(record: Record, figures: list[Figure]) -> Iterator[str]:
         yield from _table(record, table)
     yield f"`{record.command}`\n"
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    yield f"{describe_machine(record)}; {versions}; commit {record.commit}, {record.date}.\n"
+    age = "" if record.code == code else ", older than the code"
+    yield f"{describe_machine(record)}; {versions}; commit {record.commit}{age}, {record.date}.\n"
 
 
 def _table(record: Record, table: Table) -> Iterator[str]:
@@ -253,7 +308,7 @@ def replace_section(readme: str, text: str) -> str:
 def write_all(places: Places) -> list[str]:
     """Write the page, its figures and the README's section; return warnings."""
     records = read_records(places.results)
-    places.page.write_text(make_page(records))
+    places.page.write_text(make_page(records, code_version()))
     places.figures.mkdir(exist_ok=True)
     kept = set()
     for figure in FIGURES:
@@ -272,7 +327,8 @@ def check_all(places: Places) -> tuple[list[str], list[str]]:
     """Return what differs from what the records give, and warnings; nothing is written."""
     records = read_records(places.results)
     wrong = []
-    if not places.page.exists() or places.page.read_text() != make_page(records):
+    page = places.page.read_text() if places.page.exists() else ""
+    if page != make_page(records, read_code(page)):
         wrong.append(f"{places.page.name} of the benchmarks is not what the records give")
     text, warnings = make_headlines(records, _link(places), places.claims)
     readme = places.readme.read_text()
@@ -298,6 +354,12 @@ def _link(places: Places) -> str:
 
 def _title(record: Record) -> str:
     return record.benchmark.removeprefix("bench_").replace("_", " ").capitalize()
+
+
+def _link_to(record: Record, table: Table | None = None) -> str:
+    """Return a link to a place on the page."""
+    text = _title(record) if table is None else _heading(table)
+    return f"[{text}](#{_anchor(record, table)})"
 
 
 def _anchor(record: Record, table: Table | None = None) -> str:

@@ -79,16 +79,26 @@ class Table:
         """Return a contender's row, if it took part."""
         return next((row for row in self.rows if row.contender == contender), None)
 
-    def ratio(self, row: Row) -> float | None:
-        """Return how many times better a row is than its rival, by medians."""
+    def ratio(self, row: Row, figure: str | None = None) -> float | None:
+        """Return how many times better a row is than its rival, by medians.
+
+        ``figure`` is by default that of the table's own ratio.
+        """
         name = self.rival.get(row.contender) if isinstance(self.rival, dict) else self.rival
         rival = self.row(name) if name is not None and name != row.contender else None
-        ours, theirs = row.median(self.ratio_of), rival and rival.median(self.ratio_of)
+        return None if rival is None else self.compare(row, rival, figure)
+
+    def compare(self, row: Row, rival: Row, figure: str | None = None) -> float | None:
+        """Return how many times better a row is than another one, by medians."""
+        figure = figure or self.ratio_of
+        ours, theirs = row.median(figure), rival.median(figure)
         if not ours or not theirs:
             return None
-        return ours / theirs if self.ratio_of.endswith("per_second") else theirs / ours
+        return ours / theirs if figure.endswith("per_second") else theirs / ours
 
-    def with_bar(self, contender: str, at_least: float, why: str = "") -> "Table":
+    def with_bar(
+        self, contender: str, at_least: float, why: str = "", figure: str | None = None
+    ) -> "Table":
         """Return the table with a note on whether a contender reached a bar that was set for it.
 
         Parameters
@@ -99,16 +109,38 @@ class Table:
             The ratio that it must have.
         why
             What explains a miss; told only then.
+        figure
+            What the ratio is of; by default that of the table's own.
         """
         row = self.row(contender)
-        reached = self.ratio(row) if row is not None else None
+        reached = self.ratio(row, figure) if row is not None else None
         if reached is None:
             return self
         verdict = "reached" if reached >= at_least else "missed"
-        note = f"bar: {contender} at least {at_least:g}x; {verdict}, {reached:.3g}x"
+        what = contender + (f" ({self._heading(figure)})" if figure else "")
+        note = f"bar: {what} at least {at_least:g}x; {verdict}, {reached:.3g}x"
         if reached < at_least and why:
             note += f": {why}"
         return replace(self, notes=[*self.notes, note])
+
+    def with_limit(self, contender: str, figure: str, at_most: float) -> "Table":
+        """Return the table with a note on whether a contender's figure is small enough."""
+        from tests.benchmarks.units import quantity
+
+        row = self.row(contender)
+        value = row.median(figure) if row is not None else None
+        if value is None:
+            return self
+        verdict = "reached" if value <= at_most else "missed"
+        limit = f"{self._heading(figure)} at most {quantity(figure, at_most)}"
+        note = f"bar: {contender} ({limit}); {verdict}, {quantity(figure, value)}"
+        return replace(self, notes=[*self.notes, note])
+
+    def _heading(self, figure: str) -> str:
+        """Return what a figure is called."""
+        from tests.benchmarks.units import choose_unit
+
+        return choose_unit(figure, []).name
 
 
 @dataclass(frozen=True)
@@ -125,6 +157,8 @@ class Record:
     tables: list[Table]
     #: Of the variables that decide how fast something is, those that were set.
     environment: dict[str, str] = field(default_factory=dict)
+    #: What `code_version` returned; empty in records of before it was kept.
+    code: str = ""
 
     @classmethod
     def of(cls, benchmark: str, tables: list[Table], folder: str | None = None) -> "Record":
@@ -143,6 +177,7 @@ class Record:
             versions=list_versions(),
             tables=tables,
             environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+            code=code_version(),
         )
 
     def write(self, path: str | Path | None) -> None:
@@ -189,21 +224,27 @@ def show(table: Table) -> None:
     sys.stdout.flush()
 
 
+def code_version() -> str:
+    """Return what tells the code of ``zindex`` from any other; a rebased commit keeps it."""
+    return _ask_git("rev-parse", "--short=10", "HEAD:zindex", changed=("zindex",))
+
+
 def _commit() -> str:
     """Return the commit of the sources, with ``+`` where they were changed since."""
-    git = ["git", "-C", str(ROOT)]
-    try:
-        name = subprocess.run(
-            [*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, check=True
-        )
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", "zindex", "tests/benchmarks/*.py"],
-            capture_output=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return name.stdout.decode().strip() + ("+" if changed.stdout.strip() else "")
+    changed = ("zindex", "tests/benchmarks/*.py")
+    return _ask_git("rev-parse", "--short=10", "HEAD", changed=changed) or "unknown"
+
+
+def _ask_git(*command: str, changed: tuple[str, ...]) -> str:
+    """Return what git prints, with ``+`` where some files were changed; nothing without git."""
+    printed = []
+    for each in (command, ("status", "--porcelain", "--", *changed)):
+        try:
+            done = subprocess.run(["git", "-C", str(ROOT), *each], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+        printed.append(done.stdout.decode().strip())
+    return printed[0] + ("+" if printed[1] else "")
 
 
 def _without_outputs(arguments: list[str]) -> list[str]:

@@ -69,6 +69,13 @@ BENCHMARKS = (
         long="--size 1e8 --runs 3",
     ),
     Benchmark(
+        "bench_fixed",
+        short="--documents 500 --datasets 2 --samples 100 --tokens 1e5 --length 64 --seconds 0.05 "
+        "--workers 0 --commands build --runs 1",
+        long="--documents 1e3 1e5 2e6 2e7 1e8 --datasets 1 10 100 1000 10000 --workers 0 2 8 "
+        "--runs 3",
+    ),
+    Benchmark(
         "bench_build",
         short="--documents 2e4 --runs 1",
         long="--documents 1e7 1e8 --runs 3",

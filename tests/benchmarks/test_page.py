@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.benchmarks.record import Record, Row, Table
 from tests.benchmarks.units import cell, choose_unit, format_ratio, short_number
 
 MACHINE = {"processor": "Test | CPU", "num_processors": 2, "memory_nbytes": 24 << 30}
+CODE = "abcdef"
 RIVAL, OURS = "megatron-core", "zindex, megatron order"
 BUILD = Claim("index of one dataset", "bench_build", "documents-1e8", OURS)
 
@@ -29,6 +31,7 @@ def make_record(benchmark: str, *tables: Table) -> Record:
         versions={"python": "3.11.7"},
         tables=list(tables),
         environment={"OMP_NUM_THREADS": "1"},
+        code=CODE,
     )
 
 
@@ -42,8 +45,9 @@ def make_build(size: str, seconds: float) -> Table:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """A README with markers, and no records."""
+    monkeypatch.setattr(page, "code_version", lambda: CODE)
     (tmp_path / "results").mkdir()
     (tmp_path / "bench").mkdir()
     readme = tmp_path / "TOP.md"
@@ -84,6 +88,32 @@ def test_a_record_becomes_tables_headlines_and_a_figure(places: Places) -> None:
     assert headline in places.readme.read_text()
     assert len(warnings) == len(CLAIMS)
     assert check_all(places) == ([], warnings)
+
+
+def test_rows_that_any_rival_beats_are_listed(places: Places) -> None:
+    rows = [
+        Row("numpy", {"seconds": [1.0]}),
+        Row("zarr", {"seconds": [9.0]}),
+        Row("zindex", {"seconds": [2.0]}),
+        Row("zindex, quick", {"seconds": [0.5]}),
+    ]
+    write(places, make_record("bench_open", Table("x", "opening", rows, "zarr")))
+    write_all(places)
+    bars = places.page.read_text().partition("## Bars")[2].partition("<a id=")[0]
+    assert "| [Opening](#bench_open-x) | zindex | numpy | 0.50x |" in bars
+    assert "quick" not in bars
+
+
+def test_records_of_older_code_are_named(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = replace(make_record("bench_old", make_build("1e7", 1.0)), code="012345")
+    write(places, old, make_record("bench_build", make_build("1e8", 1.5)))
+    write_all(places)
+    text = places.page.read_text()
+    assert "older version of `zindex` than that of this page: [Old](#bench_old).\n" in text
+    assert text.count("commit 0123456789, older than the code, 2026-11-22.") == 1
+    assert text.count("commit 0123456789, 2026-11-22.") == 1
+    monkeypatch.setattr(page, "code_version", lambda: "another")
+    assert check_all(places)[0] == []  # the page stays as it was written
 
 
 def test_every_link_has_its_place(places: Places) -> None:
@@ -224,6 +254,14 @@ def make_every_record() -> list[Record]:
             Table("documents-1e9", "build", make_rows("seconds", {OURS: 30.0})),
         ),
         make_record("bench_blend", *blends),
+        make_record(
+            "bench_fixed",
+            *(
+                Table(f"{kind}-{size}", "fixed", make_rows("seconds", build))
+                for kind in ("documents", "datasets")
+                for size in ("1e1", "1e3")
+            ),
+        ),
         make_record("bench_read", spans),
         make_record(
             "bench_trillions",

@@ -67,6 +67,21 @@ def test_bar_that_is_missed_says_why() -> None:
     assert table.notes == ["bar: ours at least 4.5x; missed, 4x: the disk is slow"]
 
 
+def test_bar_of_another_figure_and_limits() -> None:
+    runs = {
+        "theirs": [{"seconds": 1.0, "pass_seconds": 6.0}],
+        "ours": [{"seconds": 1.0, "pass_seconds": 2.0}],
+    }
+    table = Table.of_runs("k", "t", runs, rival="theirs").with_bar("ours", 3, figure="pass_seconds")
+    table = table.with_limit("ours", "pass_seconds", 2).with_limit("ours", "seconds", 0.5)
+    assert table.notes == [
+        "bar: ours (pass) at least 3x; reached, 3x",
+        "bar: ours (pass at most 2.00 s); reached, 2.00 s",
+        "bar: ours (time at most 0.500 s); missed, 1.00 s",
+    ]
+    assert table.with_limit("nobody", "seconds", 1) is table
+
+
 def test_bar_of_nobody_changes_nothing() -> None:
     table = make_table(rival="theirs")
     assert table.with_bar("nobody", 2) is table

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.benchmarks import turns
 from tests.benchmarks.turns import MADE, TOGETHER, digest, make_parser, run_once, take_turns
 
 WORKER = """
@@ -51,6 +53,25 @@ def test_kernels_as_the_environment_says(log: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/mine")
     take_turns("turns_worker", ("a",), 1, "{}")
     assert [line.split()[2] for line in log.read_text().splitlines()] == ["None", "/mine"]
+
+
+def test_bare_processes_share_a_home_in_each_round(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker says its environment; where modules are found is that of the sources."""
+    worker = (
+        WORKER.replace('os.environ["TURNS_LOG"]', "sys.argv[3]")
+        .replace('os.environ.get("NUMBA_CACHE_DIR")', "os.environ")
+        .replace("json.loads(made).get(name, {})", "{}")
+    )
+    (log.parent / "turns_worker.py").write_text(worker)
+    monkeypatch.setattr(turns, "ROOT", log.parent)
+    take_turns("turns_worker", ("a", "b"), 2, log, bare=True)
+    lines = [line.split(maxsplit=2)[2] for line in log.read_text().splitlines()]
+    names = set(re.findall(r"'([A-Z_]+)':", " ".join(lines)))
+    assert "HOME" in names
+    assert names <= {"HOME", "PATH", "TMPDIR", "LD_LIBRARY_PATH", "LC_CTYPE"}
+    assert lines[0] == lines[1] != lines[2] == lines[3]
 
 
 def test_together(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,9 +25,14 @@ Figures = dict[str, float]
 MADE = "made"
 #: Variable of the environment; see `run_once`.
 TOGETHER = "ZINDEX_BENCH_TOGETHER"
+#: Variables of a bare process, besides ``HOME``: where programs and temporary files are.
+_PLACES = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
+ROOT = Path(__file__).parents[2]
 
 
-def make_parser(description: str, *, num_worker_arguments: int) -> argparse.ArgumentParser:
+def make_parser(
+    description: str, *, num_worker_arguments: int | Literal["+"]
+) -> argparse.ArgumentParser:
     """Return a parser of what all of these benchmarks take.
 
     Parameters
@@ -35,7 +40,7 @@ def make_parser(description: str, *, num_worker_arguments: int) -> argparse.Argu
     description
         The benchmark's docstring.
     num_worker_arguments
-        Arguments of a run in a process of its own, which ``--worker`` takes.
+        Arguments of a run in a process of its own, which ``--worker`` takes; ``+``: any number.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
@@ -51,6 +56,7 @@ def take_turns(
     num_runs: int,
     *arguments: object,
     keep_kernels: bool = True,
+    bare: bool = False,
 ) -> dict[str, list[Figures]]:
     """Return the figures of every run of each contender.
 
@@ -67,6 +73,9 @@ def take_turns(
         The same for all.
     keep_kernels
         As of `run_once`.
+    bare
+        Whether all contenders of a round share an empty home folder and no other variable of the
+        environment, as of `run_once`.
 
     Raises
     ------
@@ -76,38 +85,61 @@ def take_turns(
     runs: dict[str, list[Figures]] = {name: [] for name in contenders}
     made: dict[str, tuple[str, str]] = {}
     for _ in range(num_runs):
-        for name in contenders:
-            figures = run_once(module, name, *arguments, keep_kernels=keep_kernels)
-            for work, found in figures.pop(MADE, {}).items():
-                other, expected = made.setdefault(work, (name, found))
-                if found != expected:
-                    raise AssertionError(
-                        f"{name} must make the same {work} as {other}, it made another"
-                    )
-            runs[name].append(figures)
+        with tempfile.TemporaryDirectory(prefix="home-") as home:
+            for name in contenders:
+                figures = run_once(
+                    module,
+                    name,
+                    *arguments,
+                    keep_kernels=keep_kernels,
+                    home=home if bare else None,
+                )
+                for work, found in figures.pop(MADE, {}).items():
+                    other, expected = made.setdefault(work, (name, found))
+                    if found != expected:
+                        raise AssertionError(
+                            f"{name} must make the same {work} as {other}, it made another"
+                        )
+                runs[name].append(figures)
     return runs
 
 
 def run_once(
-    module: str, name: str, *arguments: object, keep_kernels: bool = True
+    module: str,
+    name: str,
+    *arguments: object,
+    keep_kernels: bool = True,
+    home: str | None = None,
 ) -> dict[str, Any]:
     """Return what one contender prints in a process of its own.
 
     With ``keep_kernels`` the first process that calls a kernel compiles it for all others, as on a
     cluster's node: no contender's time holds compiling, but each would wait for it. Without, all is
-    as the caller's environment says. Where that has ``ZINDEX_BENCH_TOGETHER``, all contenders run
-    in this process: quicker, for tests of whether they work.
+    as the caller's environment says. With ``home`` the environment is this home folder and the
+    places of programs and temporary files alone, as of a user who has set nothing. Where the
+    caller's environment has ``ZINDEX_BENCH_TOGETHER``, all contenders run in this process: quicker,
+    for tests of whether they work.
     """
     options = ["--worker", name, *map(str, arguments)]
     if os.environ.get(TOGETHER):
+        if home is not None:
+            os.environ["HOME"] = home
         printed = _run_here(module, options)
     else:
         environment = dict(os.environ)
-        if keep_kernels:
+        if home is not None:
+            environment = {name: os.environ[name] for name in _PLACES if name in os.environ}
+            environment["HOME"] = home
+        elif keep_kernels:
             environment.setdefault("NUMBA_CACHE_DIR", _kernel_folder().name)
         command = [sys.executable, "-W", "ignore", "-m", module, *options]
         printed = subprocess.run(
-            command, check=True, env=environment, stdout=subprocess.PIPE, text=True
+            command,
+            check=True,
+            cwd=None if home is None else ROOT,  # where modules are found without PYTHONPATH
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         ).stdout
     figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return figures

@@ -59,8 +59,7 @@ def local_path(url: str | os.PathLike[str], what: str = "a store") -> Path:
     text = os.fspath(url)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        path = os.path.abspath(os.path.expanduser(text))
-        return url if isinstance(url, Path) and path == text else Path(path)
+        return Path(os.path.abspath(os.path.expanduser(text)))
     if scheme != "file":
         raise ConfigError(
             f"{what} must be a path or a file:// URL, got scheme {scheme!r}; "
