@@ -32,10 +32,13 @@ def modules_after(statement: str) -> set[str]:
     [
         ("import zindex", {"torch", "dask", "distributed", "numba", "zarr", "xarray", "numpy"}),
         ("import zindex.cli", {"torch", "dask", "distributed", "numba", "zarr", "numpy"}),
-        ("import zindex; zindex.build", {"torch", "dask", "distributed", "zarr", "xarray"}),
+        (
+            "import zindex; zindex.build",
+            {"torch", "dask", "distributed", "numba", "zarr", "xarray"},
+        ),
         ("import zindex; zindex.open_store", {"torch", "dask", "distributed", "numba", "obstore"}),
-        ("import zindex.datasets.gpt_dataset", {"dask", "distributed", "zarr", "xarray"}),
-        ("import zindex; zindex.loader", {"dask", "distributed", "zarr", "xarray"}),
+        ("import zindex.datasets.gpt_dataset", {"dask", "distributed", "numba", "zarr", "xarray"}),
+        ("import zindex; zindex.loader", {"dask", "distributed", "numba", "zarr", "xarray"}),
     ],
 )
 def test_imports_stay_light(statement: str, absent: set[str]) -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from numba.core.compiler_lock import global_compiler_lock
 
@@ -52,7 +52,7 @@ def add_one(x: int) -> int:
 
 def test_all_of_a_first_call_is_done_under_the_lock() -> None:
     """Numba itself holds it during a part only, and threads have met in the rest."""
-    kernel: Any = jit(add_one)
+    kernel: Any = cast("Any", jit(add_one)).resolve()
     find_type, locked = kernel.typeof_pyval, []
 
     def find_type_and_look(value: Any) -> Any:

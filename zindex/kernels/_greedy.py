@@ -18,19 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.arrays import Float64Array, Int32Array, Int64Array
-from zindex.kernels._instructions import count_bits, find_bit, lend
-from zindex.kernels._jit import inline, jit
-from zindex.kernels._lanes import (
+from zindex.kernels._intrinsics import (
     WIDTH,
+    count_bits,
     draw_largest,
+    find_bit,
     find_errors,
     find_largest,
     find_reaching,
+    lend,
     load_lanes,
     raise_lanes,
     set_lane,
     store_lanes,
 )
+from zindex.kernels._jit import inline, jit
 
 #: Padding lanes, below all others.
 NO_LANES = np.full(WIDTH, -np.inf)

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from numba import carray as carray
 from numba.core import cgutils, types
 from numba.core.types.containers import BaseTuple
 from numba.extending import intrinsic
+
+from zindex.kernels._intrinsics import ALIGNMENT, LANES
 
 ir = cgutils.ir
 
@@ -157,9 +160,6 @@ def find_bit(builder: Any, bits: Any) -> Any:
 pread: Any = types.ExternalFunction(
     "pread", types.intp(types.int32, types.voidptr, types.uintp, types.int64)
 )
-
-#: Values of one call, and the alignment of target addresses.
-LANES, ALIGNMENT = 8, 64
 
 _INDEX = cgutils.int32_t
 _IDS = ir.VectorType(cgutils.intp_t, LANES)

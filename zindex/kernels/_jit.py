@@ -1,33 +1,98 @@
-"""Compilation of kernels.
+"""Compilation of kernels, at their first call.
 
-``nogil`` allows Dask's threads to run kernels concurrently. ``parallel`` is never used, because its
-thread pool can crash a threaded worker, nor ``fastmath``, because contraction changes results.
+Numba is imported by the first call too, so importing kernels is cheap. ``nogil`` allows Dask's
+threads to run kernels concurrently. ``parallel`` is never used, because its thread pool can crash a
+threaded worker, nor ``fastmath``, because contraction changes results.
 """
 
 import os
+import sys
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import update_wrapper
+from types import CodeType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from numba import njit
-from numba.core.compiler_lock import global_compiler_lock
+# Always acquired before numba's own lock.
+_lock = threading.RLock()
+_held = ExitStack()
 
-from zindex.kernels._cache import KernelCache
 
-# A process forked while another thread compiles would inherit a locked lock and hang at its first
-# kernel, so forks wait for running compilations.
-os.register_at_fork(
-    before=global_compiler_lock.acquire,
-    after_in_parent=global_compiler_lock.release,
-    after_in_child=global_compiler_lock.release,
-)
+def _hold_locks() -> None:
+    """Wait for running compilations, and prevent others.
+
+    A process forked while another thread compiles or imports numba would inherit a locked lock and
+    hang at its first kernel.
+    """
+    _held.enter_context(_lock)
+    compiler_lock = sys.modules.get("numba.core.compiler_lock")
+    if lock := getattr(compiler_lock, "global_compiler_lock", None):
+        _held.enter_context(lock)
+
+
+os.register_at_fork(before=_hold_locks, after_in_parent=_held.close, after_in_child=_held.close)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
-    dispatcher: Any = njit(nogil=True)(function)
+class Late(ABC):
+    """A placeholder in the module of a kernel, replaced when a kernel that uses it is compiled."""
+
+    @abstractmethod
+    def resolve(self) -> Any:
+        """Return what it stands for."""
+
+
+class _Kernel(Late):
+    """A function that is compiled at its first call.
+
+    All other attributes are those of numba's dispatcher.
+    """
+
+    _dispatcher: Any = None
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.py_func: Any = function
+        self._options = options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._dispatcher or self.resolve())(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"kernel {self.__name__} has no attribute {name!r}")
+        return getattr(self.resolve(), name)
+
+    def resolve(self) -> Any:
+        """Return the dispatcher; numba compiles what it finds in the globals at its first call."""
+        with _lock:
+            if self._dispatcher is None:
+                _replace_names(self.py_func.__globals__, [self.py_func.__code__])
+                self._dispatcher = _make_dispatcher(self.py_func, self._options)
+            return self._dispatcher
+
+
+def _replace_names(names: dict[str, Any], codes: list[CodeType]) -> None:
+    """Replace the placeholders that functions use."""
+    for code in codes:
+        codes += [value for value in code.co_consts if isinstance(value, CodeType)]
+        for name in code.co_names:
+            if isinstance(value := names.get(name), Late):
+                names[name] = value.resolve()
+
+
+def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
+    """Return numba's dispatcher of a function, with the cache of compiled kernels."""
+    from numba import njit
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from zindex.kernels._cache import KernelCache
+
+    dispatcher: Any = njit(nogil=True, **options)(function)
     if function.__module__.startswith(f"{__package__}."):
         dispatcher._cache = KernelCache(function)
     # Extensions of numba's types, which other packages register, are of no use to kernels.
@@ -35,18 +100,23 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     compile_for_args = dispatcher._compile_for_args
 
     def compile_alone(*args: Any, **kwargs: Any) -> Any:
-        """Compile under a lock.
+        """Compile under locks.
 
         Numba's own lock does not cover the work before and after a compilation, where two threads
         that call their first kernels have raced on a dictionary of its types.
         """
-        with global_compiler_lock:
+        with _lock, global_compiler_lock:
             return compile_for_args(*args, **kwargs)
 
     dispatcher._compile_for_args = compile_alone
-    return cast("Callable[P, R]", dispatcher)
+    return dispatcher
+
+
+def jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
+    return cast("Callable[P, R]", _Kernel(function, {}))
 
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper that is inlined into its callers, so that their loops vectorise."""
-    return cast("Callable[P, R]", njit(nogil=True, inline="always")(function))
+    return cast("Callable[P, R]", _Kernel(function, {"inline": "always"}))

@@ -13,9 +13,7 @@ from numba.core.types.containers import BaseTuple
 from numba.extending import register_model
 
 from zindex.kernels._instructions import instruction, shuffle, splat
-
-#: Lanes of a vector; measured.
-WIDTH = 32
+from zindex.kernels._intrinsics import WIDTH
 
 ir = cgutils.ir
 

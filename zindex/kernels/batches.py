@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import Int64Array, IntegerArray
-from zindex.kernels._instructions import (
+from zindex.kernels._intrinsics import (
     ALIGNMENT,
     LANES,
     claim,

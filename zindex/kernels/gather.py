@@ -9,7 +9,7 @@ int64.
 """
 
 from zindex.arrays import Int64Array
-from zindex.kernels._instructions import (
+from zindex.kernels._intrinsics import (
     load_int32,
     load_int64,
     load_uint8,

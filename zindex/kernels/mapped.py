@@ -7,10 +7,9 @@ with 0 at run time, so that there is one compiled version. Mapped files are read
 from typing import Any
 
 import numpy as np
-from numba import carray
 
 from zindex.arrays import Int64Array
-from zindex.kernels._instructions import load_int64, pointer
+from zindex.kernels._intrinsics import carray, load_int64, pointer
 from zindex.kernels._jit import inline, jit
 
 #: Fields of a group, the spans of one array with one target: bounds of its spans, which groups may

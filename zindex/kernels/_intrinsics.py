@@ -1,0 +1,41 @@
+"""The names that kernels import from `_instructions` and `_lanes`, without an import of numba.
+
+Constants have their values. The others are placeholders until a kernel that uses them is compiled.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from zindex.kernels._jit import Late
+
+#: Values of one streaming store, and the alignment of target addresses.
+LANES, ALIGNMENT = 8, 64
+
+#: Lanes of a vector of float64; measured.
+WIDTH = 32
+
+_INSTRUCTIONS = """
+carray claim count_bits fence find_bit lend load_int32 load_int64 load_uint8 pointer pread prefetch
+store_int64 store_uint8 stream_int32 stream_labels_int32 stream_labels_uint16 stream_uint16
+"""
+_VECTORS = """
+draw_largest find_errors find_largest find_reaching load_lanes raise_lanes set_lane store_lanes
+"""
+
+
+class _Intrinsic(Late):
+    """An intrinsic of a module."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def resolve(self) -> Any:
+        """Return the intrinsic."""
+        return getattr(import_module(f"{__package__}.{self.module}"), self.name)
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in (("_instructions", _INSTRUCTIONS), ("_lanes", _VECTORS)):
+        if name in names.split():
+            return _Intrinsic(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
