@@ -11,15 +11,16 @@ from zindex.kernels._jit import Late
 #: Values of one streaming store, and the alignment of target addresses.
 LANES, ALIGNMENT = 8, 64
 
-#: Lanes of a vector of float64; measured.
-WIDTH = 32
+#: Lanes of a vector of float64, and of uint32; measured.
+WIDTH, NUM_WORDS = 32, 128
 
 _INSTRUCTIONS = """
 carray claim count_bits fence find_bit lend load_int32 load_int64 load_uint8 pointer pread prefetch
 store_int64 store_uint8 stream_int32 stream_labels_int32 stream_labels_uint16 stream_uint16
 """
 _VECTORS = """
-draw_largest find_errors find_largest find_reaching load_lanes raise_lanes set_lane store_lanes
+add_round draw_largest find_errors find_largest find_reaching load_lanes raise_lanes set_lane
+store_lanes
 """
 
 

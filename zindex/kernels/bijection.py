@@ -11,6 +11,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.errors import PlanError
+from zindex.kernels._intrinsics import NUM_WORDS, add_round, load_lanes, store_lanes
 from zindex.kernels._jit import jit
 
 #: Version of the map, increased if any value of any permutation changes.
@@ -65,53 +66,16 @@ def _choose_network(size: int, keys: UInt64Array) -> tuple[Any, ...]:
 
 
 @jit
-def _add_round(
-    target: UInt32Array, source: UInt32Array, key: np.uint64, radix: np.uint32, words: UInt32Array
-) -> None:
-    """Add the round function of ``source`` to ``target`` modulo ``radix``.
-
-    It is a keyed murmur3 finaliser scaled to ``[0, radix)``. ``words`` is scratch memory, rounded
-    up to an even size: scaling two words at a time keeps the vectors as wide as in the other steps,
-    and a loop over single, widened words takes 1.4 times as long.
-    """
-    low_key, high_key = np.uint32(key), np.uint32(key >> np.uint64(32))
-    for k in range(source.size):
-        word = np.uint32(source[k] ^ low_key)
-        word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(16))) * np.uint32(0x85EBCA6B))
-        word = np.uint32(word + high_key)
-        word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(13))) * np.uint32(0xC2B2AE35))
-        words[k] = np.uint32(word ^ np.uint32(word >> np.uint32(16)))
-    pairs = words.view(np.uint64)
-    scale, low, high = np.uint64(radix), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
-    for k in range(pairs.size):
-        pair = pairs[k]
-        first = np.uint64((pair & low) * scale) >> np.uint64(32)
-        pairs[k] = first | (np.uint64((pair >> np.uint64(32)) * scale) & high)
-    for k in range(target.size):
-        total = np.uint32(target[k] + words[k])
-        target[k] = min(total, np.uint32(total - radix))
-
-
-@jit
-def _evaluate(high: UInt32Array, low: UInt32Array, network: _Network) -> None:
-    """Replace pairs of halves by their images."""
-    words = np.empty(high.size + high.size % 2, np.uint32)
-    for k in range(0, network.keys.size, 2):
-        _add_round(high, low, network.keys[k], network.high_radix, words)
-        _add_round(low, high, network.keys[k + 1], network.low_radix, words)
-
-
-@jit
-def _walk(value: np.uint64, network: _Network) -> np.uint64:
-    """Follow the cycle of one value until it is below the size."""
-    high, low = np.empty(1, np.uint32), np.empty(1, np.uint32)
-    radix = np.uint64(network.low_radix)
-    while value >= network.size:
-        high[0] = np.uint32(value // radix)
-        low[0] = np.uint32(value % radix)
-        _evaluate(high, low, network)
-        value = np.uint64(high[0]) * radix + np.uint64(low[0])
-    return value
+def _evaluate(high: UInt32Array, low: UInt32Array, count: int, network: _Network) -> None:
+    """Replace ``count`` pairs of halves by their images, and the rest of the last vector."""
+    for k in range(0, count, NUM_WORDS):
+        upper, lower = load_lanes(high, k), load_lanes(low, k)
+        for number in range(0, network.keys.size, 2):
+            even, odd = network.keys[np.uint64(number)], network.keys[np.uint64(number + 1)]
+            upper = add_round(upper, lower, even, network.high_radix)
+            lower = add_round(lower, upper, odd, network.low_radix)
+        store_lanes(high, k, upper)
+        store_lanes(low, k, lower)
 
 
 @jit
@@ -119,7 +83,7 @@ def _finish(
     high: UInt32Array, low: UInt32Array, network: _Network, offset: int, out: IntegerArray
 ) -> None:
     """Evaluate one block of halves and write the combined values."""
-    _evaluate(high, low, network)
+    _evaluate(high, low, out.size, network)
     radix, size = np.uint64(network.low_radix), network.size
     shift = np.uint64(offset)
     outside: Any = 0
@@ -127,11 +91,21 @@ def _finish(
         value = np.uint64(high[k]) * radix + np.uint64(low[k])
         outside += np.int64(value >= size)
         out[k] = np.int64(value + shift)
-    if outside:
-        for k in range(out.size):
+    if not outside:
+        return
+    # Follow the cycles of values outside together, until none is left.
+    index, count = np.arange(out.size), out.size
+    while outside:
+        outside = 0
+        for k in range(count):
             value = np.uint64(high[k]) * radix + np.uint64(low[k])
             if value >= size:
-                out[k] = np.int64(_walk(value, network) + shift)
+                high[outside], low[outside], index[outside] = high[k], low[k], index[k]
+                outside += 1
+            else:
+                out[index[k]] = np.int64(value + shift)
+        _evaluate(high, low, outside, network)
+        count = outside
 
 
 @jit
@@ -148,14 +122,15 @@ def _map_range(start: int, offset: int, out: IntegerArray, *fields: Any) -> None
         while filled < count:
             run: Any = min(count - filled, np.int64(low_radix) - np.int64(lower))
             for k in range(run):
-                high[filled + k] = upper
-                low[filled + k] = np.uint32(lower + np.uint32(k))
+                at = np.uint64(filled + k)  # Negative indices would be checked for.
+                high[at] = upper
+                low[at] = np.uint32(lower + np.uint32(k))
             filled += run
             lower = np.uint32(lower + np.uint32(run))
             if lower == low_radix:
                 lower = np.uint32(0)
                 upper = np.uint32(upper + np.uint32(1))
-        _finish(high[:count], low[:count], network, offset, out[first : first + count])
+        _finish(high, low, network, offset, out[first : first + count])
 
 
 @jit
@@ -171,7 +146,7 @@ def _map_each(values: IntegerArray, out: Int64Array, *fields: Any) -> None:
             quotient = value // radix
             high[k] = np.uint32(quotient)
             low[k] = np.uint32(value - quotient * radix)
-        _finish(high[:count], low[:count], network, 0, out[first : first + count])
+        _finish(high, low, network, 0, out[first : first + count])
 
 
 def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: IntegerArray) -> None:
