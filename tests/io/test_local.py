@@ -1,6 +1,7 @@
 """Create-only files: whole or not at all, whatever the system answers."""
 
 import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -65,10 +66,34 @@ def test_write_once_creates_and_then_keeps(tmp_path: Path) -> None:
     assert names(path.parent) == ["file"]
 
 
-def test_a_large_file_that_is_not_to_be_cached_holds_the_same(tmp_path: Path) -> None:
-    content = bytes(range(256)) * 8192
-    assert write_once(tmp_path / "file", [content, memoryview(b"end")], cached=False)
+@pytest.mark.parametrize("nbytes", [0, 3, (1 << 20) - 4, 1 << 20, (3 << 20) + 5])
+def test_a_file_that_is_not_to_be_cached_holds_the_same(tmp_path: Path, nbytes: int) -> None:
+    content = (bytes(range(255)) * (nbytes // 255 + 1))[:nbytes]
+    buffers = [content[:9], memoryview(content[9:]), b"end"]
+    assert write_once(tmp_path / "file", buffers, cached=False)
     assert read_file(tmp_path / "file") == content + b"end"
+
+
+@pytest.mark.parametrize("num_done", [0, 1])
+def test_a_file_system_may_refuse_direct_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_done: int
+) -> None:
+    real_write, calls = os.writev, []
+
+    def write_some(descriptor: int, buffers: list[memoryview]) -> int:
+        """Refuse a direct write, after a part of it."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        calls.append("direct" if flags & os.O_DIRECT else "plain")
+        if calls[-1] == "direct" and len(calls) > num_done:
+            os.lseek(descriptor, 512, os.SEEK_CUR)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_write(descriptor, buffers)
+
+    monkeypatch.setattr(local.os, "writev", write_some)
+    content = (bytes(range(251)) * 12533)[: 3 << 20]
+    assert write_once(tmp_path / "file", [content, b"end"], cached=False)
+    assert read_file(tmp_path / "file") == content + b"end"
+    assert calls == ["direct"] * (num_done + 1) + ["plain"] * (4 - num_done)
 
 
 def test_no_reserved_blocks_and_no_advice_are_no_harm(

@@ -8,6 +8,8 @@ of a race finds the winner's equal bytes. Source: design of create-only object s
 import contextlib
 import ctypes
 import errno
+import fcntl
+import mmap
 import os
 import stat
 import weakref
@@ -35,6 +37,8 @@ _MAX_BUFFERS = 512
 _NO_LINK = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL)
 # Smaller files gain nothing from having their blocks reserved.
 _RESERVED_NBYTES = 1 << 20
+# Bytes of one direct write: the pages of a larger block cost as much as the copy to them.
+_DIRECT_NBYTES = 1 << 20
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 _PROT_READ = 1
 _MAP_SHARED = 1
@@ -93,7 +97,7 @@ def write_once(
         Whether to replace an existing, damaged file.
     cached
         Whether the page cache should keep it, for a read that follows soon. Otherwise a large
-        build evicts nothing else, and writes faster by a fifth.
+        build evicts nothing else, and writes with a fifth of the processor time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -102,7 +106,7 @@ def write_once(
     with _removing(partial):
         try:
             _reserve(descriptor, sum(map(len, buffers)))
-            _write_all(descriptor, buffers)
+            (_write_all if cached else _write_direct)(descriptor, buffers)
             os.fsync(descriptor)
             if not cached:
                 with contextlib.suppress(OSError):
@@ -176,6 +180,35 @@ def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview
                 written -= len(pending.pop(0))
             if written:
                 pending[0] = pending[0][written:]
+
+
+def _write_direct(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    """Write all buffers, as much as possible past the page cache, if the file system can."""
+    flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.O_DIRECT
+    # Direct writes need aligned memory, which a mapping is.
+    block, filled = memoryview(mmap.mmap(-1, _DIRECT_NBYTES)), 0
+    for buffer in buffers:
+        pending = memoryview(buffer)
+        while pending:
+            count = min(len(pending), _DIRECT_NBYTES - filled)
+            block[filled : filled + count] = pending[:count]
+            pending, filled = pending[count:], filled + count
+            if filled < _DIRECT_NBYTES:
+                continue
+            start = os.lseek(descriptor, 0, os.SEEK_CUR)
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct)
+                _write_all(descriptor, [block])
+            except OSError as error:
+                if error.errno != errno.EINVAL or not direct:
+                    raise
+                direct = 0
+                fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+                os.lseek(descriptor, start, os.SEEK_SET)
+                _write_all(descriptor, [block])
+            filled = 0
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    _write_all(descriptor, [block[:filled]])
 
 
 def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableError:
