@@ -6,9 +6,8 @@ import numpy.typing as npt
 from zindex.arrays import Int64Array, IntegerArray
 from zindex.kernels._jit import jit
 
-# Table entries per dataset: so many that a search rarely inspects more than one dataset, and fewer
-# if the table would not fit the cache.
-_ENTRIES_PER_DATASET, _FEWER_ENTRIES, _MAX_ENTRIES = 32, 8, 1 << 20
+# Table entries per dataset: so many that few hold the starts of two datasets.
+_ENTRIES_PER_DATASET = 8
 
 
 @jit
@@ -31,11 +30,14 @@ def _locate(
     dataset_sample_index: IntegerArray,
 ) -> None:
     """Write the dataset and sample of each number."""
+    one, bits = np.uint64(1), np.uint64(shift)
     for k in range(numbers.size):
         number = np.int64(numbers[k])
-        dataset = table[number >> shift]
-        while offsets[dataset + 1] <= number:
-            dataset += 1
+        dataset = np.uint64(table[np.uint64(number) >> bits])
+        # Most entries need at most one step, of which a branch would be mispredicted.
+        dataset += np.uint64(offsets[dataset + one] <= number)
+        while offsets[dataset + one] <= number:
+            dataset += one
         dataset_index[k] = dataset
         dataset_sample_index[k] = number - offsets[dataset]
 
@@ -77,15 +79,13 @@ def locate(
         return
     assert int(numbers.max()) < total
     assert numbers.dtype.kind == "u" or int(numbers.min()) >= 0
-    if _FEWER_ENTRIES * numbers.size < len(counts):  # too few to pay for a table
+    if _ENTRIES_PER_DATASET * numbers.size < len(counts):  # too few to pay for a table
         sought = numbers.astype(np.int64, copy=False)
         datasets = np.searchsorted(offsets, sought, side="right") - 1
         dataset_index[:] = datasets
         dataset_sample_index[:] = sought - offsets[datasets]
         return
-    num_entries = min(
-        _ENTRIES_PER_DATASET * len(counts), max(_FEWER_ENTRIES * len(counts), _MAX_ENTRIES)
-    )
+    num_entries = _ENTRIES_PER_DATASET * len(counts)
     shift = max(0, total.bit_length() - num_entries.bit_length())
     table = np.empty(((total - 1) >> shift) + 1, np.int32)
     _fill_table(offsets, shift, table)
