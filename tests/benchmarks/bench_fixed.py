@@ -285,6 +285,19 @@ def with_bars(table: Table, goal: float, figures: Sequence[str] = STEPS) -> Tabl
     return table
 
 
+def with_crossover(tables: Sequence[Table], unit: str) -> Table:
+    """Return the last of some sizes' tables with a note on where ours is as fast as the rival."""
+    notes = []
+    for row in tables[-1].rows[1:]:
+        ratios = [
+            (table.ratio(each), table) for table in tables if (each := table.row(row.contender))
+        ]
+        fast = [table.key.rpartition("-")[2] for ratio, table in ratios if (ratio or 0) >= 1]
+        found = f"at least as fast as {MEGATRON} with {', '.join(fast)} {unit}"
+        notes.append(f"{row.contender}: {found if fast else 'slower at every size'}")
+    return replace(tables[-1], notes=[*tables[-1].notes, *notes])
+
+
 def compare_documents(folder: Path, num_documents: int, num_runs: int) -> list[Table]:
     """Return the tables of the construction of one dataset."""
     prefix = folder / f"documents-{num_documents}"
@@ -326,10 +339,12 @@ def compare_builders(folder: Path, num_datasets: int, num_runs: int) -> list[Tab
         notes=["pass: over both arrays of the blend and the three of each dataset"],
     )
     shutil.rmtree(place.parent)
+    if num_datasets < 1000:
+        return [with_bars(new, 1), with_bars(built, 1)]
     new, built = with_bars(new, 2), with_bars(built, 3)
     new = with_bars(new, 1, ["written_nbytes"])
     new = new.with_limit(SECOND, "num_files", 20)
-    return [new, built.with_limit(BUILT, "seconds", max(0.3, 0.3 * num_datasets / 1000))]
+    return [new, built.with_limit(BUILT, "seconds", 0.3 * num_datasets / 1000)]
 
 
 def compare_blends(folder: Path, num_samples: int, num_runs: int) -> list[Table]:
@@ -432,10 +447,16 @@ def compare_all(folder: Path, options: argparse.Namespace) -> Iterator[Table]:
     yield compare_imports(options.runs)
     if options.commands != "none":
         yield from compare_commands(folder, options.runs, quickstart=options.commands == "all")
-    for size in map(int, options.documents):
-        yield from compare_documents(folder, size, options.runs)
-    for size in options.datasets:
-        yield from compare_builders(folder, size, options.runs)
+    for compare, sizes, unit in (
+        (compare_documents, options.documents, "documents"),
+        (compare_builders, options.datasets, "datasets"),
+    ):
+        seen: list[Table] = []
+        for size in map(int, sizes):
+            new, built = compare(folder, size, options.runs)
+            seen.append(new)
+            yield new if len(seen) < len(sizes) else with_crossover(seen, unit)
+            yield built
     if options.samples:
         yield from compare_blends(folder, int(options.samples), options.runs)
     if options.tokens:

@@ -240,7 +240,7 @@ def make_headlines(
     claims
         Rows of the README's table.
     """
-    rows, warnings, used = [], [], {}
+    rows, small, warnings, used = [], [], [], {}
     for claim in claims:
         found = find(records, claim)
         if found is None:
@@ -249,16 +249,20 @@ def make_headlines(
         record = records[claim.benchmark]
         used[record.benchmark] = record
         unit = table_units(found.table)[claim.figure]
-        ours = unit.quantity(found.row.median(claim.figure) or 0.0)
-        theirs = ""
+        value = found.row.median(claim.figure) or 0.0
+        ours, theirs = unit.quantity(value), ""
         if found.rival is not None:
             theirs = unit.quantity(found.rival.median(claim.figure) or 0.0)
             theirs = f"{_line(found.rival.contender)}: {theirs}"
         text = "details" if found.ratio is None else format_ratio(found.ratio)
         where = f"{link}#{_anchor(record, found.table)}"
+        if claim.small:
+            theirs = theirs.rpartition(": ")[2]
+            small.append(f"{claim.text} {ours} against {theirs} ([{text}]({where}))")
+            continue
         work = f"{claim.text[:1].upper()}{claim.text[1:]}<br><sub>{_heading(found.table)}</sub>"
         rows.append(f"| {work} | {theirs} | {ours} | [{text}]({where}) |")
-    if not rows:
+    if not rows + small:
         return (
             f"Nothing is recorded yet; [the page of all benchmarks]({link}) says how.\n",
             warnings,
@@ -271,6 +275,11 @@ def make_headlines(
         f" figure is a row of [the page of all benchmarks]({link}), which has every range, the"
         " versions, the commands, what the rivals do and do not do, and which bars are missed.\n"
     )
+    if small:
+        text += (
+            "\nThe first construction of small jobs, with no variable of the environment set, "
+            f"against Megatron Core's: {'; '.join(small)}.\n"
+        )
     for figure in FIGURES:
         if figure.name == _README_FIGURE and figure.data(records):
             place = f"{Path(link).parent.as_posix()}/figures/{figure.name}.svg"
