@@ -272,8 +272,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     folder = quickstart.prepare_folder(arguments.folder)
-    # Ranks fork from a process that has imported these and has no threads.
-    multiprocessing.set_forkserver_preload(["torch.distributed", "01_quickstart"])
+    # Ranks fork from a process that has imported these (optimizers the last) and has no threads.
+    multiprocessing.set_forkserver_preload(["torch.distributed", "01_quickstart", "torch._dynamo"])
     start = time.monotonic()
 
     quickstart.say(1, "Draw images, and write them as tar, texts as jsonl and code as Zarr")

@@ -1,17 +1,16 @@
 """zindex and its peers on little data; peers that are not installed are left out."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.benchmarks import bench_peers
-from tests.benchmarks.forked import run_module
 from tests.benchmarks.peers import measuring, run_numpy, run_zindex
 from tests.benchmarks.peers.__main__ import DEFAULT_FOLDER, PEERS, python_of
 from tests.benchmarks.peers.measuring import Work
 from tests.benchmarks.record import Record
+from tests.forked import run_python
 
 SHORT = [
     *["--samples", "2e4", "--datasets", "5", "--mixed-samples", "2e4"],
@@ -22,12 +21,8 @@ SHORT = [
 def run_short(folder: Path, tmp_path: Path) -> Record:
     """Return the record of a short run with the peers of a folder."""
     figures = tmp_path / "figures.json"
-    run_module(
-        "tests.benchmarks.bench_peers",
-        [*SHORT, "--peers-folder", str(folder), "--json", str(figures)],
-        {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")} | os.environ,
-        tmp_path / "printed.txt",
-    )
+    options = [*SHORT, "--peers-folder", str(folder), "--json", str(figures)]
+    run_python("-W", "ignore", "-m", "tests.benchmarks.bench_peers", *options, check=True)
     return Record.read(figures)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.forked import run_module
 from tests.benchmarks.record import Record
 from tests.benchmarks.suite import BENCHMARKS, Benchmark
 from tests.benchmarks.turns import TOGETHER
+from tests.forked import run_python
 
 #: Those that have tests of their own.
 _TESTED_ELSEWHERE = {"bench_peers"}
@@ -22,15 +22,9 @@ _TESTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all of these processes keep what they compile: it takes longer than what they do."""
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.mark.parametrize("name", _TESTED)
-def test_short_form(tmp_path: Path, kernels: Path, name: str) -> None:
-    record = run_benchmark(_TESTED[name], tmp_path, kernels)
+def test_short_form(tmp_path: Path, name: str) -> None:
+    record = run_benchmark(_TESTED[name], tmp_path)
     assert record.benchmark == name
     assert record.command.startswith(f"python -m tests.benchmarks.{name} ")
     for table in record.tables:
@@ -52,7 +46,7 @@ def test_short_form(tmp_path: Path, kernels: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bench_blend", "bench_kernels", "bench_load", "bench_packing"])
-def test_every_contender(tmp_path: Path, kernels: Path, name: str) -> None:
+def test_every_contender(tmp_path: Path, name: str) -> None:
     """Each contender is a process of its own; some of them run by default."""
     benchmark = _TESTED[name]
     arguments = benchmark.arguments(short=True)
@@ -61,29 +55,26 @@ def test_every_contender(tmp_path: Path, kernels: Path, name: str) -> None:
             start = arguments.index(option)
             rest = [i for i in range(start + 1, len(arguments)) if arguments[i].startswith("--")]
             del arguments[start : rest[0] if rest else None]
-    few = run_benchmark(benchmark, tmp_path, kernels)
-    everyone = run_benchmark(benchmark, tmp_path, kernels, arguments)
+    few = run_benchmark(benchmark, tmp_path)
+    everyone = run_benchmark(benchmark, tmp_path, arguments)
     counts = [sum(len(table.rows) for table in record.tables) for record in (few, everyone)]
     assert counts[0] < counts[1]
 
 
 def run_benchmark(
-    benchmark: Benchmark,
-    tmp_path: Path,
-    kernels: Path,
-    arguments: Sequence[str] | None = None,
+    benchmark: Benchmark, tmp_path: Path, arguments: Sequence[str] | None = None
 ) -> Record:
     """Return the record of a benchmark's short form."""
     pytest.importorskip("megatron.core")
     figures = tmp_path / "figures.json"
     if arguments is None:
         arguments = benchmark.arguments(short=True)
-    printed = run_module(
-        f"tests.benchmarks.{benchmark.name}",
-        [*arguments, "--json", str(figures)],
-        {"NUMBA_CACHE_DIR": str(kernels), TOGETHER: "1"},
-        tmp_path / "printed.txt",
+    done = run_python(
+        *("-W", "ignore", "-m", f"tests.benchmarks.{benchmark.name}"),
+        *(*arguments, "--json", str(figures)),
+        env=os.environ | {TOGETHER: "1"},
+        check=True,
     )
     record = Record.read(figures)
-    assert all(table.title in printed for table in record.tables)
+    assert all(table.title in done.stdout for table in record.tables)
     return record

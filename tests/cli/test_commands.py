@@ -1,9 +1,6 @@
 """Every command on a tiny corpus: what it does, what it prints, and how it fails."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -12,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import zindex
+from tests.forked import run_python
 from zindex.cli import main
 
-ROOT = Path(__file__).parents[2]
 WriteCorpus = Callable[..., str]
 
 
@@ -54,13 +51,6 @@ def run_file(tmp_path: Path, prefix: str) -> Path:
         f"datasets: [{Path(prefix).name}]\n"
     )
     return path
-
-
-def run_python(*command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=environment
-    )
 
 
 def test_convert_and_export_give_back_the_same_bytes(prefix: str, tmp_path: Path) -> None:

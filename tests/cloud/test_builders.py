@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import pytest
 import zindex
 from tests.cloud.servers import Bucket
 from tests.conftest import WriteCorpus
+from tests.forked import Forked
 from tests.indexing.runs import LENGTHS, ensure_index
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError
@@ -24,7 +23,6 @@ from zindex.indexing.coordination import Rank
 from zindex.indexing.run_plan import plan_run
 from zindex.store.heartbeat import read_heartbeat, write_heartbeat
 
-ROOT = Path(__file__).parents[2]
 SERIAL = SerialExecutor()
 
 
@@ -44,33 +42,21 @@ def settings(bucket: Bucket, write_corpus: WriteCorpus) -> dict[str, Any]:
 @contextmanager
 def builder(
     bucket: Bucket, tmp_path: Path, settings: dict[str, Any], *arguments: str
-) -> Iterator["subprocess.Popen[str]"]:
+) -> Iterator[Forked]:
     """Start a builder that waits for a line."""
     run_file = tmp_path / "run.json"
     run_file.write_text(json.dumps(settings))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.cloud.build_process", str(run_file), *arguments],
-        cwd=ROOT,
-        env=os.environ | bucket.server.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    command = ["-m", "tests.cloud.build_process", str(run_file), *arguments]
+    with Forked(*command, env=os.environ | bucket.server.environment) as process:
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
-def say(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
+def say(process: Forked) -> None:
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def hear(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
+def hear(process: Forked) -> str:
     return process.stdout.readline().strip()
 
 

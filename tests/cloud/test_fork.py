@@ -2,31 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cloud.servers import Bucket
+from tests.forked import run_python
 from tests.store.stores import ONE, build_arrays, count_up
 from zindex.io.objects import place_of
-
-ROOT = Path(__file__).parents[2]
 
 
 def run_module(bucket: Bucket, name: str, *arguments: str) -> list[Any]:
     """Return what a process prints, as JSON lines; one that hangs is an error."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.cloud.{name}", *arguments],
-        cwd=ROOT,
-        env=os.environ | bucket.server.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = os.environ | bucket.server.environment
+    done = run_python("-m", f"tests.cloud.{name}", *arguments, env=environment, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import pytest
 from tests.cloud.servers import Bucket
 from tests.cloud.test_http import served  # noqa: F401
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.forked import run_python
 from tests.indexing.runs import GRID
 from tests.io.test_remote_files import make_msc
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
@@ -47,7 +47,6 @@ from zindex.io import remote_files
 from zindex.loading.loader import loader
 from zindex.store.chunk_cache import reader_statistics
 
-ROOT = Path(__file__).parents[2]
 SERIAL = SerialExecutor()
 LENGTHS = [5, 0, 7, 3, 12, 1, 9, 4]
 
@@ -253,16 +252,8 @@ def test_pairs_are_converted_and_merged(
 
 
 def test_forked_workers_read_through_boto3(bucket: Bucket, url: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.cloud.pair_process", url, str(tmp_path / "cache")]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | bucket.server.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["-m", "tests.cloud.pair_process", url, str(tmp_path / "cache")]
+    done = run_python(*command, env=os.environ | bucket.server.environment, check=True)
     first, items = map(json.loads, done.stdout.splitlines())
     assert first == items[0] == [0, 1, 2, 3, 4]
     assert [len(item) for item in items] == LENGTHS

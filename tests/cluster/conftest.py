@@ -51,17 +51,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory where all find the kernels that others have compiled."""
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.fixture
-def watched(tmp_path: Path, programs: Path, kernels: Path) -> Iterator[Watched]:
+def watched(tmp_path: Path, programs: Path) -> Iterator[Watched]:
     """A run whose processes are found again, and gone after the test."""
     (tmp_path / "scratch").mkdir()
-    found = Watched(tmp_path / "scratch", programs, kernels)
+    found = Watched(tmp_path / "scratch", programs)
     yield found
     found.end()
 
@@ -73,6 +67,6 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> dict[str, str]:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the indices of the run hold, by a build in one process."""
-    return build_alone(write_run(tmp_path_factory.mktemp("golden")), kernels)
+    return build_alone(write_run(tmp_path_factory.mktemp("golden")))

@@ -9,7 +9,6 @@ import faulthandler
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import dask
 
 from tests.cloud.servers import free_port
+from tests.forked import Forked
 from zindex.cluster.settings import dask_settings
 from zindex.execution.reconnecting_client import connect_client
 
@@ -45,7 +45,7 @@ class DaskProcesses:
         self.build: dict[str, Any] | None = None
         self.writes = folder / "writes"
         self._lock = threading.Lock()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, Forked] = {}
         self._down: set[str] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="supervisor")
@@ -65,11 +65,12 @@ class DaskProcesses:
         while not self._ended.wait(0.05):
             with self._lock:
                 rank = self._processes.get("rank")
-                if rank is not None and rank.poll() not in (None, -signal.SIGKILL):
+                if rank is not None and rank.returncode not in (None, -signal.SIGKILL):
                     self._down.add("rank")  # done, or failed
                 for name in ["scheduler", *self.workers, *(["rank"] if self.build else [])]:
                     process = self._processes.get(name)
-                    if name not in self._down and (process is None or process.poll() is not None):
+                    is_there = process is not None and process.returncode is None
+                    if not is_there and name not in self._down:
                         self._start(name)
 
     def _start(self, name: str) -> None:
@@ -83,25 +84,14 @@ class DaskProcesses:
             "build": self.build,
         }
         role = name.partition("-")[0]
-        command = [sys.executable, "-m", "tests.cluster.dask_processes", role, json.dumps(facts)]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                # A process that is started again does not compile again.
-                env=os.environ | {"NUMBA_CACHE_DIR": str(self.folder / "kernels")},
-            )
+        command = ["-m", "tests.cluster.dask_processes", role, json.dumps(facts)]
+        self._processes[name] = Forked(*command)
 
     def _clear(self, name: str) -> None:
         """Forget a process, and end it if it is there."""
         process = self._processes.pop(name, None)
         if process is not None:
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+            process.__exit__()
 
     def signal(self, name: str, number: int = signal.SIGKILL) -> int:
         """Send a signal to a process, and return its id."""
@@ -133,7 +123,7 @@ class DaskProcesses:
     def poll_build(self) -> int | None:
         """Return how the build ended, or None while it runs."""
         with self._lock:
-            return self._processes["rank"].poll() if "rank" in self._down else None
+            return self._processes["rank"].returncode if "rank" in self._down else None
 
     def list_writes(self) -> list[dict[str, Any]]:
         """Return what workers have written, in order."""
@@ -209,6 +199,9 @@ def end_with_pipe() -> None:
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     role, facts = sys.argv[1], json.loads(sys.argv[2])
+    with open(f"{facts['folder']}/{facts['name']}.log", "ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
     threading.Thread(target=end_with_pipe, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     dask.config.set(dask_settings() | facts["dask"])

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.processes import find_members, is_gone, wait_for, wait_until_gone
+from tests.forked import Forked
 from zindex.cluster import alongside
 from zindex.cluster.job import JobPlace
 from zindex.errors import ConfigError
@@ -79,18 +80,12 @@ with alongside(sys.argv[1], threads=1) as cluster:
 
 @pytest.mark.parametrize("victim", ["rank", "node"])
 def test_nothing_outlives_a_rank_or_a_node_that_is_killed(victim: str, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", LEADER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as rank:
-        try:
-            assert rank.stdout is not None
-            assert rank.stdout.readline() == "entered\n"
-            members = find_members(rank.pid)
-            assert len(members) == 3
-            (rank if victim == "rank" else members["node"]).send_signal(signal.SIGKILL)
-            wait_until_gone(members)
-        finally:
-            rank.kill()
+    with Forked("-c", LEADER, str(tmp_path)) as rank:
+        assert rank.stdout.readline() == "entered\n"
+        members = find_members(rank.pid)
+        assert len(members) == 3
+        (rank if victim == "rank" else members["node"]).send_signal(signal.SIGKILL)
+        wait_until_gone(members)
 
 
 HELPER = """

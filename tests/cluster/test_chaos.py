@@ -113,7 +113,6 @@ def check_chaos(
     """Kill processes during builds, each of which must end like an undisturbed one."""
     rng, killed, num_builds = np.random.default_rng(2026), list[str](), 0
     with DaskProcesses(tmp_path / "dask") as processes:
-        # Compiles the kernels too, for all processes that come.
         calm = settings | {"index": str(tmp_path / "calm")}
         build_under_fire(processes, calm, 0, rng, LOADED_SECONDS)
         expected = read_files(tmp_path / "calm")

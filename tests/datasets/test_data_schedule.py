@@ -1,12 +1,7 @@
 """Sub-samples that find their ranks, in processes of their own and in this one."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tests.datasets import schedule_process
+from tests.forked import run_python
 from tests.samples.conversations.speakers import make_config
 from zindex.datasets import data_schedule
 from zindex.datasets.data_schedule import HybridCPDataLoaderWrapper
@@ -46,15 +42,8 @@ def run(
         "theirs": theirs,
         "left_out": left_out,
     }
-    command = [sys.executable, "-m", "tests.datasets.schedule_process", json.dumps(settings)]
     folder.mkdir()
-    with subprocess.Popen(command, start_new_session=True) as process:
-        try:
-            status = process.wait(timeout=90)
-        finally:
-            with suppress(ProcessLookupError):  # all of them have ended
-                os.killpg(process.pid, signal.SIGKILL)
-    assert status == 0
+    run_python("-m", "tests.datasets.schedule_process", json.dumps(settings), check=True)
     return [json.loads((folder / str(rank)).read_text()) for rank in range(num_ranks)]
 
 

@@ -16,6 +16,7 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
+from tests.forked import Forked
 from zindex.datasets import sample_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
@@ -262,18 +263,13 @@ dist.destroy_process_group()
 
 
 def test_two_ranks(prefix: str, tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "meeting"), prefix],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    place = str(tmp_path / "meeting")
+    with (
+        Forked("-c", RANK, "0", place, prefix) as first,
+        Forked("-c", RANK, "1", place, prefix) as second,
+    ):
+        outputs = [rank.communicate() for rank in (first, second)]
+        assert first.returncode == second.returncode == 0, outputs
     dataset = open_dataset(prefix, 20)
     items = [dataset[i]["tokens"].tolist() for i in range(len(dataset))]
     assert [out.strip() for out, _ in outputs] == [f"0 {items}", f"1 {items}"]

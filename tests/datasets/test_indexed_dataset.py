@@ -16,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.forked import run_python  # noqa: E402
 from zindex.datasets import indexed_dataset  # noqa: E402
 from zindex.datasets.indexed_dataset import (  # noqa: E402
     DType,
@@ -392,12 +393,7 @@ class TestBuilder:
             "builder.add_document([1, 2], [2])\n"
             "os.kill(os.getpid(), 9)\n"
         )
-        child = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / "b.bin")],
-            cwd=Path(__file__).parents[2],
-            check=False,
-        )
-        assert child.returncode == -9
+        assert run_python("-c", script, str(tmp_path / "b.bin")).returncode == -9
         assert not (tmp_path / "b.idx").exists()
         assert not IndexedDataset.exists(str(tmp_path / "b"))
 

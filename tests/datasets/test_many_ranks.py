@@ -8,10 +8,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ import pytest
 
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.datasets.rank_process import summarize
+from tests.forked import Forked
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
-ROOT = Path(__file__).parents[2]
 SIZES = [60, 20, None]
 
 
@@ -55,24 +54,20 @@ def expected(run_config: dict[str, Any], tmp_path: Path) -> list[Any]:
     return summarize(BlendedMegatronDatasetBuilder(GPTDataset, SIZES, lambda: True, config).build())
 
 
-class Ranks:
+class Ranks(ExitStack):
     """Processes that are always killed at the end of a test."""
 
-    def __init__(self, compiled: Path) -> None:
-        self.environment = {"OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(compiled)}
-        self.processes: list[subprocess.Popen[str]] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[Forked] = []
 
-    def start(self, settings: dict[str, Any], *launcher: str) -> subprocess.Popen[str]:
-        command = [sys.executable, *launcher, "-m", "tests.datasets.rank_process"]
-        process = subprocess.Popen(
-            [*command, json.dumps(settings | {"sizes": SIZES})],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | self.environment,
+    def start(self, settings: dict[str, Any], *launcher: str) -> Forked:
+        command = [*launcher, "-m", "tests.datasets.rank_process"]
+        process = Forked(
+            *(*command, json.dumps(settings | {"sizes": SIZES})),
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
-        self.processes.append(process)
+        self.processes.append(self.enter_context(process))
         return process
 
     def start_all(self, num_ranks: int, place: str, **settings: Any) -> None:
@@ -83,25 +78,16 @@ class Ranks:
     def outcome(self, rank: int) -> dict[str, Any]:
         """Return the last line that a rank says."""
         process = self.processes[rank]
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate()
         assert process.returncode == 0, err
         facts: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return facts
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a place where processes find the kernels that others have compiled."""
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or tmp_path_factory.mktemp("compiled"))
-
-
 @pytest.fixture
-def ranks(compiled: Path) -> Iterator[Ranks]:
-    made = Ranks(compiled)
-    yield made
-    for process in made.processes:
-        process.kill()
-        process.communicate()
+def ranks() -> Iterator[Ranks]:
+    with Ranks() as processes:
+        yield processes
 
 
 def meeting_place(kind: str, tmp_path: Path) -> str:
@@ -142,7 +128,7 @@ def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, num_
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
     process = ranks.start({"config": run_config}, *launcher)
     wanted = expected(run_config, tmp_path)
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     said = sorted((json.loads(line) for line in out.splitlines()), key=lambda facts: facts["rank"])
     assert said == [{"rank": rank, "datasets": wanted} for rank in range(num_ranks)]
@@ -158,7 +144,6 @@ def test_a_rank_takes_over_from_a_killed_one(
     place = meeting_place(kind, tmp_path)
     ranks.start_all(3, place, config=config, stop_on=0, stop_after=stop_after, grace=0.5)
     builder = ranks.processes[0]
-    assert builder.stdout is not None
     assert json.loads(builder.stdout.readline()) == {"midway": True}
     os.kill(builder.pid, signal.SIGKILL)
     start = time.monotonic()

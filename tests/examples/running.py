@@ -1,16 +1,13 @@
 """How the tests of examples run them."""
 
 import os
-import subprocess
-from pathlib import Path
+from subprocess import CompletedProcess
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from tests.forked import ROOT, run_python
+
+EXAMPLES = ROOT / "examples"
 
 
-def run_example(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(EXAMPLES.parent)},
-    )
+def run_example(name: str, *arguments: object) -> CompletedProcess[str]:
+    command = [str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
+    return run_python(*command, env=os.environ | {"PYTHONPATH": str(ROOT)})

@@ -14,8 +14,8 @@ from zindex.store.open import open_store
 def test_blend_keeps_to_the_weights_in_both_orders(tmp_path: Path) -> None:
     folder = tmp_path / "blend"
     done = run_example(
-        [sys.executable, str(EXAMPLES / "02_blend.py"), "--folder", str(folder)],
-        *("--files", "30", "--samples", "5000", "--vocab-size", "300"),
+        "02_blend",
+        *("--folder", folder, "--files", "30", "--samples", "5000", "--vocab-size", "300"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr

@@ -1,16 +1,14 @@
 """A job that is killed and goes on."""
 
-import sys
 from pathlib import Path
 
-from tests.examples.running import EXAMPLES, run_example
+from tests.examples.running import run_example
 
 
 def test_a_killed_job_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "train"
     done = run_example(
-        [sys.executable, str(EXAMPLES / "03_train.py"), "--folder", str(folder)],
-        *("--files", "30", "--steps", "12", "--vocab-size", "300"),
+        "03_train", *("--folder", folder, "--files", "30", "--steps", "12", "--vocab-size", "300")
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -1,18 +1,28 @@
 """Two nodes that train on what they build."""
 
 import json
-import sys
 from pathlib import Path
 
 from tests.cloud.servers import free_port
-from tests.examples.running import EXAMPLES, run_example
+from tests.examples.running import run_example
 
 
 def test_two_nodes_build_what_they_train_on(tmp_path: Path) -> None:
     folder = tmp_path / "alongside"
     done = run_example(
-        [sys.executable, str(EXAMPLES / "04_alongside.py"), "--folder", str(folder)],
-        *("--files", "20", "--steps", "4", "--vocab-size", "300", "--port", str(free_port())),
+        "04_alongside",
+        *(
+            "--folder",
+            folder,
+            "--files",
+            "20",
+            "--steps",
+            "4",
+            "--vocab-size",
+            "300",
+            "--port",
+            str(free_port()),
+        ),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the last loss of 64 samples" in done.stdout

@@ -2,20 +2,19 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import torch
 
-from tests.examples.running import EXAMPLES, run_example
+from tests.examples.running import run_example
 from zindex.streaming.state import load_state
 
 
 def test_three_jobs_train_on_one_epoch(tmp_path: Path) -> None:
     folder = tmp_path / "streaming"
     done = run_example(
-        [sys.executable, str(EXAMPLES / "05_streaming.py"), "--folder", str(folder)],
-        *("--images", "160", "--files", "10", "--vocab-size", "400"),
+        "05_streaming",
+        *("--folder", folder, "--images", "160", "--files", "10", "--vocab-size", "400"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr

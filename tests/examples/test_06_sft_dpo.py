@@ -1,21 +1,31 @@
 """A model tuned on dialogues and pairs."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.examples.running import EXAMPLES, run_example
+from tests.examples.running import run_example
 from zindex.store.open import open_store
 
 
 def test_a_model_is_tuned_and_taught_to_prefer(tmp_path: Path) -> None:
     folder = tmp_path / "sft"
     done = run_example(
-        [sys.executable, str(EXAMPLES / "06_sft_dpo.py"), "--folder", str(folder)],
-        *("--questions", "600", "--steps", "40", "--pair-steps", "24", "--vocab-size", "320"),
+        "06_sft_dpo",
+        *(
+            "--folder",
+            folder,
+            "--questions",
+            "600",
+            "--steps",
+            "40",
+            "--pair-steps",
+            "24",
+            "--vocab-size",
+            "320",
+        ),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr

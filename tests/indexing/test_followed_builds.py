@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import WriteCorpus
+from tests.forked import Forked
 from tests.indexing.blends import GRID, naive_greedy
 from tests.indexing.conftest import PlanIndex, naive_megatron
 from zindex.errors import NotReadyError, StoreError
@@ -246,15 +247,7 @@ run_builds(build_store(plan_blend(), None, sys.argv[1], SerialExecutor()))
 
 def test_a_killed_builder_is_noticed_and_another_continues(tmp_path: Path) -> None:
     datasets, _ = naive_greedy(WEIGHTS, NUM_SAMPLES)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as builder:
-        assert builder.stdout is not None
+    with Forked("-c", KILLED, str(tmp_path)) as builder:
         assert builder.stdout.readline() == "three shards\n"
         needed = request_build(plan_blend(), str(tmp_path))
         waiting = Builds(Rank(1, takeover=3600), 0.05)

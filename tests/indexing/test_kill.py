@@ -1,14 +1,13 @@
 """``kill -9`` of the building process at random moments."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import WriteCorpus
+from tests.forked import run_python
 
 
 @pytest.mark.timeout(600)
@@ -18,10 +17,8 @@ def test_killed_builds_are_never_half_read_and_always_resumed(
 ) -> None:
     """The bar is 200 kills (slow); a fifth of them, the first ones, are tried by default."""
     prefix = write_corpus([3 + i % 29 for i in range(3000)])
-    command = [sys.executable, "-m", "tests.indexing.kill_loop", prefix, str(tmp_path)]
-    done = subprocess.run(
-        [*command, str(num_kills)], check=True, stdout=subprocess.PIPE, text=True, timeout=580
-    )
+    command = ["-m", "tests.indexing.kill_loop", prefix, str(tmp_path), str(num_kills)]
+    done = run_python(*command, check=True)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     seen = Counter(report["seen"] for report in reports)
     assert len(reports) == num_kills

@@ -1,13 +1,12 @@
 """Stored mappings equal those in memory, on any grid, executor, after any interruption."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.forked import run_python
 from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.formats.idx_writer import write_index
@@ -179,10 +178,8 @@ def test_a_build_that_dies_is_resumed(tmp_path: Path, source: SentenceSource, na
 
 def test_killed_builds_leave_the_bytes_of_one(tmp_path: Path, source: SentenceSource) -> None:
     """But for the unfinished files of writers that were killed, which a verification names."""
-    command = [sys.executable, "-m", "tests.indexing.kill_mapping", source.sentences.path]
-    done = subprocess.run(
-        [*command, str(tmp_path)], check=True, stdout=subprocess.PIPE, text=True, timeout=200
-    )
+    command = ["-m", "tests.indexing.kill_mapping", source.sentences.path, str(tmp_path)]
+    done = run_python(*command, check=True)
     assert int(done.stdout) > 5
     found = files_of(tmp_path / "cut")
     left = {name for name in found if name.endswith(".partial")}

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import WriteCorpus, numbers
+from tests.forked import run_python
 from tests.indexing.runs import GRID
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
 from zindex.execution.executor import SerialExecutor, embedded_client
@@ -22,7 +21,6 @@ from zindex.ingest.export import export
 from zindex.ingest.merge import merge
 from zindex.store.verify import verify_store
 
-ROOT = Path(__file__).parents[2]
 SERIAL = SerialExecutor()
 LENGTHS = [[5, 0, 7], [3, 12], [], [0, 1, 1, 1, 30]]
 
@@ -191,10 +189,7 @@ def test_a_merge_that_dies_anywhere_goes_on(
 ) -> None:
     """Every merge but the last is killed, each at a later system call than the one before."""
     sources = make_pairs(has_modes=True)
-    command = [sys.executable, "-m", "tests.ingest.merge_process", str(tmp_path / "all")]
-    done = subprocess.run(
-        [*command, *sources], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_python("-m", "tests.ingest.merge_process", str(tmp_path / "all"), *sources)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert reports, done.stderr
     assert [code for code, _ in reports[:-1]] == [-9] * (len(reports) - 1)

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import ROOT, run_python
 from tests.loading.datasets import Numbers
 from zindex.loading.loader import loader
 from zindex.loading.sampler import ElasticSampler
@@ -19,15 +18,8 @@ HERE = Path(__file__).parent
 
 def run_script(name: str, folder: Path) -> list[Any]:
     """Run a script of this folder, and return its output as one JSON value per line."""
-    done = subprocess.run(
-        [sys.executable, "-Wignore", str(HERE / name), str(folder)],
-        cwd=HERE.parents[1],
-        env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["-W", "ignore", str(HERE / name), str(folder)]
+    done = run_python(*command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -1,23 +1,21 @@
 """Loader workers of every start method terminate, also if the parent has read the data."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import zindex
 from tests.conftest import WriteCorpus
+from tests.forked import ROOT, run_python
 from tests.indexing.runs import LENGTHS
 from zindex.execution.executor import SerialExecutor
 
 SCRIPT = Path(__file__).with_name("start_methods.py")
-ROOT = SCRIPT.parents[2]
 
 
 def load(tmp_path: Path, write_corpus: WriteCorpus, num_workers: int) -> None:
-    """Load a run with every start method in a subprocess, with a timeout."""
+    """Load a run with every start method in a process of its own."""
     pairs = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
     (store,) = zindex.convert(pairs[1:], tmp_path, client=SerialExecutor())
     members = "".join(f"  - {{path: {path}, weight: 1}}\n" for path in (pairs[0], store.root))
@@ -26,15 +24,8 @@ def load(tmp_path: Path, write_corpus: WriteCorpus, num_workers: int) -> None:
         "sequence_length: 4\nseed: 1\nsplit: '1,0,0'\nindex: index\n"
         f"samples: {{train: 200}}\ndatasets:\n{members}"
     )
-    done = subprocess.run(
-        [sys.executable, "-Wignore", str(SCRIPT), str(run_file), str(num_workers)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200 + 40 * num_workers,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["-W", "ignore", str(SCRIPT), str(run_file), str(num_workers)]
+    done = run_python(*command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     lines = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
     methods = ("fork", "forkserver", "spawn")
     assert [name for name, _ in lines] == [

@@ -2,16 +2,14 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.cluster.systems.watched import ROOT
+import zindex
+from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_writer import PairWriter
 
 _WEIGHTS = {"web": 0.5, "code": 0.3, "books": 0.2}
@@ -99,10 +97,7 @@ def write_run(folder: Path) -> Run:
     return run
 
 
-def build_alone(run: Run, kernels: Path) -> dict[str, str]:
-    """Build a run in one process, which keeps its kernels, and return what its indices hold."""
-    code = "import sys, zindex; zindex.build(sys.argv[1])"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(kernels)}
-    command = [sys.executable, "-c", code, str(run.file)]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True)
+def build_alone(run: Run) -> dict[str, str]:
+    """Build a run in one process, and return what its indices hold."""
+    zindex.build(run.file, client=SerialExecutor())
     return run.digests()

@@ -43,9 +43,8 @@ class Watched:
 
     #: Where its machines keep temporary files.
     scratch: Path
-    #: Directories that all runs share: programs found before all others, and compiled kernels.
+    #: Programs found before all others.
     programs: Path
-    kernels: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def environment(self, **variables: str) -> dict[str, str]:
@@ -57,7 +56,6 @@ class Watched:
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(self.scratch),
-            "NUMBA_CACHE_DIR": str(self.kernels),
         }
         clean = {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN)}
         return clean | own | variables

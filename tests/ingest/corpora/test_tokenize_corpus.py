@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.forked import run_python
 from tests.ingest.corpora.plain_loop import read_pair, write_in_a_loop
 from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
@@ -122,8 +121,7 @@ def test_workers_change_nothing(to: Any, folder: Path, client: Any) -> None:
 
 
 def test_killed_work_goes_on(folder: Path) -> None:
-    command = [sys.executable, "-m", "tests.ingest.corpora.kill_loop", str(folder)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=200)
+    done = run_python("-m", "tests.ingest.corpora.kill_loop", str(folder), check=True)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert {report["to"] for report in reports} == {"bin", "zarr"}
     assert all(report["killed"] and report["same"] for report in reports), reports

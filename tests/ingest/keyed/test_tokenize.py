@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.forked import run_python
 from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
@@ -378,13 +377,7 @@ def test_killed_work_is_never_half_read_and_always_finished(folder: Path, num_ki
     source = write_jsonl(folder / "many.jsonl", rows)
     arguments = [source, folder / "kills", num_kills, folder / "tokenizer"]
     (folder / "kills").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.ingest.records.kill_loop", *map(str, arguments)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=580,
-    )
+    done = run_python("-m", "tests.ingest.records.kill_loop", *map(str, arguments), check=True)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) == num_kills
     assert all(report["second"] == 0 and report["same"] for report in reports), reports

@@ -1,13 +1,12 @@
 """``kill -9`` of the importing process at random moments."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run_python
 from tests.ingest.records.sources import write_jsonl
 
 
@@ -18,10 +17,8 @@ def test_killed_imports_are_never_half_read_and_always_finished(
 ) -> None:
     rows = [{"text": f"née {i} " * (i % 40), "n": i / 7} for i in range(300)]
     path = write_jsonl(tmp_path / "a.jsonl", rows)
-    command = [sys.executable, "-m", "tests.ingest.records.kill_loop", str(path), str(tmp_path)]
-    done = subprocess.run(
-        [*command, str(num_kills)], check=True, stdout=subprocess.PIPE, text=True, timeout=580
-    )
+    command = ["-m", "tests.ingest.records.kill_loop", str(path), str(tmp_path), str(num_kills)]
+    done = run_python(*command, check=True)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) == num_kills
     assert Counter(report["seen"] for report in reports).keys() <= {
