@@ -16,7 +16,7 @@ from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import ConfigError, StoreUnavailableError, VerificationError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.io import object_calls
 from zindex.io.objects import Place, place_of
 from zindex.store.chunk_cache import cache

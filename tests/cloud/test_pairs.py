@@ -211,6 +211,7 @@ def test_runs_give_the_samples_of_files(
 def test_an_index_may_lie_beside_its_pair(bucket: Bucket, url: str, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     settings: dict[str, Any] = {"split": "100,0,0", "sizes": [4, 0, 0], "path_to_cache": None}
+    settings["max_computed_rows"] = 0
     train = build(tmp_path, [url, url], object_storage_cache_path=cache, **settings)[0]
     assert train[0]["tokens"].shape == (8,)
     assert any("/cache/GPTDataset_indices/" in key for key in bucket.keys("corpora/a b/"))

@@ -42,6 +42,7 @@ class OtherNumbers(Numbers):
 
 
 def make_config(**settings: Any) -> BlendedMegatronDatasetConfig:
+    settings = {"max_computed_rows": 0} | settings
     return BlendedMegatronDatasetConfig(random_seed=1, sequence_length=8, **settings)
 
 
@@ -163,7 +164,7 @@ def test_deferred(tmp_path: Path) -> None:
 def test_pickle_holds_no_arrays(settings: Any, cached: bool, tmp_path: Path) -> None:
     settings = settings | {"path_to_cache": str(tmp_path) if cached else None}
     blends = [make_blend([1, 3], size, [10**6] * 2, **settings) for size in (10, 100_000)]
-    _ = blends[1][5], blends[1].unique_description
+    _ = blends[0][5], blends[1][5], blends[1].unique_description
     contents = [pickle.dumps(blend) for blend in blends]
     assert max(map(len, contents)) < 6_000
     assert abs(len(contents[0]) - len(contents[1])) < 100

@@ -26,6 +26,7 @@ from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, SourceError, StoreError, ZindexError
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing import ensure
+from zindex.indexing.ensure import BuildRequest
 from zindex.plan.blend_sizes import resolve_blend
 from zindex.store.layout import ChunkGrid
 
@@ -39,6 +40,7 @@ def make_config(**settings: Any) -> GPTDatasetConfig:
         "reset_attention_mask": False,
         "eod_mask_loss": False,
         "create_attention_mask": False,
+        "max_computed_rows": 0,
     }
     return GPTDatasetConfig(**(defaults | settings))
 
@@ -312,7 +314,6 @@ def test_large_builds_share_one_executor(
 
     real = ensure.open_executor
     monkeypatch.setattr(ensure, "open_executor", open_executor)
-    monkeypatch.setattr(ensure, "_SERIAL_ROWS", 100)
     build([100, 0, 0], blend=(paths, [1, 2, 3]), split="1", path_to_cache=str(tmp_path / "cache"))
     assert opened == [0]
 
@@ -328,21 +329,15 @@ def test_scalable_blends_start_before_datasets_are_opened(paths: list[str], tmp_
             seen.append(dataset_path)
             return GPTDataset.build_low_level_dataset(dataset_path, config)
 
-    real = blended_megatron_dataset_builder.request_build
-
-    def request_build(*args: Any) -> Any:
-        needed = real(*args)
-
-        async def build_it(executor: Any) -> Any:
-            result = await needed.build(executor)
+    class Early(BuildRequest):
+        async def build(self, executor: Any) -> Any:
+            result = await super().build(executor)
             assert not seen
             begun.set()
             return result
 
-        return ensure.BuildRequest(needed.plan, needed.num_rows, build_it)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blended_megatron_dataset_builder, "request_build", request_build)
+        patch.setattr(blended_megatron_dataset_builder, "BuildRequest", Early)
         settings: dict[str, Any] = {"order": "scalable", "path_to_cache": str(tmp_path / "cache")}
         datasets = build([50, 0, 0], Late, blend=(paths, [1, 1, 1]), split="1", **settings)
     assert seen == paths

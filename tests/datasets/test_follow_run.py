@@ -40,8 +40,8 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: list[Builds] = []
     init = Builds.__init__
 
-    def remember(self: Builds, *args: Any) -> None:
-        init(self, *args)
+    def remember(self: Builds, *args: Any, **settings: Any) -> None:
+        init(self, *args, **settings)
         if self.patience is not None:
             made.append(self)
 
@@ -100,7 +100,7 @@ def test_items_are_those_of_the_finished_run(
     name: str,
 ) -> None:
     config = run_config(tmp_path / "followed", paths, **ORDERS[name])
-    followed = open_run(config, tokenizer, follow=30)["train"]
+    followed = open_run(config, tokenizer, follow=30, max_computed_rows=0)["train"]
     assert isinstance(followed, BlendedDataset)
     assert len(followed) == NUM_SAMPLES
     first = followed.__getitems__(range(16)).tensors
@@ -122,12 +122,16 @@ def test_items_are_those_of_the_finished_run(
 def test_the_first_samples_do_not_wait_for_the_last(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
 ) -> None:
-    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30)["train"]
+    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30, max_computed_rows=0)[
+        "train"
+    ]
     batch = dataset.__getitems__(range(16))
     assert batch.tensors["tokens"].shape == (16, 4)
     copy = pickle.loads(pickle.dumps(dataset))  # as in a loader's worker
     assert torch.equal(copy.__getitems__(range(16)).tensors["tokens"], batch.tensors["tokens"])
-    hurried = open_run(run_config(tmp_path, paths), tokenizer, follow=0.05)["train"]
+    hurried = open_run(run_config(tmp_path, paths), tokenizer, follow=0.05, max_computed_rows=0)[
+        "train"
+    ]
     hurried[15]
     with pytest.raises(NotReadyError, match=r"shard dataset_index/c/1 of .* within 0.05 s"):
         hurried[16]
@@ -141,7 +145,7 @@ def test_computed_arrays_are_not_waited_for(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
 ) -> None:
     config = run_config(tmp_path, paths, order="scalable")
-    dataset = open_run(config, tokenizer, follow=30)["train"]
+    dataset = open_run(config, tokenizer, follow=30, max_computed_rows=0)["train"]
     assert dataset[NUM_SAMPLES - 1]["tokens"].shape == (4,)
     assert not gate.is_set()
     assert isinstance(dataset._store, FollowedStore)
@@ -151,7 +155,7 @@ def test_datasets_without_a_blend_are_followed(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
     config = make_config(tmp_path, *paths, split="60,40,0", samples={"train": 30})
-    followed = open_run(config, tokenizer, follow=30)
+    followed = open_run(config, tokenizer, follow=30, max_computed_rows=0)
     own = make_config(tmp_path / "own", *paths, split="60,40,0", samples={"train": 30})
     whole = open_run(own, tokenizer)
     for split, parts in followed.items():
@@ -174,6 +178,7 @@ def gpt_config(
         "reset_attention_mask": False,
         "eod_mask_loss": False,
         "grid": ChunkGrid(4, 16),
+        "max_computed_rows": 0,
     }
     return GPTDatasetConfig(**(values | settings))
 
@@ -220,7 +225,9 @@ def test_a_failed_build_is_raised_by_the_next_sample(
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(blend_module, "store_chunk", fail)
-    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30)["train"]
+    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30, max_computed_rows=0)[
+        "train"
+    ]
     for _ in range(2):
         with pytest.raises(StoreError, match="the disk is full"):
             dataset[0]
@@ -251,7 +258,7 @@ def test_a_finished_run_is_opened_immediately(
     build(config, SerialExecutor())
     monkeypatch.setattr(ensure, "follow_plan", None)
     monkeypatch.setattr(Builds, "_run", None)
-    dataset = open_run(config, tokenizer, follow=30)["train"]
+    dataset = open_run(config, tokenizer, follow=30, max_computed_rows=0)["train"]
     assert dataset[0]["tokens"].shape == (4,)
 
 

@@ -41,6 +41,7 @@ def make_config(tokenizer: Any = None, **settings: Any) -> GPTDatasetConfig:
         "reset_attention_mask": False,
         "eod_mask_loss": False,
         "tokenizer": tokenizer or FakeTokenizer(eod=99),
+        "max_computed_rows": 0,
     }
     return GPTDatasetConfig(**(defaults | settings))
 

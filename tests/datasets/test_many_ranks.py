@@ -36,6 +36,7 @@ def run_config(write_corpus: WriteCorpus, tmp_path: Path) -> dict[str, Any]:
         "path_to_cache": str(tmp_path / "cache"),
         "index_takeover": 60.0,
         "index_timeout": 120.0,
+        "max_computed_rows": 0,
     }
 
 

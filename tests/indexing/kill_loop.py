@@ -19,7 +19,7 @@ from tests.killing import run_in_child
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.run_plan import plan_run
 from zindex.store.open import open_store
 

@@ -1,6 +1,7 @@
 """Configurations of small runs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import NotReadyError
-from zindex.execution.executor import SerialExecutor, run_builds
+from zindex.execution.executor import Executor, SerialExecutor, run_builds
 from zindex.indexing.coordination import Rank
-from zindex.indexing.ensure import BuildRequest, Builds, build_store, request_build
+from zindex.indexing.ensure import BuildRequest, Builds, build_store
 from zindex.io import local
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
@@ -34,7 +35,7 @@ def make_config(tmp_path: Path, *datasets: Any, **settings: Any) -> RunConfig:
 
 def ensure_index(plan: Any, source: Any, folder: str, rank: Rank | None = None) -> Store:
     """Return the committed index of a plan, built or waited for."""
-    return ensure_store(request_build(plan, folder, source), rank)
+    return ensure_store(BuildRequest(plan, folder, source), rank)
 
 
 def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
@@ -44,6 +45,23 @@ def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
         builds.add(request, found.append)
         builds.finish()
     return found[0]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnBuild(BuildRequest):
+    """A request that is built in a test's own way."""
+
+    how: Callable[[Executor], Any] | None = None
+
+    async def build(self, executor: Executor) -> Any:
+        """Build as the test does."""
+        assert self.how is not None
+        return await self.how(executor)
+
+
+def with_build(request: BuildRequest, how: Callable[[Executor], Any]) -> BuildRequest:
+    """Return the request with another build."""
+    return OwnBuild(request.plan, request.folder, request.source, how=how)
 
 
 class Killed(BaseException):

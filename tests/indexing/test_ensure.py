@@ -14,13 +14,13 @@ import pytest
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex, naive_megatron
-from tests.indexing.runs import ensure_index
+from tests.indexing.runs import ensure_index, with_build
 from zindex.errors import NotReadyError, PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.indexing import ensure
 from zindex.indexing.coordination import BuilderWatch, Rank
-from zindex.indexing.ensure import BuildRequest, Builds, build_store, request_build
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.ensure import BuildRequest, Builds, build_store
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.store_build import find_index
 from zindex.store.commit import begin_store
 from zindex.store.heartbeat import write_first_heartbeat
@@ -77,25 +77,6 @@ def test_builder_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
         open_index_arrays(store), naive_megatron(plan, np.array(LENGTHS)), strict=True
     ):
         np.testing.assert_array_equal(np.asarray(array), expected)
-
-
-def test_small_index_needs_no_cluster_and_large_one_gets_it(
-    planned: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = []
-    open_executor = ensure.open_executor
-
-    def start() -> Any:
-        started.append(0)
-        return open_executor(SerialExecutor())
-
-    monkeypatch.setattr(ensure, "open_executor", start)
-    small = ensure_index(*planned, str(tmp_path / "small"))
-    assert not started
-    monkeypatch.setattr(ensure, "_SERIAL_ROWS", 10)
-    large = ensure_index(*planned, str(tmp_path / "large"))
-    assert started == [0]
-    assert large.fingerprint == small.fingerprint
 
 
 WAITING = Rank(1, timeout=0, takeover=math.inf)
@@ -159,7 +140,7 @@ def test_wait_for_nothing_at_all(planned: tuple[Any, Any], tmp_path: Path) -> No
 
 def test_wait_says_how_many_are_missing(planned: tuple[Any, Any], tmp_path: Path) -> None:
     other = dataclasses.replace(planned[0], seed=8)
-    needs = [request_build(plan, str(tmp_path), planned[1]) for plan in (planned[0], other)]
+    needs = [BuildRequest(plan, str(tmp_path), planned[1]) for plan in (planned[0], other)]
     with pytest.raises(NotReadyError, match=r"shards are finished \(1 more are missing\); check"):
         obtain(WAITING, needs)
 
@@ -210,13 +191,13 @@ def test_no_rank_takes_over_from_a_builder_with_progress(
     shard = store.root / "sample_index" / "c" / "0" / "0"
     content = shard.read_bytes()
     shard.unlink()
-    needed = request_build(planned[0], str(tmp_path), planned[1])
+    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     watch = BuilderWatch(clock.rank(1, takeover=10))
     seen = []
 
     def look(after: float) -> None:
         clock.now += after
-        seen.append(watch.is_over([needed.plan]))
+        seen.append(watch.is_over([needed.store_plan]))
 
     look(0)
     look(9)
@@ -234,16 +215,16 @@ def test_no_rank_takes_over_from_a_builder_with_progress(
 def test_no_rank_takes_over_from_a_builder_without_a_plan(
     planned: tuple[Any, Any], tmp_path: Path, clock: Clock
 ) -> None:
-    needed = request_build(planned[0], str(tmp_path), planned[1])
+    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     watch = BuilderWatch(clock.rank(1, takeover=10))
     write_first_heartbeat(needed.root)
     for step in range(1, 10):
-        assert not watch.is_over([needed.plan])
+        assert not watch.is_over([needed.store_plan])
         os.utime(needed.root / "_zindex" / "alive", ns=(step, step))
         clock.now += 9
-    assert not watch.is_over([needed.plan])
+    assert not watch.is_over([needed.store_plan])
     clock.now += 11
-    assert watch.is_over([needed.plan])
+    assert watch.is_over([needed.store_plan])
 
 
 def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
@@ -251,12 +232,12 @@ def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
 ) -> None:
     store = build(*planned, tmp_path)
     (store.root / "zarr.json").unlink()
-    needed = request_build(planned[0], str(tmp_path), planned[1])
+    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     watch = BuilderWatch(clock.rank(1, takeover=10))
     for step in range(1, 30):
         touched = store.root / "_zindex" / "plan.json"
         os.utime(touched, ns=(step, step))
-        if watch.is_over([needed.plan]):
+        if watch.is_over([needed.store_plan]):
             break
         clock.now += 5
     assert clock.now == 100
@@ -264,18 +245,18 @@ def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
 
 def test_builder_writes_a_heartbeat(planned: tuple[Any, Any], tmp_path: Path) -> None:
     """While a build computes without finishing a shard, its plan is touched."""
-    needed = request_build(planned[0], str(tmp_path), planned[1])
+    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     plan_file = needed.root / "_zindex" / "plan.json"
 
     async def touched(executor: Any) -> Any:
-        await asyncio.to_thread(begin_store, needed.plan)
+        await asyncio.to_thread(begin_store, needed.store_plan)
         os.utime(plan_file, ns=(1, 1))
         while plan_file.stat().st_mtime_ns == 1:
             await asyncio.sleep(0.01)
         return await needed.build(executor)
 
-    slow = dataclasses.replace(needed, build=touched)
-    assert obtain(Rank(0, takeover=0.1), [slow]) == [find_index(needed.plan)]
+    slow = with_build(needed, touched)
+    assert obtain(Rank(0, takeover=0.1), [slow]) == [find_index(needed.store_plan)]
 
 
 def test_many_are_built_in_parallel_and_each_once(planned: tuple[Any, Any], tmp_path: Path) -> None:
@@ -292,12 +273,12 @@ def test_many_are_built_in_parallel_and_each_once(planned: tuple[Any, Any], tmp_
             await all_started.wait()
             return await needed.build(executor)
 
-        return dataclasses.replace(needed, build=build_with_others)
+        return with_build(needed, build_with_others)
 
     got: dict[int, list[Any]] = {seed: [] for seed in range(5)}
     with Builds(Rank()) as builds:
         for seed in [*range(5), *range(5)]:
-            needed = request_build(dataclasses.replace(plan, seed=seed), str(tmp_path), source)
+            needed = BuildRequest(dataclasses.replace(plan, seed=seed), str(tmp_path), source)
             builds.add(wait_for_all(needed), got[seed].append)
         builds.finish()
     assert started == 5
@@ -306,7 +287,7 @@ def test_many_are_built_in_parallel_and_each_once(planned: tuple[Any, Any], tmp_
 
 def test_an_error_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
     plan, source = planned
-    needed = request_build(plan, str(tmp_path), source)
+    needed = BuildRequest(plan, str(tmp_path), source)
     ended = []
 
     async def never(executor: Any) -> Any:
@@ -318,8 +299,8 @@ def test_an_error_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> N
     async def fail(executor: Any) -> Any:
         raise PlanError("no")
 
-    other = request_build(dataclasses.replace(plan, seed=8), str(tmp_path), source)
-    needs = [dataclasses.replace(needed, build=never), dataclasses.replace(other, build=fail)]
+    other = BuildRequest(dataclasses.replace(plan, seed=8), str(tmp_path), source)
+    needs = [with_build(needed, never), with_build(other, fail)]
     with pytest.raises(PlanError, match=r"^no$"):
         obtain(Rank(), needs)
     assert ended == ["never"]
@@ -335,8 +316,8 @@ def test_an_error_is_raised_by_the_next_add(planned: tuple[Any, Any], tmp_path: 
     def add_many() -> None:
         with Builds(Rank()) as builds:
             for seed in range(10_000):
-                needed = request_build(dataclasses.replace(plan, seed=seed), str(tmp_path), source)
-                builds.add(dataclasses.replace(needed, build=fail), print)
+                needed = BuildRequest(dataclasses.replace(plan, seed=seed), str(tmp_path), source)
+                builds.add(with_build(needed, fail), print)
                 time.sleep(0.01)
             raise AssertionError("no error was raised")
 
@@ -354,16 +335,15 @@ def test_small_builds_run_in_parallel(planned: tuple[Any, Any], tmp_path: Path) 
 
     plan, source = planned
     needs = [
-        request_build(dataclasses.replace(plan, seed=seed), str(tmp_path), source)
-        for seed in (1, 2)
+        BuildRequest(dataclasses.replace(plan, seed=seed), str(tmp_path), source) for seed in (1, 2)
     ]
     with pytest.raises(ZeroDivisionError) as caught:
-        obtain(Rank(), [dataclasses.replace(needed, build=meet) for needed in needs])
+        obtain(Rank(), [with_build(needed, meet) for needed in needs])
     assert caught.value.__notes__ == ["in task divide"]
 
 
 def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
-    needed = request_build(planned[0], str(tmp_path), planned[1])
+    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     begun = threading.Event()
 
     async def never(executor: Any) -> Any:
@@ -372,7 +352,7 @@ def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> No
 
     def leave() -> None:
         with Builds(Rank()) as builds:
-            builds.add(dataclasses.replace(needed, build=never), print)
+            builds.add(with_build(needed, never), print)
             assert begun.wait(10)
             raise KeyError("left")
 
@@ -384,7 +364,7 @@ def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> No
 def test_news_of_a_failure_end_waiting_and_building(
     planned: tuple[Any, Any], tmp_path: Path, number: int
 ) -> None:
-    needed = request_build(planned[0], str(tmp_path), planned[1])
+    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
 
     async def never(executor: Any) -> Any:
         await asyncio.sleep(3600)
@@ -393,4 +373,4 @@ def test_news_of_a_failure_end_waiting_and_building(
         raise PlanError("rank 7: no")
 
     with pytest.raises(PlanError, match="rank 7: no"):
-        obtain(Rank(number, listen=listen), [dataclasses.replace(needed, build=never)])
+        obtain(Rank(number, listen=listen), [with_build(needed, never)])

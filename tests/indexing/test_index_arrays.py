@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
 from zindex.execution.executor import SerialExecutor, run_builds
+from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.ensure import build_store
-from zindex.indexing.index import (
-    ComputedArray,
+from zindex.indexing.index_arrays import (
     IndexArrays,
     compute_index_arrays,
     open_index_arrays,

@@ -17,12 +17,13 @@ from tests.conftest import WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import ConfigError, PlanError
-from zindex.execution.executor import DaskExecutor, SerialExecutor, embedded_client
+from zindex.execution.executor import SerialExecutor, embedded_client
+from zindex.execution.timeline import Timeline
 from zindex.indexing import run as building_run
 from zindex.indexing import run_plan as building_opening
 from zindex.indexing import store_build
 from zindex.indexing.blend_arrays import open_blend_arrays
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.ingest.length_source import open_source
 from zindex.plan.epochs import EpochPlan
 
@@ -249,23 +250,22 @@ class TestBlends:
             order="scalable",
         )
         computed = threading.Event()
-        finish = DaskExecutor._finish
 
-        async def finish_and_record(
-            executor: Any, future: Any, *arguments: Any, **settings: Any
-        ) -> Any:
-            outcome = await finish(executor, future, *arguments, **settings)
-            if future.key.startswith(stage):
-                computed.set()
-            return outcome
+        class Recorder(SerialExecutor):
+            async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
+                outcome = await super().run(function, *args, key=key, priority=priority)
+                if key.startswith(stage):
+                    computed.set()
+                return outcome
 
         def open_later(path: str, **settings: Any) -> Any:
             assert computed.wait(60), "nothing was computed before the datasets were opened"
             return open_source(path, **settings)
 
-        monkeypatch.setattr(DaskExecutor, "_finish", finish_and_record)
         monkeypatch.setattr(building_opening, "open_source", open_later)
-        zindex.build(config, timeline=tmp_path / "trace.json")
+        timeline = Timeline()
+        zindex.build(config, Recorder(timeline), timeline=timeline)
+        timeline.write(tmp_path / "trace.json")
         events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
         by_stage: dict[str, list[Any]] = {}
         for event in events:

@@ -13,7 +13,7 @@ from tests.indexing.runs import ensure_store
 from tests.indexing.test_sentence_mapping import EXPECTED_SPANS, PLANS, make_plan, source
 from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.ensure import request_build
+from zindex.indexing.ensure import BuildRequest
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.indexing.sentence_mapping import (
     MappingArrays,
@@ -53,10 +53,10 @@ def test_a_needed_mapping_is_built_and_found(
     tmp_path: Path, source: SentenceSource, name: str
 ) -> None:
     plan = make_plan(source, **PLANS[name])
-    needed = request_build(plan, str(tmp_path / "index"), SentenceSource(source.sentences))
-    assert find_index(needed.plan) is None
+    needed = BuildRequest(plan, str(tmp_path / "index"), SentenceSource(source.sentences))
+    assert find_index(needed.store_plan) is None
     store = ensure_store(needed)
-    assert find_index(needed.plan) == store
+    assert find_index(needed.store_plan) == store
     arrays = MappingArrays.open(store)
     bounds = source.bounds(plan.start, plan.stop)
     lengths = source.sentences.lengths(plan.first_sentence, plan.stop_sentence)
@@ -84,7 +84,7 @@ def test_each_epoch_has_each_sentence_once(
 ) -> None:
     """All but those of documents with a sentence that is too long."""
     plan = make_plan(source, **PLANS[name])
-    needed = request_build(plan, str(tmp_path), SentenceSource(source.sentences))
+    needed = BuildRequest(plan, str(tmp_path), SentenceSource(source.sentences))
     arrays = MappingArrays.open(ensure_store(needed))
     bounds = source.bounds(plan.start, plan.stop)
     lengths = source.sentences.lengths(0, int(bounds[-1]))

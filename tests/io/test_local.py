@@ -1,6 +1,5 @@
 """Create-only files: whole or not at all, whatever the system answers."""
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -143,27 +141,20 @@ def test_the_kernel_may_take_buffers_in_parts(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL])
-@pytest.mark.parametrize("has_links", [True, False])
-def test_file_systems_without_renameat2_or_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, has_links: bool
+def test_file_systems_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def refuse(*names: object) -> int:
-        ctypes.set_errno(code)
-        return -1
-
-    def refuse_link(source: Path, target: Path) -> None:
+    def refuse(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(local, "_renameat2", refuse)
-    if not has_links:
-        monkeypatch.setattr(local.os, "link", refuse_link)
+    monkeypatch.setattr(local.os, "link", refuse)
     assert write_once(tmp_path / "file", [b"first"])
     assert not write_once(tmp_path / "file", [b"second"])
     assert (tmp_path / "file").read_bytes() == b"first"
     assert names(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("call", ["writev", "fsync", "_rename_new", "close"])
+@pytest.mark.parametrize("call", ["writev", "fsync", "link", "close"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_a_failed_system_call_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
@@ -176,7 +167,7 @@ def test_a_failed_system_call_leaves_nothing(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(local if call == "_rename_new" else local.os, call, fail)
+        patch.setattr(local.os, call, fail)
         with pytest.raises(OSError, match=re.escape(os.strerror(code))):
             write_once(tmp_path / "file", [b"content"])
     assert names(tmp_path) == []
@@ -202,17 +193,13 @@ def test_the_content_is_durable_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for name in ("writev", "fsync", "close", "link", "unlink", "_rename_new"):
-        module: Any = local if name == "_rename_new" else local.os
-        real = getattr(module, name)
+    for name in ("writev", "fsync", "close", "link", "unlink"):
+        real = getattr(os, name)
         monkeypatch.setattr(
-            module, name, lambda *args, n=name, f=real: (calls.append(n), f(*args))[1]
+            local.os, name, lambda *args, n=name, f=real: (calls.append(n), f(*args))[1]
         )
     write_once(tmp_path / "file", [b"content"])
-    assert calls == ["writev", "fsync", "close", "_rename_new"]
-    monkeypatch.setattr(local, "_renameat2", None)
-    write_once(tmp_path / "other", [b"content"])
-    assert calls[4:] == ["writev", "fsync", "close", "_rename_new", "link", "unlink"]
+    assert calls == ["writev", "fsync", "close", "link", "unlink"]
 
 
 def test_a_symlink_at_the_temporary_path_is_not_followed(

@@ -12,7 +12,7 @@ from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.cli import main
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from zindex.datasets.blended_megatron_dataset_config import CHOICES, DEFAULTS
+from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError
 from zindex.indexing import ensure
@@ -23,7 +23,7 @@ from zindex.megatron.prepare import prepare
 @pytest.fixture(autouse=True)
 def _restore_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the process's defaults as they were."""
-    for name in CHOICES:
+    for name in vars(DEFAULTS):
         monkeypatch.setattr(DEFAULTS, name, getattr(DEFAULTS, name))
 
 
@@ -54,7 +54,7 @@ def command_line(write_corpus: WriteCorpus, tmp_path: Path) -> list[str]:
 def test_training_builds_nothing_more(
     command_line: list[str], order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = prepare(command_line, order=order)
+    made = prepare(command_line, order=order, max_computed_rows=0)
     assert [(part.split, part.num_datasets) for part in made][:2] == [("train", 2), ("valid", 2)]
     before = sorted((tmp_path / "cache").iterdir())
     arguments = parse_arguments(command_line)

@@ -16,7 +16,7 @@ from zindex.datasets import gpt_dataset as our_gpt
 from zindex.datasets import utils as our_utils
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.plan.split import split_range
 from zindex.store.layout import ChunkGrid
 
@@ -275,6 +275,7 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
         "grid",
         "shuffle",
         "renormalize_blend_weights",
+        "max_computed_rows",
         "index_timeout",
         "index_takeover",
         "follow",

@@ -27,7 +27,7 @@ from zindex.indexing.blend_arrays import (
     follow_blend_arrays,
     open_blend_arrays,
 )
-from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.indexing.ensure import BuildRequest
 from zindex.plan.blend_plan import BlendPlan
 from zindex.samples.batch import (
     BatchRequest,
@@ -250,11 +250,21 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
     def _needed(self) -> BuildRequest:
         """The build request of the index."""
         assert self.config.path_to_cache is not None
-        return request_build(self.plan, self.config.path_to_cache)
+        return BuildRequest(self.plan, self.config.path_to_cache)
+
+    def _check_computable(self) -> None:
+        """Refuse a blend that draws too many samples, without drawing where no count is close."""
+        plan = self.plan
+        if plan.order == "scalable" or plan.sizes is not None:
+            most = plan.counts
+        else:  # a dataset is drawn only below its share, so its count exceeds it by at most 1
+            most = np.floor(plan.weights * len(self) + 1.001)
+        if (most > [len(dataset) for dataset in self.datasets]).any():
+            self._arrays = self._compute_arrays()
 
     def _compute_arrays(self) -> BlendArrays:
         """Return the arrays of a blend without a store."""
-        if len(self):
+        if len(self) > self.config.max_computed_rows:
             log_single_rank(
                 logger,
                 logging.INFO,
@@ -303,6 +313,8 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
 
 def read_rows(arrays: Sequence[RowReader | AnyArray], positions: Int64Array) -> list[AnyArray]:
     """Return the rows of arrays at positions, in one round."""
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        return [array[positions] for array in arrays]
     starts, stops = find_spans(positions)
     readers = [array for array in arrays if isinstance(array, LocalReader)]
     if len(starts) == 1 and len(readers) == len(arrays):

@@ -20,7 +20,7 @@ from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import is_distributed, log_single_rank
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
-from zindex.indexing.ensure import Builds, request_build
+from zindex.indexing.ensure import BuildRequest, Builds
 from zindex.plan.split import split_range
 from zindex.samples.lengths import is_stored
 
@@ -120,9 +120,11 @@ class BlendedMegatronDatasetBuilder:
         if not config.path_to_cache or config.defer_npy_index_mmap:
             return
         for request in requests:
-            if request is not None and request.weights is not None and request.size:
+            if request is None or request.weights is None or not request.size:
+                continue
+            if request.size > config.max_computed_rows:
                 plan = plan_blend(request.weights, request.size, request.split, config)
-                builds.add(request_build(plan, config.path_to_cache), lambda store: None)
+                builds.add(BuildRequest(plan, config.path_to_cache), lambda store: None)
 
     def _open_members(
         self, requests: Sequence[SplitRequest | None], builds: Builds

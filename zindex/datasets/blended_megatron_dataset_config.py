@@ -8,6 +8,7 @@ from typing import Any, get_args
 from zindex.datasets.utils import Blend, Split, log_single_rank
 from zindex.errors import ConfigError
 from zindex.indexing.coordination import TAKEOVER, TIMEOUT
+from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.build_plan import Order, Stored
 from zindex.plan.split import (
@@ -25,7 +26,9 @@ _MOCK_SPLIT = "1,1,1"
 #: Choices of the settings that are unknown to Megatron scripts.
 CHOICES = {"order": get_args(Order), "store": get_args(Stored), "shuffle": get_args(Shuffle)}
 #: The defaults of this process, by these names; ``zindex.megatron.install`` sets them.
-DEFAULTS = SimpleNamespace(order="megatron", store="all", shuffle="keyed")
+DEFAULTS = SimpleNamespace(
+    order="megatron", store="all", shuffle="keyed", max_computed_rows=MAX_COMPUTED_ROWS
+)
 
 
 @dataclass
@@ -59,8 +62,8 @@ class BlendedMegatronDatasetConfig:
     #: Threads that open datasets.
     num_dataset_builder_threads: int = 1
 
-    #: Directory of the indices. None stores them next to each dataset, and computes blends in the
-    #: memory of each process.
+    #: Directory of the indices that are stored; see ``max_computed_rows``. None stores them next to
+    #: each dataset, and computes blends in the memory of each process.
     path_to_cache: str | None = None
 
     #: Whether a ``.bin`` is read through a mapping, or by position.
@@ -100,6 +103,12 @@ class BlendedMegatronDatasetConfig:
     #: each member, ``ceil(size * weight)``, instead of by the weights themselves.
     renormalize_blend_weights: bool = field(default=False, kw_only=True)
 
+    #: Ours: rows of all small indices together up to which nothing is stored: each process computes
+    #: them in a moment, at the first sample. 0 stores all.
+    max_computed_rows: int = field(
+        default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True
+    )
+
     #: Ours: seconds that a rank waits at most for an index that another rank builds.
     index_timeout: float = field(default=TIMEOUT, kw_only=True)
 
@@ -115,6 +124,10 @@ class BlendedMegatronDatasetConfig:
         self._check_cache()
         if self.follow is not None and not self.follow >= 0:
             raise ConfigError(f"follow must be 0 seconds or more, got {self.follow}; or None")
+        if self.max_computed_rows < 0:
+            raise ConfigError(
+                f"max_computed_rows must be at least 0, got {self.max_computed_rows}; 0 stores all"
+            )
         for name in ("index_timeout", "index_takeover"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0 seconds, got {getattr(self, name)}")

@@ -15,11 +15,11 @@ from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.ranks import obtain
 from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split, current_rank
-from zindex.indexing.blend_arrays import BlendArrays, open_blend_arrays
-from zindex.indexing.ensure import request_build
+from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
+from zindex.indexing.ensure import BuildRequest
 from zindex.maintenance.edits.draws import PoolTable
 from zindex.maintenance.edits.journal import RunJournal
-from zindex.plan.blend_plan import MAX_INT16_DATASETS
+from zindex.plan.blend_plan import MAX_INT16_DATASETS, BlendPlan
 from zindex.samples.batch import BatchRequest, SampleBatch
 from zindex.samples.gpt import make_batch
 from zindex.store.commit import fingerprint
@@ -71,8 +71,9 @@ class EditedDataset(SampleDataset):
         for number, facts in enumerate(self._state.blends):
             self._pools.append(journal.pools(number))
             if number:
-                needed = request_build(journal.blend_plan(facts, number), journal.config.index)
-                obtain(needed, partial(self._receive, number), rank, config)
+                plan = journal.blend_plan(facts, number)
+                needed = BuildRequest(plan, journal.config.index)
+                obtain(needed, partial(self._receive, number, plan), rank, config)
         self.sources: list[GPTDataset | CutDataset] = []
         for number in range(len(self._state.sources)):
             self.sources.append(self._open_source(journal, number))
@@ -80,9 +81,10 @@ class EditedDataset(SampleDataset):
         self._dataset_of = np.array([item.dataset for item in self._state.sources], id_dtype)
         self._lengths = np.array([item.sequence_length for item in self._state.sources])
 
-    def _receive(self, number: int, store: Store) -> None:
-        """Take the committed index of a blend of the run."""
-        self._arrays[number] = open_blend_arrays(store)
+    def _receive(self, number: int, plan: BlendPlan, store: Store | None) -> None:
+        """Take the committed index of a blend of the run; None for one to compute."""
+        arrays = compute_blend_arrays(plan) if store is None else open_blend_arrays(store)
+        self._arrays[number] = arrays
 
     def _open_source(self, journal: RunJournal, number: int) -> "GPTDataset | CutDataset":
         """Return the dataset of one source; earlier ones are open."""

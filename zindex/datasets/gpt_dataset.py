@@ -17,7 +17,13 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
-from zindex.indexing.index import IndexArrays, compute_index_arrays, open_index_arrays
+from zindex.indexing.index_arrays import (
+    IndexArrays,
+    build_document_index,
+    build_shuffle_index,
+    compute_index_arrays,
+    open_index_arrays,
+)
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, SampleBatch, resolve_positions
@@ -32,6 +38,10 @@ from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
 from zindex.samples.texts import IndexedText, Texts
 from zindex.store.rows import RowReader
 
+# Megatron Core's names, for its callers.
+_build_document_index = build_document_index
+_build_shuffle_index = build_shuffle_index
+
 
 class GPTDataset(TextDataset[IndexArrays]):
     """A split of a dataset as samples of ``sequence_length`` tokens and their labels.
@@ -40,9 +50,10 @@ class GPTDataset(TextDataset[IndexArrays]):
     sequence length and x 1 if an extra token is drawn. With ``order="megatron"`` indices and items
     equal Megatron Core's; the indices are attributes with its names.
 
-    A missing index is built at construction, under ``torch.distributed`` by rank 0 while the others
-    poll for its commit, without a collective. A builder of datasets collects the requests and
-    builds all indices together. The index is stored in ``config.path_to_cache``, or in
+    A small index is computed in each process at its first sample; see ``config.max_computed_rows``.
+    A larger one is built at construction unless it is stored, under ``torch.distributed`` by rank 0
+    while the others poll for its commit, without a collective. A builder of datasets collects the
+    requests and builds all indices together. The index is stored in ``config.path_to_cache``, or in
     ``<path>/cache/GPTDataset_indices``, with ``.zarr`` stripped from a store's path. With
     ``config.defer_npy_index_mmap`` this happens at the first sample.
 
@@ -238,9 +249,11 @@ class GPTDataset(TextDataset[IndexArrays]):
         )
 
     def _compute_arrays(self) -> IndexArrays:
-        """Return the index of documents in memory."""
-        lengths = self.dataset.sequence_lengths[self._span.start : self._span.stop]
-        return compute_index_arrays(self._plan(), lengths)
+        """Return the index in memory."""
+        start, stop = self._span.start, self._span.stop
+        if self._is_stored:
+            return compute_index_arrays(self._plan(), self._source.lengths(start, stop))
+        return compute_index_arrays(self._plan(), self.dataset.sequence_lengths[start:stop])
 
     def _find_epochs(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
@@ -312,71 +325,3 @@ class MockGPTDataset(GPTDataset):
     ) -> MockGPTLowLevelDataset:
         """Return made-up documents for a tokenizer; the path is ignored."""
         return MockGPTLowLevelDataset(config.tokenizer)
-
-
-def _build_document_index(
-    documents: npt.NDArray[np.integer[Any]],
-    num_epochs: int,
-    numpy_random_state: np.random.RandomState,
-    separate_final_epoch: bool,
-) -> npt.NDArray[np.int32]:
-    """Return the documents of some epochs in shuffled order, drawn from a given generator.
-
-    Kept for Megatron's callers: indices of datasets are built by ``zindex.indexing`` from a seed.
-
-    Parameters
-    ----------
-    documents
-        Shape (documents,), of one epoch.
-    num_epochs
-        Epochs.
-    numpy_random_state
-        The generator; its state advances.
-    separate_final_epoch
-        Whether the last epoch is shuffled separately.
-
-    Returns
-    -------
-    document_index
-        Shape (num_epochs * documents,), int32.
-
-    Notes
-    -----
-    Source: Megatron Core ``gpt_dataset``, bit by bit.
-    """
-    together = num_epochs - 1 if separate_final_epoch and num_epochs > 1 else num_epochs
-    epochs = np.tile(np.asarray(documents).astype(np.int32), num_epochs)
-    cut = together * len(documents)
-    numpy_random_state.shuffle(epochs[:cut])
-    if cut < epochs.size:
-        numpy_random_state.shuffle(epochs[cut:])
-    return epochs
-
-
-def _build_shuffle_index(
-    num_samples: int, total_size: int, numpy_random_state: np.random.RandomState
-) -> npt.NDArray[np.integer[Any]]:
-    """Return samples in shuffled order: the first ones among themselves, then the others.
-
-    Kept for Megatron's callers, as ``_build_document_index`` is.
-
-    Parameters
-    ----------
-    num_samples
-        Samples that are shuffled among themselves first.
-    total_size
-        All samples.
-    numpy_random_state
-        The generator; its state advances.
-
-    Returns
-    -------
-    shuffle_index
-        Shape (total_size,), uint32, or int64 from ``2**32 - 2`` samples on.
-    """
-    dtype = np.int64 if total_size >= np.iinfo(np.uint32).max - 1 else np.uint32
-    samples: npt.NDArray[np.integer[Any]] = np.arange(total_size, dtype=dtype)
-    numpy_random_state.shuffle(samples[:num_samples])
-    if num_samples < total_size:
-        numpy_random_state.shuffle(samples[num_samples:])
-    return samples

@@ -53,14 +53,14 @@ def collect(builds: Builds) -> Iterator[None]:
 def obtain(
     request: BuildRequest, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
 ) -> None:
-    """Call back with a store: once the collected builds are finished, or immediately.
+    """Call back with a store, or None for an index to compute: now, or after collected builds.
 
     Parameters
     ----------
     request
         The build request.
     receive
-        Called with the store.
+        Called with the store or None.
     rank
         The rank of this process, or of the process that it is a worker of.
     config
@@ -76,9 +76,9 @@ def obtain(
 def obtain_now(
     request: BuildRequest, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
 ) -> None:
-    """Build or find a store now, and call back with it; parameters as of `obtain`."""
+    """Call back now, after the store is built or found; parameters as of `obtain`."""
     this = Rank(rank, config.index_timeout, config.index_takeover)
-    with Builds(this, config.follow) as builds:
+    with Builds(this, config.follow, max_computed_rows=config.max_computed_rows) as builds:
         builds.add(request, receive)
         builds.finish()
 
@@ -86,7 +86,7 @@ def obtain_now(
 def open_builds(config: BlendedMegatronDatasetConfig, step: "RankStep") -> Builds:
     """Return the builds of a step of all ranks; builds that are followed may outlast it."""
     rank = Rank(current_rank(), config.index_timeout, config.index_takeover, step.listen)
-    return Builds(rank, config.follow, step.report)
+    return Builds(rank, config.follow, step.report, config.max_computed_rows)
 
 
 class RankStep(AbstractContextManager["RankStep"]):

@@ -115,7 +115,7 @@ def inherits(kind: type, names: tuple[str, ...]) -> bool:
 
 
 class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
-    """Samples by an index that is found, built or computed: at construction, or at first use."""
+    """Samples by an index that is found or built at construction, or computed at first use."""
 
     config: BlendedMegatronDatasetConfig
 
@@ -126,7 +126,7 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     @property
     @abstractmethod
     def _is_stored(self) -> bool:
-        """Whether the index is a store; each process computes another one in memory."""
+        """Whether the index may be stored; each process computes small ones, and all others."""
 
     @property
     @abstractmethod
@@ -141,6 +141,9 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         """Return the arrays of an index that is not stored."""
         raise NotImplementedError
 
+    def _check_computable(self) -> None:
+        """Raise the error that the computation of the index would end in."""
+
     def _request_index(self) -> None:
         """Find or build the index, together with others that are collected, unless deferred."""
         self._rank = current_rank()
@@ -149,24 +152,28 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
             return
         if self._is_stored:
             obtain(self._needed, self._receive, self._rank, self.config)
+        elif len(self) <= self.config.max_computed_rows:
+            self._receive(None)
         else:
             self._open_arrays()
 
-    def _receive(self, store: Store) -> None:
-        """Take the index, committed or followed while it is built."""
-        self._arrays = self._read_index(store)
+    def _receive(self, store: Store | None) -> None:
+        """Take the index, committed or followed while it is built; None for one to compute."""
+        if store is None:
+            self._check_computable()
+        else:
+            self._arrays = self._read_index(store)
         self._store = store
 
     def _open_arrays(self) -> ArraysT:
         """Return the arrays of the index, built, found or computed at first use."""
         if self._arrays is None:
-            if not self._is_stored:
-                self._arrays = self._compute_arrays()
-            elif self._store is None:
-                obtain_now(self._needed, self._receive, self._rank, self.config)
-            else:
+            if self._is_stored and self._store is not None:
                 self._arrays = self._read_index(self._store)
-        assert self._arrays is not None
+            elif self._is_stored:
+                obtain_now(self._needed, self._receive, self._rank, self.config)
+            if self._arrays is None:
+                self._arrays = self._compute_arrays()
         return self._arrays
 
     def __getstate__(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from zindex.datasets.sample_dataset import ArraysT, IndexedSampleDataset
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.ensure import BuildRequest, request_build
+from zindex.indexing.ensure import BuildRequest
 from zindex.ingest.length_source import is_store
 from zindex.plan.build_plan import SplitPlan
 from zindex.samples.lengths import is_stored, stored_source
@@ -164,15 +164,15 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
     @property
     def _needed(self) -> BuildRequest:
         """The build request of the index."""
-        return request_build(self._plan(), self._index_folder, self._source)
+        return BuildRequest(self._plan(), self._index_folder, self._source)
 
     @property
     def _source(self) -> Any:
         """What a build of the index reads."""
         return stored_source(self.dataset)
 
-    def _receive(self, store: Store) -> None:
-        """Take the index, committed or followed while it is built."""
+    def _receive(self, store: Store | None) -> None:
+        """Take the index, committed or followed while it is built; None for one to compute."""
         super()._receive(store)
         self._text = None
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Protocol, TypeVar, Unpack
 
 from zindex.errors import ConfigError
@@ -87,17 +87,24 @@ class ThreadExecutor(SerialExecutor):
     ----------
     num_threads
         Concurrent tasks; None means one per core, and two more that wait for the disk.
+    timeline
+        Records the tasks.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
-        super().__init__()
+    def __init__(self, num_threads: int | None = None, timeline: Timeline | None = None) -> None:
+        super().__init__(timeline)
         self.num_threads = num_threads or len(os.sched_getaffinity(0)) + _NUM_IO_THREADS
         self._pool = DaemonPool(self.num_threads, "zindex-task")
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
         with named(key):
-            return await asyncio.wrap_future(self._pool.submit(function, *args, priority=priority))
+            task = self._pool.submit(self._run_timed, key, function, *args, priority=priority)
+            return await asyncio.wrap_future(task)
+
+    def _run_timed(self, key: str, function: Callable[..., R], *args: Any) -> R:
+        with self.timeline.span(key):
+            return function(*args)
 
     def close(self) -> None:
         """Wait for the running tasks and end the threads; pending tasks never start."""
@@ -106,14 +113,13 @@ class ThreadExecutor(SerialExecutor):
 
 @contextmanager
 def open_executor(client: Any = None, timeline: Timeline | None = None) -> Iterator[Executor]:
-    """Give the executor of a client: the given one, the ambient one, or an embedded cluster.
+    """Give the executor of a client: the given one, the ambient one, or threads of this process.
 
     Parameters
     ----------
     client
         A ``distributed.Client``, the address of a scheduler, an ``Executor``, or None. With None
-        the process's current client is used; without one a cluster of this machine's cores starts
-        inside this process, listens on no port, and ends with the block.
+        the process's current client is used, or else threads: kernels release the GIL.
     timeline
         Records the tasks; a given executor has its own.
 
@@ -137,8 +143,8 @@ def open_executor(client: Any = None, timeline: Timeline | None = None) -> Itera
     elif (ambient := ambient_client()) is not None:
         yield DaskExecutor(ambient, timeline)
     else:
-        with embedded_client() as own:
-            yield DaskExecutor(own, timeline)
+        with closing(ThreadExecutor(timeline=timeline)) as threads:
+            yield threads
 
 
 def ambient_client() -> Any:

@@ -1,5 +1,6 @@
 """The arrays of a blend as a reader sees them: stored, computed on read, or in memory."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from zindex.store.rows import RowReader
 
 # Positions of a keyed blend that are computed at a time: 1 MiB of the permutation.
 _BLOCK = 1 << 18
+# Errors of all positions of a small blend, which Python computes before numba is imported.
+_FEW_ERRORS = 1 << 20
 
 
 class BlendArrays(NamedTuple):
@@ -148,7 +151,30 @@ def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
     if plan.order == "scalable":
         return BlendArrays(*compute_scalable(plan, 0, plan.num_samples), plan.counts)
     counts = np.zeros(plan.num_datasets, np.int64)
+    if plan.num_samples * plan.num_datasets <= _FEW_ERRORS:
+        return BlendArrays(*_draw_few(plan, counts), counts)
     return BlendArrays(*draw_greedily(plan, counts, 0, plan.num_samples), counts)
+
+
+def _draw_few(plan: BlendPlan, counts: npt.NDArray[np.int64]) -> tuple[AnyArray, AnyArray]:
+    """Return a whole small blend in Megatron's order, and count its draws, in plain Python."""
+    weights, drawn = plan.weights.tolist(), [0.0] * plan.num_datasets
+    sizes = None if plan.sizes is None else plan.sizes.tolist()
+    draws, numbers = [], []
+    for position in range(plan.num_samples):
+        scale = float(position or 1)
+        errors = [weight * scale - count for weight, count in zip(weights, drawn, strict=False)]
+        dataset = errors.index(max(errors))
+        count = drawn[dataset]
+        draws.append(dataset)
+        numbers.append(count)
+        drawn[dataset] = count + 1.0
+        if sizes is not None and drawn[dataset] == sizes[dataset]:
+            weights[dataset] = -math.inf  # all its samples are drawn
+    counts[:] = drawn
+    datasets, samples = empty_blend(plan, plan.num_samples)
+    datasets[:], samples[:] = draws, numbers
+    return datasets, samples
 
 
 def _computed(plan: BlendPlan) -> BlendArrays:

@@ -3,6 +3,8 @@
 Every process of a run needs the same stores. Rank 0 builds the missing ones; the others poll for
 their commits. No process waits in a collective. When the builder's heartbeat stops, the next rank
 takes over; builds are idempotent, so two builders of one store do no harm.
+
+Small indices are computed by each process that reads them, in less time than a store takes to open.
 """
 
 import asyncio
@@ -10,21 +12,15 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 from weakref import ref
 
 from zindex.errors import StoreUnavailableError
-from zindex.execution.executor import (
-    Executor,
-    ThreadExecutor,
-    ambient_client,
-    open_executor,
-    run_builds,
-)
+from zindex.execution.executor import Executor, open_executor, run_builds
 from zindex.indexing.background_build import BackgroundBuild
 from zindex.indexing.blend import BlendBuild
 from zindex.indexing.coordination import HEARTBEAT_INTERVAL, NUM_WATCHED, Rank, wait_for_others
@@ -34,7 +30,7 @@ from zindex.indexing.sentence_mapping import MappingBuild
 from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, ignore_progress
 from zindex.io.objects import Place, PlaceLike
 from zindex.plan.blend_plan import BlendPlan
-from zindex.plan.build_plan import BuildPlan
+from zindex.plan.build_plan import BuildPlan, CountedPlan
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.plan.sentence_mapping import MappingPlan
@@ -44,18 +40,14 @@ from zindex.store.open import Store, follow_plan
 
 logger = logging.getLogger(__name__)
 
-# Rows below which starting a cluster costs more than the build.
-_SERIAL_ROWS = 1 << 22
-# Threads that build small stores; most of the time they wait for the disk.
-_NUM_THREADS = 16
+#: Rows of all small indices of a run together, up to which each process computes them: 50 MB.
+MAX_COMPUTED_ROWS = 1 << 22
 # Seconds between two checks of a builder for failures of other ranks.
 _LISTEN = 0.5
 # A run starts with the first shards of its blends and of any index; other shards are less urgent.
 _BLEND_PRIORITY = -10
-# The sizes of other stores are unknown before they are built, so they cannot be followed.
-_FOLLOWED_KINDS = ("gpt", "blend")
-
-Receive = Callable[[Store], None]
+#: Called with a store; with None for an index to compute in this process.
+Receive = Callable[[Store | None], None]
 
 _BUILDS: dict[type[BuildPlan], Any] = {
     BlendPlan: BlendBuild,
@@ -110,32 +102,45 @@ async def build_store(
     return await build.build()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class BuildRequest:
-    """A store that is needed, and its build."""
+    """An index or blend that is needed, and its build below a folder; see `build_store`."""
 
-    plan: StorePlan
-    #: Rows that a build computes: the amount of work.
-    num_rows: int
-    #: Called with an executor; ``priority=`` is added to the priorities of all tasks.
-    build: Callable[..., Coroutine[Any, Any, BuildResult]]
+    plan: BuildPlan
+    folder: PlaceLike
+    source: Any = None
+    #: Added to the priorities of all tasks.
+    priority: int = 0
+
+    @cached_property
+    def store_plan(self) -> StorePlan:
+        """The store to build."""
+        return self.plan.store_plan(self.folder)
 
     @property
     def root(self) -> Place:
         """Directory of the store."""
-        return self.plan.root
+        return self.store_plan.root
 
+    @property
+    def is_computable(self) -> bool:
+        """Whether its size is known before it is built, so that it can be followed or computed."""
+        return not isinstance(self.plan, CountedPlan)
 
-def request_build(plan: BuildPlan, folder: PlaceLike, source: Any = None) -> BuildRequest:
-    """Return a build request for an index or blend below a folder; see `build_store`."""
-    build = partial(build_store, plan, source, folder)
-    return BuildRequest(plan.store_plan(folder), plan.num_build_rows, build)
+    async def build(self, executor: Executor) -> BuildResult:
+        """Build the store."""
+        plan, source, folder = self.plan, self.source, self.folder
+        return await build_store(plan, source, folder, executor, priority=self.priority)
 
 
 class Builds:
     """Stores that a run needs, built in the background while the caller adds more.
 
-    A context manager. By default `finish` waits for all stores, and builds that are unfinished when
+    A context manager. Small indices are not stored: as long as they have at most
+    ``max_computed_rows`` rows together, `finish` calls back with None for each, to compute it. This
+    depends on the requests only, so all ranks decide alike.
+
+    By default `finish` waits for all stores, and builds that are unfinished when
     the block is left are cancelled; finished shards stay. With a patience, stores are followed:
     each is received at once, to be read while it is built, and again when it is committed; the
     builds outlast the block, unless an error leaves it, and end with the process.
@@ -149,6 +154,8 @@ class Builds:
     report
         Called with an error that ended builds in the background, to notify other processes; reads
         in this process raise it too.
+    max_computed_rows
+        Most rows, of all small indices together, that each process computes; 0 stores all.
     """
 
     def __init__(
@@ -156,14 +163,19 @@ class Builds:
         rank: Rank,
         patience: float | None = None,
         report: Callable[[Exception], None] = lambda error: None,
+        max_computed_rows: int = 0,
     ) -> None:
         self.rank = rank
         self.patience = patience
+        self.max_computed_rows = max_computed_rows
         self.error: BaseException | None = None
         self._report = report
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._requests: dict[Place, BuildRequest] = {}
+        # Small indices, while they are few enough to be computed.
+        self._small: list[tuple[BuildRequest, Receive]] = []
+        self._num_small_rows = 0
         self._receivers: dict[Place, list[Receive]] = {}
         self._committed: dict[Place, Store] = {}
         # Followed blends, which are received last, and stores that cannot be followed.
@@ -184,9 +196,24 @@ class Builds:
     def add(self, request: BuildRequest, receive: Receive) -> None:
         """Call back with a store: immediately if it is committed, otherwise in `finish`.
 
-        On rank 0 its build begins now. Thread-safe.
+        On rank 0 its build begins now, unless it is small. Thread-safe.
         """
-        store = find_index(request.plan)
+        num_rows = request.plan.num_build_rows
+        if not request.is_computable or num_rows > self.max_computed_rows:
+            self._add(request, receive)
+            return
+        with self._changed:
+            self._small.append((request, receive))
+            self._num_small_rows += num_rows
+            if self._num_small_rows <= self.max_computed_rows:
+                return
+            added, self._small = self._small, []
+        for item in added:
+            self._add(*item)
+
+    def _add(self, request: BuildRequest, receive: Receive) -> None:
+        """Call back with a committed store, or begin to build it."""
+        store = find_index(request.store_plan)
         if store is not None:
             receive(store)
             return
@@ -203,15 +230,14 @@ class Builds:
 
     def _follow(self, request: BuildRequest, receive: Receive, patience: float) -> BuildRequest:
         """Call back with a followed store, if possible; return the request, a blend's deferred."""
-        kind = request.plan.spec.get("kind")
-        if kind in _FOLLOWED_KINDS:
-            receive(follow_plan(request.plan, patience, self.listen))
+        if request.is_computable:
+            receive(follow_plan(request.store_plan, patience, self.listen))
         else:
             self._unfollowed.add(request.root)
-        if kind != "blend":
+        if not isinstance(request.plan, BlendPlan):
             return request
         self._blends.add(request.root)
-        return replace(request, build=partial(request.build, priority=_BLEND_PRIORITY))
+        return replace(request, priority=_BLEND_PRIORITY)
 
     def finish(self) -> None:
         """Wait for all stores, or in the background if they are followed, and call back with each.
@@ -225,6 +251,9 @@ class Builds:
         ZindexError
             If a build fails here or on another rank.
         """
+        small, self._small = self._small, []
+        for _, receive in small:
+            receive(None)
         if self.patience is None:
             self._finish()
             return
@@ -243,7 +272,7 @@ class Builds:
         if self.rank.number != 0:
             # In the same order everywhere: the first ones have a heartbeat.
             roots = sorted(self._requests)
-            plans = [self._requests[root].plan for root in roots]
+            plans = [self._requests[root].store_plan for root in roots]
             wait_for_others(self.rank, plans, self._deliver)
             for root in roots:
                 if root not in self._committed:
@@ -326,20 +355,13 @@ def _stop_at_exit(builds: Builds) -> None:
 
 
 class _BuildLoop:
-    """An event loop in a background thread that builds the stores of its queue.
-
-    Small stores are built in this process; the executor opens once there is enough to do.
-    """
+    """An event loop in a background thread that builds the stores of its queue."""
 
     def __init__(self, rank: Rank, on_built: Callable[[Place, Store], None] | None = None) -> None:
         self.rank = rank
         self._on_built = on_built
         self._stores: dict[Place, Store] = {}
         self._building: set[Place] = set()
-        self._num_rows = 0
-        self._stack = ExitStack()
-        self._threads = self._stack.enter_context(closing(ThreadExecutor(_NUM_THREADS)))
-        self._shared: Executor | None = None
         self._ready = threading.Event()
         self._task: asyncio.Task[Any] | None = None
         self._thread = BackgroundBuild(self._run, "zindex-builds")
@@ -347,48 +369,31 @@ class _BuildLoop:
 
     def _run(self) -> None:
         try:
-            run_builds(self._serve())
+            with open_executor() as executor:
+                run_builds(self._serve(executor))
         finally:
-            self._stack.close()
             self._ready.set()
 
-    async def _serve(self) -> None:
+    async def _serve(self, executor: Executor) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._queue: asyncio.Queue[BuildRequest | None] = asyncio.Queue()
-        self._opening = asyncio.Lock()
         self._ready.set()
         async with asyncio.TaskGroup() as group:
             side = [group.create_task(self._write_heartbeats()), group.create_task(self._listen())]
             async with asyncio.TaskGroup() as builds:
                 while (request := await self._queue.get()) is not None:
-                    builds.create_task(self._build(request))
+                    builds.create_task(self._build(request, executor))
             for task in side:
                 task.cancel()
 
-    async def _build(self, request: BuildRequest) -> None:
+    async def _build(self, request: BuildRequest, executor: Executor) -> None:
         self._building.add(request.root)
-        result = await request.build(await self._executor(request))
+        result = await request.build(executor)
         self._building.discard(request.root)
         self._stores[request.root] = result.store
         if self._on_built is not None:
             self._on_built(request.root, result.store)
-
-    async def _executor(self, request: BuildRequest) -> Executor:
-        """Return where to build a store: here, as long as a cluster's start would cost more."""
-        self._num_rows += request.num_rows
-        if self._num_rows <= _SERIAL_ROWS:
-            return self._threads
-        async with self._opening:
-            if self._shared is None:
-                # Readers who follow these stores would wait for an embedded cluster to start.
-                is_followed = self._on_built is not None and ambient_client() is None
-                opened: AbstractContextManager[Executor] = (
-                    closing(ThreadExecutor()) if is_followed else open_executor()
-                )
-                # In a thread: a cluster cannot be started from within a running event loop.
-                self._shared = await asyncio.to_thread(self._stack.enter_context, opened)
-        return self._shared
 
     async def _write_heartbeats(self) -> None:
         """Write the heartbeat of some unfinished stores, for the ranks that wait for them."""

@@ -8,7 +8,7 @@ from typing import Any
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError
 from zindex.formats.megatron_cache import cache_paths, describe, write_npy
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.run_plan import plan_run
 from zindex.indexing.store_build import open_index
 from zindex.io.local import local_path

@@ -5,23 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from zindex import schema
-from zindex.arrays import AnyArray
 from zindex.errors import VerificationError
 from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_together
 from zindex.execution.timeline import Span, Timeline
-from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.index_tasks import (
     IndexTasks,
-    compute_documents,
-    compute_shuffle,
-    shuffle_documents,
-    shuffle_samples,
 )
 from zindex.indexing.length_cache import evict_lengths
 from zindex.indexing.store_build import (
@@ -35,11 +25,8 @@ from zindex.indexing.store_build import (
 )
 from zindex.ingest.length_source import LengthSource
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.layout import SHARD_LENGTH
-from zindex.store.open import FollowedStore, Store
-from zindex.store.rows import RowReader
 from zindex.store.shard_files import ShardResult
 
 R = TypeVar("R")
@@ -212,63 +199,3 @@ def build_batch(indices: Sequence[SmallIndex], folder: Place) -> BuiltBatch:
         ]
 
     return run_builds(build()), timeline.spans
-
-
-class IndexArrays(NamedTuple):
-    """What maps a position of the run to documents and offsets."""
-
-    #: Rows to document ids: shape (rows,).
-    document_index: RowReader | AnyArray
-    #: Boundaries of samples: shape (samples + 1, 2), row and token offset.
-    sample_index: RowReader | AnyArray
-    #: Positions to sample ids: shape (samples,).
-    shuffle_index: RowReader | AnyArray
-
-
-def open_index_arrays(store: Store) -> IndexArrays:
-    """Return the arrays of an index; nothing is read before it is used.
-
-    Parameters
-    ----------
-    store
-        An index store, built with ``store="all"`` or ``"minimal"``, or followed while it is built:
-        then nothing is waited for that the scalable order computes on read.
-    """
-    samples = store[schema.SAMPLE_INDEX.name]
-    is_computed = isinstance(store, FollowedStore) and store.spec["algorithm"] == "scalable"
-    if schema.DOCUMENT_INDEX.name in store and not is_computed:
-        return IndexArrays(
-            store[schema.DOCUMENT_INDEX.name], samples, store[schema.SHUFFLE_INDEX.name]
-        )
-    plan = IndexPlan.from_spec(store.spec)
-    return IndexArrays(
-        ComputedArray(plan.document_layout, plan, compute_documents),
-        samples,
-        ComputedArray(plan.shuffle_layout, plan, compute_shuffle),
-    )
-
-
-def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
-    """Return the arrays of an index in memory, without storing anything.
-
-    Parameters
-    ----------
-    plan
-        What to compute.
-    lengths
-        Shape (plan.num_documents,), int32, tokens of the split's documents.
-    """
-    if plan.order == "scalable":
-        documents: AnyArray = compute_documents(plan, 0, plan.num_rows)
-        shuffled: AnyArray = compute_shuffle(plan, 0, plan.num_samples)
-    else:
-        documents, state = shuffle_documents(plan)
-        shuffled = shuffle_samples(plan, state)
-    gathered = np.empty(plan.num_rows, np.int32)
-    gather_lengths(lengths, documents, plan.start, gathered)
-    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
-    stop = plan.num_full_samples + 1
-    length, extra = plan.sequence_length, plan.extra_token
-    fill_boundaries(gathered, 0, 0, length, extra, boundaries[:stop], 0, 0)
-    boundaries[stop:] = plan.num_rows - 1, gathered[-1] - extra
-    return IndexArrays(documents, boundaries, shuffled)

@@ -25,7 +25,6 @@ from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
 from zindex.store.commit import read_sealed, seal
-from zindex.store.layout import CHUNK_LENGTH
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
@@ -73,22 +72,14 @@ class IndexTasks:
             documents, state = shuffle_documents(self.plan)
             buffers = [seal({"mt19937": state.tolist()}, "sha256")]
             path = self.root / GENERATOR_KEY
-            if self._saves_generator and not (
-                files.write_once(path, buffers) or _has_generator(self.root)
-            ):
+            if not files.write_once(path, buffers) and not _has_generator(self.root):
                 files.write_once(path, buffers, replace=True)
             return documents
 
         layout = self.plan.document_layout
-        if not self._saves_generator or _has_generator(self.root):
+        if _has_generator(self.root):
             return store_whole_array(self.root, layout, compute, whole=True)
         return store_all_shards(self.root, layout, compute(), whole=True)
-
-    @property
-    def _saves_generator(self) -> bool:
-        """Whether the shuffle of documents takes longer than a file that spares the samples it."""
-        layout = self.plan.document_layout
-        return layout.num_shards > 1 or layout.length > CHUNK_LENGTH
 
     def count_document_shard(self, shard: int) -> int:
         """Task: count the tokens of one stored shard of the document index."""
@@ -206,14 +197,9 @@ class IndexTasks:
     def store_shuffled_samples(self) -> list[ShardResult]:
         """Task: store all shards of Megatron's shuffle, with the generator of the documents."""
         plan, root = self.plan, self.root
-
-        def compute() -> npt.NDArray[np.integer]:
-            saved = self._saves_generator
-            return shuffle_samples(
-                plan, read_generator(root) if saved else shuffle_documents(plan)[1]
-            )
-
-        return store_whole_array(root, plan.shuffle_layout, compute)
+        return store_whole_array(
+            root, plan.shuffle_layout, lambda: shuffle_samples(plan, read_generator(root))
+        )
 
 
 def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:

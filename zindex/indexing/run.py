@@ -52,8 +52,7 @@ def build(
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     client
         A ``distributed.Client`` or a scheduler's address. None uses the current client of the
-        process; if there is none, a cluster of this machine's cores is embedded in this process
-        for the time of the build.
+        process; if there is none, the tasks run in threads of this process.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
     timeline

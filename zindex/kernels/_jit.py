@@ -71,8 +71,11 @@ class _Kernel(Late):
         """Return the dispatcher; numba compiles what it finds in the globals at its first call."""
         with _lock:
             if self._dispatcher is None:
-                _replace_names(self.py_func.__globals__, [self.py_func.__code__])
+                names = self.py_func.__globals__
+                _replace_names(names, [self.py_func.__code__])
                 self._dispatcher = _make_dispatcher(self.py_func, self._options)
+                if names.get(self.__name__) is self:
+                    names[self.__name__] = self._dispatcher  # later calls take no detour
             return self._dispatcher
 
 

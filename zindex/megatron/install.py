@@ -100,8 +100,8 @@ def install(**defaults: Any) -> None:
     ----------
     defaults
         Values of zindex's own settings, which a Megatron script does not give: ``order``
-        (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``)
-        and ``shuffle`` (``"keyed"`` or ``"uniform"``).
+        (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
+        ``shuffle`` (``"keyed"`` or ``"uniform"``), and ``max_computed_rows``, 0 to store all indices.
 
     Raises
     ------
@@ -128,7 +128,8 @@ def install(**defaults: Any) -> None:
 def set_defaults(values: Mapping[str, Any]) -> None:
     """Set the defaults of configurations, all of them or none."""
     for name, value in values.items():
-        check_choice("a default", name, CHOICES)
-        check_choice(name, value, CHOICES[name])
+        check_choice("a default", name, vars(DEFAULTS))
+        if name in CHOICES:
+            check_choice(name, value, CHOICES[name])
     for name, value in values.items():
         setattr(DEFAULTS, name, value)

@@ -43,7 +43,8 @@ def prepare(
     """Build every index, mapping and blend of a Megatron command line.
 
     A training with the same arguments on zindex (`zindex.megatron.install`) then finds them in
-    ``--data-cache-path``.
+    ``--data-cache-path``, apart from small ones, which it computes; see ``max_computed_rows`` of
+    `GPTDatasetConfig`.
 
     Parameters
     ----------

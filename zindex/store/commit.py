@@ -14,7 +14,7 @@ A valid shard is its own receipt, so repeating an interrupted build resumes it.
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,8 @@ def read_sealed(path: Place, name: str, remedy: str = REMEDY) -> dict[str, Any]:
     VerificationError
         If it fails its digest.
     """
-    stored = files.read_file(path)
-    content = parse_json(stored, str(path))
-    _check_digest(name, content.pop(name, None), content, stored, path, remedy)
+    content = parse_json(files.read_file(path), str(path))
+    _check_digest(content.pop(name, None), content, path, remedy)
     return content
 
 
@@ -149,7 +148,7 @@ class StorePlan:
             "fingerprint": self.fingerprint,
             "spec": self.spec,
             "arrays": [layout.to_json() for layout in self.layouts],
-            "grid": None if self.grid is None else self.grid.to_json(),
+            "grid": None if self.grid is None else asdict(self.grid),
         }
 
     def cut_like(self, stored: dict[str, Any]) -> "StorePlan":
@@ -157,7 +156,7 @@ class StorePlan:
         return replace(
             self,
             layouts=tuple(ArrayLayout.from_json(fields) for fields in stored["arrays"]),
-            grid=None if stored["grid"] is None else ChunkGrid.from_json(stored["grid"]),
+            grid=None if stored["grid"] is None else ChunkGrid(**stored["grid"]),
         )
 
 
@@ -194,8 +193,7 @@ def begin_store(plan: StorePlan) -> StorePlan:
     """
     path = plan.root / PLAN_KEY
     check_place(plan.root)
-    is_new = files.write_once(path, [plan_file(plan)])
-    if not is_new:
+    if not files.write_once(path, [plan_file(plan)]):
         stored = read_plan(plan.root)
         if stored["fingerprint"] != plan.fingerprint:
             raise FingerprintMismatchError(
@@ -205,8 +203,7 @@ def begin_store(plan: StorePlan) -> StorePlan:
             )
         plan = plan.cut_like(stored)
     needed = sum(
-        layout.nbytes
-        - (0 if is_new else layout.nbytes * _count_files(plan.root, layout) // layout.num_shards)
+        layout.nbytes - layout.nbytes * _count_files(plan.root, layout) // layout.num_shards
         for layout in plan.layouts
         if layout.num_shards and layout.codec == "none"
     )
@@ -221,13 +218,13 @@ def begin_store(plan: StorePlan) -> StorePlan:
 
 def check_place(root: Place) -> None:
     """Refuse a place that is a file or holds files that zindex did not write."""
-    # Listed before the plan is checked: another builder writes its plan before its shards.
-    names, path = files.list_names(root), root / PLAN_KEY
-    if not names and isinstance(root, Path) and root.is_file():
+    if isinstance(root, Path) and root.exists() and not root.is_dir():
         raise FingerprintMismatchError(
             f"{root} must be a directory, it is a file; choose another place"
         )
-    if names - {path.parent.name} and not files.exists(path):
+    # Listed before the plan is checked: another builder writes its plan before its shards.
+    path = root / PLAN_KEY
+    if files.list_names(root) - {path.parent.name} and not files.exists(path):
         raise FingerprintMismatchError(
             f"{root} must be empty or a zindex store, it holds other files; choose another place"
         )
@@ -260,14 +257,16 @@ def commit_store(
         If a commit of other content exists.
     """
     contents = commit_files(plan, receipts, attributes)
+    for layout in plan.layouts:
+        paths = [plan.root / layout.shard_key(shard) for shard in range(layout.num_shards)]
+        top = plan.root / layout.name / "c"
+        for folder in {folder for path in paths for folder in (path.parent, top)}:
+            files.sync_directory(folder)
     root = contents.pop(ROOT_KEY)
     for key, content in contents.items():
         _create_same(plan.root / key, content)
-    keys = [layout.shard_key(i) for layout in plan.layouts for i in range(layout.num_shards)]
-    folders = {key.rpartition("/")[0] for key in (*contents, *keys)}
-    folders |= {folder.rpartition("/")[0] for folder in folders}
-    for folder in sorted(folders, reverse=True):  # the root last
-        files.sync_directory(plan.root / folder)
+        files.sync_directory((plan.root / key).parent)
+    files.sync_directory(plan.root)
     _create_same(plan.root / ROOT_KEY, root)
     files.sync_directory(plan.root)
     files.sync_directory(plan.root.parent)
@@ -353,7 +352,7 @@ def read_root(root: Place) -> dict[str, Any]:
     facts = attributes.get("zindex") if isinstance(attributes, dict) else None
     if not isinstance(facts, dict):
         raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
-    _check_digest("root_sha256", facts.pop("root_sha256", None), metadata, content, path)
+    _check_digest(facts.pop("root_sha256", None), metadata, path)
     _check_version(facts, root)
     return facts
 
@@ -373,19 +372,8 @@ def read_plan(root: Place) -> dict[str, Any]:
     return stored
 
 
-def _check_digest(
-    name: str,
-    digest: Any,
-    content: dict[str, Any],
-    stored: bytes,
-    path: Place,
-    remedy: str = REMEDY,
-) -> None:
-    """Check the content of a file, which was parsed from stored bytes, against its own digest."""
-    # In the canonical form the bytes without the digest are what was hashed: no need to encode.
-    rest = stored.replace(f'"{name}":"{digest}",'.encode("utf-8", "replace"), b"", 1)
-    if hashlib.sha256(rest).hexdigest() == digest:
-        return
+def _check_digest(digest: Any, content: dict[str, Any], path: Place, remedy: str = REMEDY) -> None:
+    """Check the content of a file against its own digest."""
     try:
         actual = fingerprint(content)
     except (ValueError, RecursionError):  # JSON that zindex never writes, such as NaN

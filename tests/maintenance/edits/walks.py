@@ -10,7 +10,7 @@ from tests.indexing.runs import make_config
 from zindex.config import DatasetConfig, RunConfig
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing.blend_arrays import open_blend_arrays
-from zindex.indexing.ensure import request_build
+from zindex.indexing.ensure import BuildRequest
 from zindex.maintenance.edits.edit import edit
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, open_journal
 from zindex.maintenance.edits.replan import build_stores
@@ -53,7 +53,7 @@ def walk(journal: RunJournal) -> list[tuple[int, int]]:
     state = journal.state
     for segment in state.segments:
         plan = journal.blend_plan(state.blends[segment.blend], segment.blend)
-        [store] = build_stores([request_build(plan, journal.config.index)], SerialExecutor())
+        [store] = build_stores([BuildRequest(plan, journal.config.index)], SerialExecutor())
         arrays = open_blend_arrays(store)
         span = slice(segment.offset, segment.offset + segment.stop - segment.start)
         pools = journal.pools(segment.blend)

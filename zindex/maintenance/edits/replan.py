@@ -11,9 +11,8 @@ from zindex.arrays import Int64Array
 from zindex.errors import PlanError
 from zindex.execution.executor import open_executor, run_builds, run_together
 from zindex.indexing.blend_arrays import open_blend_arrays
-from zindex.indexing.coordination import Rank
-from zindex.indexing.ensure import BuildRequest, Builds, request_build
-from zindex.indexing.index import open_index_arrays
+from zindex.indexing.ensure import BuildRequest
+from zindex.indexing.index_arrays import open_index_arrays
 from zindex.kernels.bitset import WORD_BITS, digest_set, mark_images
 from zindex.maintenance.edits.consumed import ConsumedSet, num_words, set_of_bits, store_sets
 from zindex.maintenance.edits.draws import BLOCK, BlendScan, blocks_of, shuffle_cut
@@ -43,13 +42,6 @@ class LastCounts:
 
 def build_stores(requests: Sequence[BuildRequest], client: Any = None) -> list[Store]:
     """Return committed stores, building together those that are missing."""
-    if client is None:
-        stores: list[list[Store]] = [[] for _ in requests]
-        with Builds(Rank()) as builds:
-            for request, received in zip(requests, stores, strict=True):
-                builds.add(request, received.append)
-            builds.finish()
-        return [store for [store] in stores]
     with open_executor(client) as executor:
         results = run_builds(run_together(request.build(executor) for request in requests))
     return [result.store for result in results]
@@ -58,7 +50,7 @@ def build_stores(requests: Sequence[BuildRequest], client: Any = None) -> list[S
 def open_blend_scan(journal: RunJournal, blend: int, client: Any = None) -> BlendScan:
     """Return a scan of a blend of a run, which is built if it is missing."""
     plan = journal.blend_plan(journal.state.blends[blend], blend)
-    [store] = build_stores([request_build(plan, journal.config.index)], client)
+    [store] = build_stores([BuildRequest(plan, journal.config.index)], client)
     return BlendScan(open_blend_arrays(store))
 
 
@@ -111,7 +103,7 @@ class Replan:
         if state.sequence_length != old_length:
             state, cut, consumed = self._cut_again(state, consumed, old_length)
         plan = self.journal.blend_plan(coming, self.blend)
-        [store] = build_stores([request_build(plan, self.folder)], self.client)
+        [store] = build_stores([BuildRequest(plan, self.folder)], self.client)
         drawn = np.zeros(len(state.datasets), np.int64)
         drawn[np.array(coming.datasets)] = store[schema.DATASET_COUNT.name][:]
         first = len(state.sources)
@@ -219,7 +211,7 @@ class Replan:
             plan = planned.plan
             index = fingerprint(plan.spec)
             fresh.append(replace(source, num_samples=plan.num_samples, index=index))
-            requests.append(request_build(plan, self.folder, planned.source))
+            requests.append(BuildRequest(plan, self.folder, planned.source))
             row["added"] = plan.num_samples
         build_stores(requests, self.client)
         return replace(state, sources=(*state.sources, *fresh))
@@ -300,7 +292,7 @@ def locate_consumed(
                 f"samples must be full to be cut again, the last one of {journal.split} of "
                 f"{item.dataset} is not; set drop_last_partial_validation_sequence"
             )
-        request = request_build(plan, journal.config.index, item.source)
+        request = BuildRequest(plan, journal.config.index, item.source)
         shuffle = open_index_arrays(build_stores([request], client)[0]).shuffle_index
         bounds = [plan.num_samples]
         if plan.order == "scalable":

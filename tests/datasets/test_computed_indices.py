@@ -1,0 +1,197 @@
+"""Small indices, which each process computes: the same samples as of stored ones, and no files."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zindex
+from tests.conftest import FakeTokenizer, WriteCorpus
+from zindex.datasets.blended_dataset import BlendedDataset
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.errors import ConfigError, PlanError
+from zindex.indexing.blend_arrays import compute_blend_arrays, draw_greedily
+from zindex.indexing.ensure import MAX_COMPUTED_ROWS
+from zindex.plan.blend_plan import BlendPlan
+
+#: Zero lengths at every kind of place; 20 documents.
+LENGTHS = [0, 3, 5, 0, 0, 2, 7, 40, 1, 9, 4, 4, 4, 4, 0, 8, 16, 1, 1, 0]
+GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
+BLEND_ARRAYS = ("dataset_index", "dataset_sample_index", "dataset_count")
+
+
+def make_config(folder: Path, **choices: Any) -> GPTDatasetConfig:
+    defaults: dict[str, Any] = {
+        "random_seed": 7,
+        "sequence_length": 8,
+        "tokenizer": FakeTokenizer(),
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": False,
+        "create_attention_mask": False,
+        "split": "80,20,0",
+        "path_to_cache": str(folder),
+    }
+    return GPTDatasetConfig(**(defaults | choices))
+
+
+def build(sizes: list[int], folder: Path, **choices: Any) -> list[Any]:
+    config = make_config(folder, **choices)
+    return BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()
+
+
+def assert_equal_arrays(one: Any, other: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        got, expected = (np.asarray(getattr(dataset, name)[:]) for dataset in (one, other))
+        assert got.dtype == expected.dtype, name
+        np.testing.assert_array_equal(got, expected, name)
+
+
+@pytest.fixture
+def paths(write_corpus: WriteCorpus) -> list[str]:
+    return [write_corpus(LENGTHS * n, name=f"c{n}") for n in (1, 2, 3)]
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    length=st.integers(1, 30),
+    num_samples=st.none() | st.integers(1, 400),
+    extra=st.booleans(),
+    drop_last=st.booleans(),
+    split=st.sampled_from(["100,0,0", "60,40,0", "0,100,0"]),
+    order=st.sampled_from(["megatron", "scalable"]),
+)
+def test_every_index_equals_the_stored_one(
+    paths: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    length: int,
+    num_samples: int | None,
+    extra: bool,
+    drop_last: bool,
+    split: str,
+    order: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("index")
+    choices: dict[str, Any] = {
+        "blend": ([paths[1]], None),
+        "random_seed": seed,
+        "sequence_length": length,
+        "add_extra_token_to_sequence": extra,
+        "drop_last_partial_validation_sequence": drop_last,
+        "split": split,
+        "order": order,
+    }
+    sizes: Any = [num_samples, num_samples, 0]
+    computed = build(sizes, folder / "computed", **choices)
+    stored = build(sizes, folder / "stored", max_computed_rows=0, **choices)
+    assert not (folder / "computed").exists()
+    for one, other in zip(computed, stored, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_equal_arrays(one, other, GPT_ARRAYS)
+            assert one.fingerprint == other.fingerprint
+
+
+@settings(max_examples=60)
+@given(
+    shares=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    size=st.integers(0, 300),
+    is_exhaustive=st.booleans(),
+)
+def test_small_blends_are_drawn_by_the_same_rule(
+    shares: list[int], size: int, is_exhaustive: bool
+) -> None:
+    if is_exhaustive:
+        plan = BlendPlan.exhaustive(shares, split="train", seed=1)
+    else:
+        plan = BlendPlan.weighted(shares, size, split="train", seed=1)
+    counts = np.zeros(plan.num_datasets, np.int64)
+    expected = (*draw_greedily(plan, counts, 0, plan.num_samples), counts)
+    for got, array in zip(compute_blend_arrays(plan), expected, strict=True):
+        assert got.dtype == array.dtype
+        np.testing.assert_array_equal(got, array)
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_a_run_of_small_datasets_writes_nothing(
+    paths: list[str], tmp_path: Path, order: str
+) -> None:
+    choices: dict[str, Any] = {"blend": (paths, [0.5, 0.2, 0.3]), "order": order}
+    computed = build([150, 20, 0], tmp_path / "computed", **choices)
+    stored = build([150, 20, 0], tmp_path / "stored", max_computed_rows=0, **choices)
+    assert not (tmp_path / "computed").exists()
+    for one, other in zip(computed[:2], stored[:2], strict=True):
+        assert_equal_arrays(one, other, BLEND_ARRAYS)
+        arrived = pickle.loads(pickle.dumps(one))
+        for position in (0, len(one) - 1):
+            assert arrived[position]["tokens"].equal(other[position]["tokens"])
+
+
+def test_what_is_stored_depends_on_the_rows_of_all_small_indices(
+    paths: list[str], tmp_path: Path
+) -> None:
+    choices: dict[str, Any] = {"blend": (paths, [1.0, 1.0, 1.0]), "split": "100,0,0"}
+    train = build([90, 0, 0], tmp_path / "none", **choices)[0]
+    rows = sum(member.document_index.size + len(member) for member in train.datasets) + len(train)
+    build([90, 0, 0], tmp_path / "enough", max_computed_rows=rows, **choices)
+    build([90, 0, 0], tmp_path / "short", max_computed_rows=rows - 1, **choices)
+    assert not (tmp_path / "enough").exists()
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "short").iterdir()) == [
+        *["blend"],
+        *["gpt"] * 3,
+    ]
+
+
+def test_small_indices_are_computed_next_to_large_stored_ones(
+    paths: list[str], write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    large = write_corpus([8] * 2000, name="large")
+    blend = ([paths[0], large], [0.5, 0.5])
+    train = build([40, 0, 0], tmp_path / "index", blend=blend, max_computed_rows=1000)[0]
+    assert [path.name.split("-")[0] for path in (tmp_path / "index").iterdir()] == ["gpt"]
+    other = build([40, 0, 0], tmp_path / "other", blend=blend)[0]
+    for position in range(40):
+        assert train[position]["tokens"].equal(other[position]["tokens"])
+
+
+def test_a_dataset_that_is_too_short_for_its_blend_is_refused_at_once(
+    paths: list[str], tmp_path: Path
+) -> None:
+    config = make_config(tmp_path, blend=(paths, None), split="100,0,0")
+    members = [build([None, 0, 0], tmp_path, blend=([path], None), split="1")[0] for path in paths]
+    lengths = [len(member) for member in members]
+    size = 2 * lengths[0]
+    blend = BlendedDataset(members, [0.5, 0.25, 0.25], size, config)
+    assert int(blend.dataset_count[0]) == lengths[0]
+    with pytest.raises(PlanError, match=f"needs {lengths[0] + 1} samples of .*c1, which has"):
+        BlendedDataset(members, [0.5, 0.25, 0.25], size + 2, config)
+
+
+def test_a_built_run_and_a_computed_one_agree(paths: list[str], tmp_path: Path) -> None:
+    run = {
+        "datasets": [{"path": path, "weight": 1.0} for path in paths],
+        "sequence_length": 8,
+        "split": "100,0,0",
+        "samples": {"train": 60},
+        "seed": 7,
+        "index": str(tmp_path / "index"),
+    }
+    zindex.build(run)
+    stored = zindex.open_run(run, FakeTokenizer(), max_computed_rows=0)["train"]
+    computed = zindex.open_run(run | {"index": str(tmp_path / "none")}, FakeTokenizer())["train"]
+    assert not (tmp_path / "none").exists()
+    assert_equal_arrays(computed, stored, BLEND_ARRAYS)
+
+
+def test_the_limit_is_checked(tmp_path: Path) -> None:
+    assert make_config(tmp_path, blend=(["a"], None)).max_computed_rows == MAX_COMPUTED_ROWS
+    with pytest.raises(ConfigError, match="max_computed_rows must be at least 0, got -1; 0 stores"):
+        make_config(tmp_path, blend=(["a"], None), max_computed_rows=-1)

@@ -1,0 +1,193 @@
+"""The arrays of a GPT index as a reader sees them: stored, computed on read, or in memory."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zindex import schema
+from zindex.arrays import AnyArray, Int64Array
+from zindex.indexing.computed_arrays import ComputedArray
+from zindex.indexing.index_tasks import (
+    compute_documents,
+    compute_shuffle,
+    shuffle_documents,
+    shuffle_samples,
+)
+from zindex.kernels.samples import fill_boundaries, gather_lengths
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.open import FollowedStore, Store
+from zindex.store.rows import RowReader
+
+# Rows up to which numpy is faster than importing numba and loading the kernels.
+_FEW_ROWS = 1 << 22
+
+
+class IndexArrays(NamedTuple):
+    """What maps a position of the run to documents and offsets."""
+
+    #: Rows to document ids: shape (rows,).
+    document_index: RowReader | AnyArray
+    #: Boundaries of samples: shape (samples + 1, 2), row and token offset.
+    sample_index: RowReader | AnyArray
+    #: Positions to sample ids: shape (samples,).
+    shuffle_index: RowReader | AnyArray
+
+
+def open_index_arrays(store: Store) -> IndexArrays:
+    """Return the arrays of an index; nothing is read before it is used.
+
+    Parameters
+    ----------
+    store
+        An index store, built with ``store="all"`` or ``"minimal"``, or followed while it is built:
+        then nothing is waited for that the scalable order computes on read.
+    """
+    samples = store[schema.SAMPLE_INDEX.name]
+    is_computed = isinstance(store, FollowedStore) and store.spec["algorithm"] == "scalable"
+    if schema.DOCUMENT_INDEX.name in store and not is_computed:
+        return IndexArrays(
+            store[schema.DOCUMENT_INDEX.name], samples, store[schema.SHUFFLE_INDEX.name]
+        )
+    plan = IndexPlan.from_spec(store.spec)
+    return IndexArrays(
+        ComputedArray(plan.document_layout, plan, compute_documents),
+        samples,
+        ComputedArray(plan.shuffle_layout, plan, compute_shuffle),
+    )
+
+
+def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
+    """Return the arrays of an index in memory, without storing anything.
+
+    Parameters
+    ----------
+    plan
+        What to compute.
+    lengths
+        Shape (plan.num_documents,), int32, tokens of the split's documents.
+
+    Notes
+    -----
+    Cost: in Megatron's order about 40 ns per row up to some million rows, with no numba imported.
+    """
+    if plan.order == "megatron" and plan.num_build_rows <= _FEW_ROWS:
+        return _compute_few(plan, lengths)
+    if plan.order == "scalable":
+        documents: AnyArray = compute_documents(plan, 0, plan.num_rows)
+        shuffled: AnyArray = compute_shuffle(plan, 0, plan.num_samples)
+    else:
+        documents, state = shuffle_documents(plan)
+        shuffled = shuffle_samples(plan, state)
+    gathered = np.empty(plan.num_rows, np.int32)
+    gather_lengths(lengths, documents, plan.start, gathered)
+    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
+    stop = plan.num_full_samples + 1
+    length, extra = plan.sequence_length, plan.extra_token
+    fill_boundaries(gathered, 0, 0, length, extra, boundaries[:stop], 0, 0)
+    boundaries[stop:] = plan.num_rows - 1, gathered[-1] - extra
+    return IndexArrays(documents, boundaries, shuffled)
+
+
+def _compute_few(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
+    """Return the arrays of a small index in Megatron's order, computed by numpy."""
+    epochs, state = plan.epochs, np.random.RandomState(plan.seed)
+    own = np.arange(plan.num_documents)
+    # Words of 8 bytes are shuffled faster than any others.
+    rows = build_document_index(
+        own, epochs.num_epochs, state, epochs.separate_final_epoch, np.int64
+    )
+    num_first = plan.num_samples
+    if epochs.separate_final_epoch:
+        num_first = epochs.count_sans_final(plan.sequence_length, plan.extra_token)
+    shuffled = build_shuffle_index(num_first, plan.num_samples, state)
+    gathered = lengths.take(rows)
+    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
+    stop = plan.num_full_samples + 1
+    boundaries[:stop] = _find_boundaries(gathered, stop, plan.sequence_length, plan.extra_token)
+    boundaries[stop:] = plan.num_rows - 1, gathered[-1] - plan.extra_token
+    documents = (rows + plan.start).astype(plan.document_layout.dtype)
+    return IndexArrays(documents, boundaries, shuffled)
+
+
+def _find_boundaries(
+    lengths: npt.NDArray[np.int32], num_boundaries: int, sequence_length: int, extra_token: int
+) -> Int64Array:
+    """Return sample boundaries as `fill_boundaries` does: shape (boundaries, 2), int64."""
+    stops = np.cumsum(lengths, dtype=np.int64)
+    # Boundaries up to the end of each document; the first one is at its own place in any case.
+    counts = np.maximum(stops - extra_token, 0) // sequence_length
+    counts[1:] -= counts[:-1].copy()
+    rows = np.repeat(np.arange(len(lengths)), counts)[: num_boundaries - 1]
+    tokens = np.arange(1, num_boundaries) * sequence_length
+    boundaries = np.zeros((num_boundaries, 2), np.int64)
+    boundaries[1:, 0] = rows
+    boundaries[1:, 1] = tokens - (stops.take(rows) - lengths.take(rows))
+    return boundaries
+
+
+def build_document_index(
+    documents: npt.NDArray[np.integer[Any]],
+    num_epochs: int,
+    numpy_random_state: np.random.RandomState,
+    separate_final_epoch: bool,
+    dtype: npt.DTypeLike = np.int32,
+) -> npt.NDArray[Any]:
+    """Return the documents of some epochs in shuffled order, drawn from a given generator.
+
+    Parameters
+    ----------
+    documents
+        Shape (documents,), of one epoch.
+    num_epochs
+        Epochs.
+    numpy_random_state
+        The generator; its state advances.
+    separate_final_epoch
+        Whether the last epoch is shuffled separately.
+    dtype
+        Of the result.
+
+    Returns
+    -------
+    document_index
+        Shape (num_epochs * documents,).
+
+    Notes
+    -----
+    Source: Megatron Core ``gpt_dataset``, bit by bit.
+    """
+    together = num_epochs - 1 if separate_final_epoch and num_epochs > 1 else num_epochs
+    epochs = np.tile(np.asarray(documents).astype(dtype), num_epochs)
+    cut = together * len(documents)
+    numpy_random_state.shuffle(epochs[:cut])
+    if cut < epochs.size:
+        numpy_random_state.shuffle(epochs[cut:])
+    return epochs
+
+
+def build_shuffle_index(
+    num_samples: int, total_size: int, numpy_random_state: np.random.RandomState
+) -> npt.NDArray[np.integer[Any]]:
+    """Return samples in shuffled order: the first ones among themselves, then the others.
+
+    Parameters
+    ----------
+    num_samples
+        Samples that are shuffled among themselves first.
+    total_size
+        All samples.
+    numpy_random_state
+        The generator; its state advances.
+
+    Returns
+    -------
+    shuffle_index
+        Shape (total_size,), uint32, or int64 from ``2**32 - 2`` samples on.
+    """
+    dtype = np.int64 if total_size >= np.iinfo(np.uint32).max - 1 else np.uint32
+    samples: npt.NDArray[np.integer[Any]] = np.arange(total_size, dtype=dtype)
+    numpy_random_state.shuffle(samples[:num_samples])
+    if num_samples < total_size:
+        numpy_random_state.shuffle(samples[num_samples:])
+    return samples
