@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import psutil
 
-_DEADLINE = 60.0
+_DEADLINE = 200.0
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

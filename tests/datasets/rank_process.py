@@ -16,9 +16,9 @@ from typing import Any
 import torch.distributed as dist
 
 from tests.conftest import FakeTokenizer
-from zindex.datasets import ranks
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.ranks import RankStep
 from zindex.errors import SourceError
 from zindex.execution.executor import ThreadExecutor
 from zindex.indexing import ensure
@@ -108,7 +108,7 @@ def main(settings: dict[str, Any]) -> None:
     wait_for_all(dist.distributed_c10d._get_default_store())
     for name in COLLECTIVES:
         setattr(dist, name, refuse)
-    ranks._GRACE = settings.get("grace", ranks._GRACE)
+    RankStep.grace = settings.get("grace", RankStep.grace)
     ensure._LISTEN = 0.1
     if settings.get("stop_on") == rank:
         stop_midway(settings["stop_after"])

@@ -26,6 +26,8 @@ from zindex.store.layout import ChunkGrid
 from zindex.store.open import FollowedStore
 
 NUM_SAMPLES = 60
+#: Seconds that a sample waits for its shard, also beside other tests.
+PATIENCE = 240
 ORDERS: dict[str, dict[str, Any]] = {
     "megatron": {},
     "scalable": {"order": "scalable"},
@@ -58,7 +60,7 @@ def gate(monkeypatch: pytest.MonkeyPatch, builds: Any) -> Any:
 
     def hold_up(real: Any) -> Any:
         def store(*args: Any) -> Any:
-            assert args[2] == 0 or opened.wait(60)
+            assert args[2] == 0 or opened.wait(PATIENCE)
             return real(*args)
 
         return store
@@ -100,7 +102,7 @@ def test_items_are_those_of_the_finished_run(
     name: str,
 ) -> None:
     config = run_config(tmp_path / "followed", paths, **ORDERS[name])
-    followed = open_run(config, tokenizer, follow=30, max_computed_rows=0)["train"]
+    followed = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)["train"]
     assert isinstance(followed, BlendedDataset)
     assert len(followed) == NUM_SAMPLES
     first = followed.__getitems__(range(16)).tensors
@@ -122,9 +124,9 @@ def test_items_are_those_of_the_finished_run(
 def test_the_first_samples_do_not_wait_for_the_last(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
 ) -> None:
-    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30, max_computed_rows=0)[
-        "train"
-    ]
+    dataset = open_run(
+        run_config(tmp_path, paths), tokenizer, follow=PATIENCE, max_computed_rows=0
+    )["train"]
     batch = dataset.__getitems__(range(16))
     assert batch.tensors["tokens"].shape == (16, 4)
     copy = pickle.loads(pickle.dumps(dataset))  # as in a loader's worker
@@ -145,7 +147,7 @@ def test_computed_arrays_are_not_waited_for(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
 ) -> None:
     config = run_config(tmp_path, paths, order="scalable")
-    dataset = open_run(config, tokenizer, follow=30, max_computed_rows=0)["train"]
+    dataset = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)["train"]
     assert dataset[NUM_SAMPLES - 1]["tokens"].shape == (4,)
     assert not gate.is_set()
     assert isinstance(dataset._store, FollowedStore)
@@ -155,7 +157,7 @@ def test_datasets_without_a_blend_are_followed(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
     config = make_config(tmp_path, *paths, split="60,40,0", samples={"train": 30})
-    followed = open_run(config, tokenizer, follow=30, max_computed_rows=0)
+    followed = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)
     own = make_config(tmp_path / "own", *paths, split="60,40,0", samples={"train": 30})
     whole = open_run(own, tokenizer)
     for split, parts in followed.items():
@@ -186,7 +188,7 @@ def gpt_config(
 def test_the_builder_of_datasets_follows(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
 ) -> None:
-    config = gpt_config(tmp_path, paths, tokenizer, follow=30)
+    config = gpt_config(tmp_path, paths, tokenizer, follow=PATIENCE)
     train, _, _ = BlendedMegatronDatasetBuilder(
         GPTDataset, [NUM_SAMPLES, 0, 0], lambda: True, config
     ).build()
@@ -205,7 +207,7 @@ def test_the_builder_of_datasets_follows(
 def test_a_single_dataset_follows(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
-    config = gpt_config(tmp_path, paths, tokenizer, follow=30)
+    config = gpt_config(tmp_path, paths, tokenizer, follow=PATIENCE)
     tokens = GPTDataset.build_low_level_dataset(paths[0], config)
     split = Split.train
     dataset = GPTDataset(tokens, paths[0], range(10), 20, split, config)
@@ -225,9 +227,9 @@ def test_a_failed_build_is_raised_by_the_next_sample(
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(blend_module, "store_chunk", fail)
-    dataset = open_run(run_config(tmp_path, paths), tokenizer, follow=30, max_computed_rows=0)[
-        "train"
-    ]
+    dataset = open_run(
+        run_config(tmp_path, paths), tokenizer, follow=PATIENCE, max_computed_rows=0
+    )["train"]
     for _ in range(2):
         with pytest.raises(StoreError, match="the disk is full"):
             dataset[0]
@@ -237,7 +239,7 @@ def test_a_short_dataset_is_an_error_when_the_blend_is_built(
     tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
 ) -> None:
     """How much the greedy order draws of each dataset is known at its end only."""
-    config = gpt_config(tmp_path, paths, tokenizer, follow=30)
+    config = gpt_config(tmp_path, paths, tokenizer, follow=PATIENCE)
     tokens = [GPTDataset.build_low_level_dataset(path, config) for path in paths]
     split = Split.train
     members = [
@@ -258,7 +260,7 @@ def test_a_finished_run_is_opened_immediately(
     build(config, SerialExecutor())
     monkeypatch.setattr(ensure, "follow_plan", None)
     monkeypatch.setattr(Builds, "_run", None)
-    dataset = open_run(config, tokenizer, follow=30, max_computed_rows=0)["train"]
+    dataset = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)["train"]
     assert dataset[0]["tokens"].shape == (4,)
 
 

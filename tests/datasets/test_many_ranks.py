@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -147,12 +146,10 @@ def test_a_rank_takes_over_from_a_killed_one(
     builder = ranks.processes[0]
     assert json.loads(builder.stdout.readline()) == {"midway": True}
     os.kill(builder.pid, signal.SIGKILL)
-    start = time.monotonic()
     wanted = expected(config, tmp_path)
     for rank in (1, 2):
         assert ranks.outcome(rank) == {"rank": rank, "datasets": wanted}
     assert builder.wait(10) == -signal.SIGKILL
-    assert time.monotonic() - start < 120
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,6 @@ def test_a_failure_of_one_rank_is_an_error_on_all(
 ) -> None:
     place = meeting_place(kind, tmp_path)
     ranks.start_all(3, place, config=run_config, wrong_on=wrong_on, wrong=wrong)
-    start = time.monotonic()
     first = run_config["blend_per_split"][0][0][0]
     text = f"{first}.idx must be whole, it is cut short; copy it again"
     own = told = ("SourceError", text)
@@ -182,4 +178,3 @@ def test_a_failure_of_one_rank_is_an_error_on_all(
         else:
             heard = {"kind": told[0], "error": f"rank {wrong_on}: {told[1]}"}
             assert facts == {"rank": rank} | heard
-    assert time.monotonic() - start < 40

@@ -10,9 +10,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zindex.datasets import ranks
 from zindex.datasets.ranks import RankStep, open_step
 from zindex.errors import NotReadyError, PlanError, SourceError, ZindexError
+
+
+class Patient(RankStep):
+    """A step whose limits, but for those that are given, outlast any test."""
+
+    grace = linger = answer = 1e6
+
+    def __init__(self, *args: Any, **limits: float) -> None:
+        super().__init__(*args)
+        vars(self).update(limits)
 
 
 @pytest.fixture
@@ -26,7 +35,7 @@ def run_ranks(steps: list[Callable[[RankStep], Any]], store: Any) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            with RankStep("0", rank, len(steps), store) as step:
+            with Patient("0", rank, len(steps), store) as step:
                 outcomes[rank] = steps[rank](step)
         except Exception as error:
             outcomes[rank] = error
@@ -35,7 +44,7 @@ def run_ranks(steps: list[Callable[[RankStep], Any]], store: Any) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
         assert not thread.is_alive()
     return outcomes
 
@@ -48,9 +57,7 @@ def fail(error: Exception) -> Callable[[RankStep], None]:
 
 
 def test_all_done(store: Any) -> None:
-    start = time.monotonic()
     assert run_ranks([lambda step: step.rank] * 4, store) == [0, 1, 2, 3]
-    assert time.monotonic() - start < ranks._GRACE / 2
 
 
 @pytest.mark.parametrize(
@@ -78,9 +85,7 @@ def test_an_error_reaches_all_ranks(
             time.sleep(0.01)
 
     steps = [lambda step: "done", fail(error), wait_for_index, lambda step: "done"]
-    start = time.monotonic()
     outcomes = run_ranks(steps, store)
-    assert time.monotonic() - start < 4
     assert outcomes[1] is error
     for rank in (0, 2, 3):
         assert type(outcomes[rank]) is kind
@@ -88,36 +93,28 @@ def test_an_error_reaches_all_ranks(
 
 
 def test_all_ranks_fail_at_once(store: Any) -> None:
-    start = time.monotonic()
     errors = [PlanError(f"{rank}") for rank in range(3)]
     assert run_ranks([fail(error) for error in errors], store) == errors
-    assert time.monotonic() - start < ranks._LINGER / 2
 
 
 def test_ranks_that_skip_the_step(store: Any) -> None:
-    start = time.monotonic()
     steps = [lambda step: "done", RankStep.leave, RankStep.leave]
     assert run_ranks(steps, store) == ["done", None, None]
-    assert time.monotonic() - start < ranks._GRACE / 2
 
 
-def test_a_silent_rank_delays_no_other(
-    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ranks, "_GRACE", 0.3)
+def test_a_silent_rank_delays_no_other(store: Any, caplog: pytest.LogCaptureFixture) -> None:
     start = time.monotonic()
-    with RankStep("0", 0, 3, store):
+    with Patient("0", 0, 3, store, grace=0.3):
         pass
-    assert 0.3 <= time.monotonic() - start < 5
+    assert time.monotonic() - start >= 0.3
     assert "rank 0 continues without 2 of 3 ranks, which made no progress for 0 s" in caplog.text
 
 
-def test_a_single_failure_ends_soon(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_LINGER", 0.3)
+def test_a_single_failure_ends_soon(store: Any) -> None:
     start = time.monotonic()
-    with pytest.raises(PlanError, match="alone"), RankStep("0", 0, 3, store):
+    with pytest.raises(PlanError, match="alone"), Patient("0", 0, 3, store, linger=0.3):
         raise PlanError("alone")
-    assert 0.3 <= time.monotonic() - start < 5
+    assert time.monotonic() - start >= 0.3
 
 
 def test_an_interrupt_is_not_broadcast(store: Any) -> None:
@@ -145,17 +142,14 @@ class DeadStore:
     check = get = add = set = _answer
 
 
-@pytest.mark.parametrize("seconds", [0, 20])
-def test_a_dead_store_is_ignored(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr(ranks, "_ANSWER", 0.2)
+@pytest.mark.parametrize("seconds", [0, 1e6])
+def test_a_dead_store_is_ignored(seconds: float) -> None:
     store = DeadStore(seconds)
-    start = time.monotonic()
-    with RankStep("0", 0, 2, store) as step:
+    with Patient("0", 0, 2, store, answer=0.2) as step:
         step.listen()
         step.listen()
-    with pytest.raises(PlanError, match="here"), RankStep("1", 0, 2, store):
+    with pytest.raises(PlanError, match="here"), Patient("1", 0, 2, store, answer=0.2):
         raise PlanError("here")
-    assert time.monotonic() - start < 5
     assert store.num_asked == 2
 
 

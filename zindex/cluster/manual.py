@@ -81,7 +81,7 @@ def list_workers(folder: str | os.PathLike[str]) -> tuple[str, list[WorkerView]]
         If none runs there, or it does not answer.
     """
     with ExitStack() as stack:
-        client = open_client(Rendezvous(folder), stack, default=False, seconds=_ANSWER_SECONDS)
+        client = open_client(Rendezvous(folder), stack, default=False)
         view: ClusterView = client.run_on_scheduler(view_cluster)
         workers = sorted(view.workers, key=lambda worker: worker.name)
         return client.scheduler.address, workers

@@ -105,9 +105,7 @@ class BlendedMegatronDatasetConfig:
 
     #: Ours: rows of all small indices together up to which nothing is stored: each process computes
     #: them in a moment, at the first sample. 0 stores all.
-    max_computed_rows: int = field(
-        default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True
-    )
+    max_computed_rows: int = field(default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True)
 
     #: Ours: seconds that a rank waits at most for an index that another rank builds.
     index_timeout: float = field(default=TIMEOUT, kw_only=True)

@@ -28,12 +28,6 @@ R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-# Seconds that a finished rank waits for the others without any progress of theirs.
-_GRACE = 10.0
-# Seconds that a failed rank waits for the others to stop; its exit may end the store.
-_LINGER = 5.0
-# Timeout of the store, in seconds.
-_ANSWER = 5.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 
 _steps = itertools.count()
@@ -106,6 +100,13 @@ class RankStep(AbstractContextManager["RankStep"]):
         A ``torch.distributed.Store``; None for a single rank.
     """
 
+    #: Seconds that a finished rank waits for the others without any progress of theirs.
+    grace = 10.0
+    #: Seconds that a failed rank waits for the others to stop; its exit may end the store.
+    linger = 5.0
+    #: Timeout of the store, in seconds.
+    answer = 5.0
+
     def __init__(self, name: str, rank: int = 0, num_ranks: int = 1, store: Any = None) -> None:
         self.name = name
         self.rank = rank
@@ -155,7 +156,7 @@ class RankStep(AbstractContextManager["RankStep"]):
         """Broadcast an error and wait for peers to exit: they may need this rank's store."""
         self.report(error)
         num_stopped = self._count("stopped", 1)
-        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=_LINGER)
+        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=self.linger)
         while num_stopped is not None and self._num_missing(num_stopped) > 0:
             if not backoff.wait():
                 return
@@ -164,7 +165,7 @@ class RankStep(AbstractContextManager["RankStep"]):
     def _wait_for_all(self) -> None:
         """Wait until all ranks are done, one has failed, or the others make no progress."""
         num_done = self._count("done", 1)
-        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=_GRACE)
+        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=self.grace)
         while self._store is not None:
             self.listen()
             previous, num_done = num_done, self._count("done")
@@ -181,7 +182,7 @@ class RankStep(AbstractContextManager["RankStep"]):
                     self.rank,
                     missing,
                     self.num_ranks,
-                    _GRACE,
+                    self.grace,
                 )
                 return
 
@@ -211,7 +212,7 @@ class RankStep(AbstractContextManager["RankStep"]):
         # A connection to a dead machine may never answer; a daemon thread does not delay exit.
         thread = threading.Thread(target=ask, name="zindex-store", daemon=True)
         thread.start()
-        thread.join(_ANSWER)
+        thread.join(self.answer)
         if not answers:
             self._store = None
             return None

@@ -16,6 +16,7 @@ from zindex.indexing.packing import measure_packing
 from zindex.indexing.run_plan import plan_run
 from zindex.inspection.tables.plan_table import report_run
 from zindex.plan.packing import PackingRules
+from zindex.store.layout import ChunkGrid
 
 
 @pytest.fixture
@@ -82,7 +83,12 @@ def test_estimates_are_marked(tmp_path: Path, write_corpus: WriteCorpus) -> None
     """Packing a spread of 128 of 4,000 documents gives nearly the same as packing all."""
     path = write_corpus([1 + 7 * i % 40 for i in range(4000)])
     config = make_config(
-        tmp_path, path, split="100,0,0", sequence_length=63, packing=PackingRules()
+        tmp_path,
+        path,
+        split="100,0,0",
+        sequence_length=63,
+        packing=PackingRules(),
+        grid=ChunkGrid(),
     )
     report = report_run(replace(config, samples={"train": 4000}), num_packed=128)
     [row] = report.packings
