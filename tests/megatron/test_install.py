@@ -157,10 +157,7 @@ def test_too_late_is_said() -> None:
     ("settings", "message"),
     [
         ({"order": "random"}, "order must be one of megatron, scalable, got 'random'"),
-        (
-            {"seed": 1},
-            "a default must be one of order, store, shuffle, max_computed_rows, got 'seed'",
-        ),
+        ({"seed": 1}, "must be one of order, store, shuffle, max_computed_rows, got 'seed'"),
     ],
 )
 def test_unknown_defaults_are_refused_and_change_nothing(

@@ -101,7 +101,7 @@ def install(**defaults: Any) -> None:
     defaults
         Values of zindex's own settings, which a Megatron script does not give: ``order``
         (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
-        ``shuffle`` (``"keyed"`` or ``"uniform"``), and ``max_computed_rows``, 0 to store all indices.
+        ``shuffle`` (``"keyed"`` or ``"uniform"``), and ``max_computed_rows``, 0 to store all.
 
     Raises
     ------
