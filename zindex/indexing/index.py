@@ -7,9 +7,12 @@ from functools import partial
 from itertools import accumulate, chain
 from typing import Any, TypeVar
 
+import numpy as np
+
 from zindex.errors import VerificationError
 from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_together
 from zindex.execution.timeline import Span, Timeline
+from zindex.indexing.index_arrays import compute_index_arrays, is_computed_by_numpy
 from zindex.indexing.index_tasks import (
     IndexTasks,
 )
@@ -27,7 +30,7 @@ from zindex.ingest.length_source import LengthSource
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.layout import SHARD_LENGTH
-from zindex.store.shard_files import ShardResult
+from zindex.store.shard_files import ShardResult, store_all_shards
 
 R = TypeVar("R")
 
@@ -56,6 +59,9 @@ class IndexBuild(StoreBuild[IndexPlan]):
         """Store documents, boundaries of samples and the shuffle, in parallel where possible."""
         await self.begin()
         plan, tasks = self.plan, IndexTasks(self.plan, self.root, self.source)
+        facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
+        if is_small(plan) and is_computed_by_numpy(plan):
+            return await self.store("arrays", store_small, plan, self.root, self.source), facts
         try:
             # Only samples need the lengths: where all of them are stored, none are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
@@ -83,8 +89,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
                     self.advance(len(samples))
         finally:
             evict_lengths(self.source, self.root)
-        results = [*documents, *samples, *shuffle.result()]
-        return results, {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
+        return [*documents, *samples, *shuffle.result()], facts
 
     async def _each_document_shard(
         self, stage: str, function: Callable[[int], R], advance: int = 0
@@ -101,12 +106,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
     async def _samples(self, tasks: IndexTasks, num_tokens: list[int]) -> list[ShardResult]:
         """Store every shard of the sample index, given the tokens of every document shard."""
         sums = [0, *accumulate(num_tokens)]
-        expected = self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
-        if sums[-1] != expected:
-            raise VerificationError(
-                f"{self.source.path} must hold {expected} tokens in {self.plan.split}, its lengths "
-                f"sum to {sums[-1]}; convert it again"
-            )
+        check_tokens(self.plan, self.source, sums[-1])
 
         def arguments(shard: int) -> tuple[Any, ...]:
             return *tasks.find_partitions(sums[:-1], shard), shard
@@ -124,6 +124,30 @@ class IndexBuild(StoreBuild[IndexPlan]):
         return await self.store_shards(
             "shuffle", tasks.store_shuffle_shard, layout, lambda shard: (shard,)
         )
+
+
+def check_tokens(plan: IndexPlan, source: LengthSource, num_tokens: int) -> None:
+    """Check the tokens of all epochs against the plan."""
+    expected = plan.epochs.num_epochs * plan.epochs.tokens_per_epoch
+    if num_tokens != expected:
+        raise VerificationError(
+            f"{source.path} must hold {expected} tokens in {plan.split}, its lengths sum to "
+            f"{num_tokens}; convert it again"
+        )
+
+
+def store_small(plan: IndexPlan, root: Place, source: LengthSource) -> list[ShardResult]:
+    """Task: store every array of a small index, unless all exist."""
+    found = [find_shards(root, layout) for layout in plan.layouts]
+    if None in found:
+        lengths = source.lengths(plan.start, plan.stop)
+        check_tokens(plan, source, plan.epochs.num_epochs * int(lengths.sum(dtype=np.int64)))
+        arrays = compute_index_arrays(plan, lengths)
+        found = [
+            store_all_shards(root, layout, np.asarray(array))
+            for layout, array in zip(plan.layouts, arrays, strict=True)
+        ]
+    return [result for results in found for result in results or ()]
 
 
 def is_small(plan: IndexPlan) -> bool:

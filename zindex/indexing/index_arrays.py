@@ -71,7 +71,7 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
     -----
     Cost: in Megatron's order about 40 ns per row up to some million rows, with no numba imported.
     """
-    if plan.order == "megatron" and plan.num_build_rows <= _FEW_ROWS:
+    if is_computed_by_numpy(plan):
         return _compute_few(plan, lengths)
     if plan.order == "scalable":
         documents: AnyArray = compute_documents(plan, 0, plan.num_rows)
@@ -87,6 +87,11 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
     fill_boundaries(gathered, 0, 0, length, extra, boundaries[:stop], 0, 0)
     boundaries[stop:] = plan.num_rows - 1, gathered[-1] - extra
     return IndexArrays(documents, boundaries, shuffled)
+
+
+def is_computed_by_numpy(plan: IndexPlan) -> bool:
+    """Return whether numpy computes the index faster than kernels are loaded."""
+    return plan.order == "megatron" and plan.num_build_rows <= _FEW_ROWS
 
 
 def _compute_few(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
