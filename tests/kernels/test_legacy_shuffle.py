@@ -83,7 +83,7 @@ def test_the_size_of_the_blocks_changes_nothing(seed, sizes, block, dtype):
         generator.shuffle(expected)
         words = np.empty(624, np.uint32)
         temper_words(state, 0, words)
-        module._shuffle(values, state, words, np.empty(block, np.uint64))
+        module._shuffle(values, 1, state, words, np.empty(block, np.uint64))
         assert np.array_equal(values, expected)
     assert np.array_equal(state, numpy_state(generator))
 
@@ -107,6 +107,20 @@ def test_large_sizes_equal_numpy(size, dtype):
         legacy_shuffle(values, state)
         assert np.array_equal(values, expected)
     assert np.array_equal(state, numpy_state(generator))
+
+
+@pytest.mark.parametrize("cuts", [[0], [1], [0, 1, 2], [5000], [4096, 8191, 9000]])
+def test_values_are_final_from_where_a_shuffle_stops(cuts):
+    expected, values = np.arange(9001), np.arange(9001)
+    whole_state, state = seed_state(4), seed_state(4)
+    legacy_shuffle(expected, whole_state)
+    stop = values.size
+    for cut in [*reversed(cuts), 0]:
+        legacy_shuffle(values[:stop], state, cut)
+        assert np.array_equal(values[cut:], expected[cut:])
+        stop = cut
+    assert np.array_equal(values, expected)
+    assert np.array_equal(state, whole_state)
 
 
 @pytest.mark.slow

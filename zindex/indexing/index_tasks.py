@@ -6,7 +6,7 @@ over the tokens of document shards.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zindex.errors import StoreError, VerificationError
 from zindex.indexing.computed_arrays import permute_epochs
 from zindex.indexing.length_cache import cache_shard, find_shard, order_lengths
-from zindex.indexing.store_build import store_whole_array
+from zindex.indexing.store_build import find_shards, store_whole_array
 from zindex.ingest.length_source import LengthSource
 from zindex.io import files
 from zindex.io.objects import Place
@@ -65,21 +65,21 @@ class IndexTasks:
         """Task: store all shards of Megatron's document index.
 
         The legacy shuffle is serial: each draw depends on all draws before it. So it is one task
-        per dataset and split; its shards are written in parallel.
+        per dataset and split; its shards are written in parallel while it goes on.
         """
-
-        def compute() -> npt.NDArray[np.signedinteger]:
-            documents, state = shuffle_documents(self.plan)
-            buffers = [seal({"mt19937": state.tolist()}, "sha256")]
-            path = self.root / GENERATOR_KEY
-            if not files.write_once(path, buffers) and not _has_generator(self.root):
-                files.write_once(path, buffers, replace=True)
-            return documents
-
-        layout = self.plan.document_layout
-        if _has_generator(self.root):
-            return store_whole_array(self.root, layout, compute, whole=True)
-        return store_all_shards(self.root, layout, compute(), whole=True)
+        plan, root, layout = self.plan, self.root, self.plan.document_layout
+        if _has_generator(root):
+            found = find_shards(root, layout, whole=True)
+            if found is not None:
+                return found
+        documents, state = _start_documents(plan)
+        shards = _shuffle_shards(plan, documents, state)
+        results = store_all_shards(root, layout, documents, shards=shards, whole=True)
+        buffers = [seal({"mt19937": state.tolist()}, "sha256")]
+        path = root / GENERATOR_KEY
+        if not files.write_once(path, buffers) and not _has_generator(root):
+            files.write_once(path, buffers, replace=True)
+        return results
 
     def count_document_shard(self, shard: int) -> int:
         """Task: count the tokens of one stored shard of the document index."""
@@ -249,15 +249,37 @@ def shuffle_documents(
     -----
     Source: Megatron Core ``_build_document_index``.
     """
-    state = seed_state(plan.seed)
-    documents = np.empty(plan.num_rows, plan.document_layout.dtype)
-    epoch = np.arange(plan.start, plan.stop, dtype=documents.dtype)
-    documents.reshape(-1, plan.num_documents)[:] = epoch
-    num_mixed = plan.epochs.num_epochs - plan.epochs.separate_final_epoch
-    legacy_shuffle(documents[: num_mixed * plan.num_documents], state)
-    if plan.epochs.separate_final_epoch:
-        legacy_shuffle(documents[num_mixed * plan.num_documents :], state)
+    documents, state = _start_documents(plan)
+    for _ in _shuffle_shards(plan, documents, state):
+        pass
     return documents, state
+
+
+def _start_documents(
+    plan: IndexPlan,
+) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
+    """Return the documents of all epochs in order, and the state of a new generator."""
+    documents = np.arange(plan.start, plan.stop, dtype=plan.document_layout.dtype)
+    if plan.epochs.num_epochs != 1:
+        documents = np.tile(documents, plan.epochs.num_epochs)
+    return documents, seed_state(plan.seed)
+
+
+def _shuffle_shards(
+    plan: IndexPlan, documents: npt.NDArray[np.signedinteger], state: npt.NDArray[np.uint32]
+) -> Iterator[int]:
+    """Shuffle Megatron's document index in place; yield every shard once its rows are final."""
+    layout, num_rows = plan.document_layout, plan.num_rows
+    num_mixed = num_rows - plan.epochs.separate_final_epoch * plan.num_documents
+    for low, high in ((0, num_mixed), (num_mixed, num_rows)):
+        if low == high:
+            continue
+        for shard in reversed(range(low // layout.shard_length, layout.num_shards)):
+            start, stop = layout.shard_bounds(shard)
+            if start < high:
+                legacy_shuffle(documents[low : min(stop, high)], state, max(start - low, 0))
+                if stop <= high:
+                    yield shard
 
 
 def read_generator(root: Place) -> npt.NDArray[np.uint32]:

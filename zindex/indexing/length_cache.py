@@ -31,7 +31,7 @@ _LENGTHS_NBYTES = 1 << 30
 # Documents whose lengths are copied to a scratch file at a time.
 _COPIED_ROWS = 1 << 22
 # Bytes of lengths in document order, cached from the count of tokens to the search of boundaries.
-_ORDERED_NBYTES = 1 << 28
+_ORDERED_NBYTES = 1 << 29
 
 
 def _nbytes(arrays: Iterable[Lengths]) -> int:

@@ -115,18 +115,18 @@ def swap_targets(values: IntegerArray, position: int, targets: UInt64Array) -> N
 
 @jit
 def _shuffle(
-    values: IntegerArray, state: UInt32Array, words: UInt32Array, targets: UInt64Array
+    values: IntegerArray, first: int, state: UInt32Array, words: UInt32Array, targets: UInt64Array
 ) -> None:
     """Shuffle in numpy's order of swaps; ``targets`` is scratch memory for one block."""
     position = values.size - 1
-    while position > 0:
-        block = targets[: min(position, targets.size)]
+    while position >= first:
+        block = targets[: min(position - first + 1, targets.size)]
         draw_targets(state, words, position, block)
         swap_targets(values, position, block)
         position -= block.size
 
 
-def legacy_shuffle(values: IntegerArray, state: UInt32Array) -> None:
+def legacy_shuffle(values: IntegerArray, state: UInt32Array, first: int = 0) -> None:
     """Shuffle values in place exactly as ``RandomState.shuffle`` does, and advance the state.
 
     Parameters
@@ -135,6 +135,8 @@ def legacy_shuffle(values: IntegerArray, state: UInt32Array) -> None:
         Shape (elements,), any integer dtype, contiguous; shuffled in place.
     state
         Shape (625,), uint32, from `mersenne.seed_state`; advanced exactly as numpy advances it.
+    first
+        Stop once the values from here on are final; another call with ``values[:first]`` continues.
 
     Notes
     -----
@@ -152,4 +154,4 @@ def legacy_shuffle(values: IntegerArray, state: UInt32Array) -> None:
     """
     words = np.empty(KEY_LENGTH, np.uint32)
     temper_words(state, 0, words)
-    _shuffle(values, state, words, np.empty(BLOCK, np.uint64))
+    _shuffle(values, max(first, 1), state, words, np.empty(BLOCK, np.uint64))

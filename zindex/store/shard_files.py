@@ -1,7 +1,7 @@
 """Write, find and verify shards: one file each, written whole by one task."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,16 +96,26 @@ def replace_shard(
 
 
 def store_all_shards(
-    root: Place, layout: ArrayLayout, values: npt.NDArray[np.generic], *, whole: bool = False
+    root: Place,
+    layout: ArrayLayout,
+    values: npt.NDArray[np.generic],
+    *,
+    shards: Iterable[int] | None = None,
+    whole: bool = False,
 ) -> list[ShardResult]:
-    """Store every shard of an array in memory, several at a time."""
+    """Store every shard of an array in memory, several at a time; return their results in order.
+
+    If given, ``shards`` yields their numbers, in any order, as soon as their values are final.
+    """
 
     def store(shard: int) -> ShardResult:
         start, stop = layout.shard_bounds(shard)
         return store_shard(root, layout, shard, lambda: values[start:stop], whole=whole)
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        return list(pool.map(store, range(layout.num_shards)))
+        # Each number is submitted when it is yielded.
+        results = pool.map(store, range(layout.num_shards) if shards is None else shards)
+        return sorted(results, key=lambda result: result.receipt.shard)
 
 
 def find_receipt(

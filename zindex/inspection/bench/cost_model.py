@@ -20,7 +20,7 @@ _NUM_OPENERS = 8
 # Tasks that the scheduler holds at a time, for each thread.
 _TASKS_PER_THREAD = 16
 # Bytes of ordered lengths that a process keeps for the sample index.
-_ORDERED_NBYTES = 2.0**28
+_ORDERED_NBYTES = 2.0**29
 # Bytes of lengths that a process holds for random access.
 _HELD_NBYTES = 2.0**30
 # Bytes of the client for the receipt of each shard.
