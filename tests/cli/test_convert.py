@@ -8,7 +8,7 @@ import pytest
 from tests.cli.test_commands import WriteCorpus, fail, invoke, succeed
 from tests.ingest.keyed.keyed_files import grpo_records, sft_records, write_bin, write_h5
 from tests.ingest.keyed.keyed_files import write_lines as write_lines_of
-from tests.store.stores import all_files
+from tests.trees import all_files
 
 
 def write_lines(path: Path) -> Path:

@@ -13,6 +13,7 @@ from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, count_up, plan_arrays
+from tests.trees import all_files
 from zindex.cli import main
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
@@ -71,12 +72,7 @@ class ObjectStoreContract:
         [store] = zindex.convert(prefix, f"{bucket.url}/corpus.zarr", client=SERIAL, grid=GRID)
         [plain] = zindex.convert(prefix, tmp_path / "corpus.zarr", client=SERIAL, grid=GRID)
         assert store.fingerprint == plain.fingerprint
-        expected = {
-            str(path.relative_to(plain.root)): path.read_bytes()
-            for path in plain.root.rglob("*")  # type: ignore[union-attr]
-            if path.is_file()
-        }
-        assert bucket.contents("corpus.zarr/") == expected
+        assert bucket.contents("corpus.zarr/") == all_files(Path(plain.root))
         zindex.export(store.root, tmp_path / "back", client=SERIAL)
         for suffix in ("bin", "idx"):
             back = (tmp_path / f"back.{suffix}").read_bytes()

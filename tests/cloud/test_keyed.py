@@ -13,7 +13,7 @@ from tests.ingest.keyed.keyed_files import (
     write_bin,
     write_lines,
 )
-from tests.store.stores import all_files
+from tests.trees import all_files
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.ingest.keyed.export_keyed import export_keyed

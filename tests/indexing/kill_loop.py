@@ -16,6 +16,7 @@ import numpy as np
 
 import zindex
 from tests.killing import run_in_child
+from tests.trees import shard_stamps
 from zindex.config import RunConfig
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
@@ -24,18 +25,12 @@ from zindex.indexing.run_plan import plan_run
 from zindex.store.open import open_store
 
 
-def stamps(root: Path) -> dict[str, tuple[int, int]]:
-    """Return inode and time of every shard that has its final name."""
-    files = [path for path in root.glob("*/c/**/*") if path.is_file() and path.suffix == ""]
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
-
-
 def read(root: Path, golden: list[np.ndarray]) -> str:
     """Return what a reader sees: "absent", "not ready" or "exact"; anything else is an error."""
     try:
         store = open_store(root)
     except NotReadyError as error:
-        return "not ready" if error.num_done == len(stamps(root)) else f"wrong: {error}"
+        return "not ready" if error.num_done == len(shard_stamps(root)) else f"wrong: {error}"
     except StoreNotFoundError:
         return "absent"
     for array, expected in zip(open_index_arrays(store), golden, strict=True):
@@ -49,9 +44,9 @@ def kill_once(config: RunConfig, kill_after: float, golden: list[np.ndarray]) ->
     root = item.plan.store_plan(config.index).root
     _, code = run_in_child(lambda: zindex.build(config), kill_after)
     seen = read(root, golden)
-    before = stamps(root)
+    before = shard_stamps(root)
     _, second = run_in_child(lambda: zindex.build(config))
-    after = stamps(root)
+    after = shard_stamps(root)
     return {
         "killed": code == -signal.SIGKILL,
         "seen": seen,

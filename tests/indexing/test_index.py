@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex, naive_megatron, naive_scalable
 from tests.indexing.runs import cut_before_every_write
+from tests.trees import all_files
 from zindex.errors import VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import index as building_index
@@ -93,10 +94,7 @@ def test_executors_agree(
     with embedded_client(2) as client, open_executor(client) as executor:
         embedded = build(plan, source, tmp_path / "embedded", executor).store
     assert_equal(open_index_arrays(embedded), open_index_arrays(serial))
-    names = sorted(path.relative_to(serial.root) for path in serial.root.rglob("*"))
-    for name in names:
-        if (serial.root / name).is_file():
-            assert (serial.root / name).read_bytes() == (embedded.root / name).read_bytes()
+    assert all_files(serial.root) == all_files(embedded.root)
 
 
 def test_finished_index_is_opened_not_built(

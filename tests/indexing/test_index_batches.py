@@ -12,6 +12,7 @@ import zindex
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
 from tests.indexing.runs import make_config
+from tests.trees import all_files
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing import index as index_module
 from zindex.indexing import run as building_run
@@ -81,8 +82,7 @@ def test_batched_indices_are_the_same_bytes(
         again = zindex.build(config, SerialExecutor())
         assert [result.num_written for result in again.values()] == [0] * len(again)
         assert list(again) == list(results)
-        files = [path for path in (tmp_path / folder).rglob("*") if path.is_file()]
-        return {str(path.relative_to(tmp_path / folder)): path.read_bytes() for path in files}
+        return all_files(tmp_path / folder)
 
     batched = build("batched", None)
     monkeypatch.setattr(building_run, "MIN_SMALL", 10**9)

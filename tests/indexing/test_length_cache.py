@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
+from tests.trees import all_files
 from zindex.errors import StoreError
 from zindex.indexing import length_cache
 from zindex.indexing.ensure import build_store
@@ -183,8 +184,7 @@ def test_result_does_not_depend_on_the_cache(
         assert find_shard(result.store.root, (0, 16)) is None
         cached = {key[0] for key in length_cache._splits.arrays}
         assert source.facts.length_digest not in cached
-        files = [path for path in result.store.root.rglob("*") if path.is_file()]
-        return {str(path.relative_to(result.store.root)): path.read_bytes() for path in files}
+        return all_files(result.store.root)
 
     expected = build("usual")
     monkeypatch.setattr(length_cache, "_ORDERED_NBYTES", 0)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import cut_before_every_write
 from tests.kernels.test_packing import cut_document, naive_packing
+from tests.trees import all_files
 from zindex import schema
 from zindex.errors import PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
@@ -234,10 +235,7 @@ def test_executors_and_grids_agree(write_corpus: WriteCorpus, tmp_path: Path) ->
     serial = build(plan, source, tmp_path / "serial").store
     with embedded_client(2) as client, open_executor(client) as executor:
         embedded = build(plan, source, tmp_path / "embedded", executor).store
-    for path in sorted(serial.root.rglob("*")):
-        if path.is_file():
-            same = embedded.root / path.relative_to(serial.root)
-            assert path.read_bytes() == same.read_bytes()
+    assert all_files(serial.root) == all_files(embedded.root)
     coarse, _ = plan_packing(source.path, num_requested=60, chunk=64)
     other = build(coarse, source, tmp_path / "coarse").store
     for name in serial.layouts:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.forked import run_python
+from tests.trees import all_files
 from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.formats.idx_writer import write_index
@@ -73,11 +74,6 @@ def compute(plan: Any, source: SentenceSource) -> np.ndarray:
     return compute_mapping(plan, bounds, lengths, titles)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
 PLANS: dict[str, dict[str, Any]] = {
     "one epoch": {},
     "repeated": {"num_requested": 60, "min_num_sentences": 2},
@@ -140,7 +136,7 @@ def test_a_cluster_gives_the_same_bytes(tmp_path: Path, source: SentenceSource, 
     build(plan, source, tmp_path / "serial")
     with embedded_client(2) as client, open_executor(client) as executor:
         build(plan, source, tmp_path / "dask", executor)
-    assert files_of(tmp_path / "serial") == files_of(tmp_path / "dask")
+    assert all_files(tmp_path / "serial") == all_files(tmp_path / "dask")
 
 
 class _DiedError(Exception):
@@ -171,7 +167,7 @@ def test_a_build_that_dies_is_resumed(tmp_path: Path, source: SentenceSource, na
             build(plan, source, tmp_path / "cut", _Dying(tasks))
     again = build(plan, source, tmp_path / "cut", advance=advanced.append)
     assert 0 < again.num_written < again.num_shards == sum(advanced)
-    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+    assert all_files(tmp_path / "whole") == all_files(tmp_path / "cut")
     found = build(plan, source, tmp_path / "cut", _Dying(0))
     assert found.num_written == 0
 
@@ -181,11 +177,11 @@ def test_killed_builds_leave_the_bytes_of_one(tmp_path: Path, source: SentenceSo
     command = ["-m", "tests.indexing.kill_mapping", source.sentences.path, str(tmp_path)]
     done = run_python(*command, check=True)
     assert int(done.stdout) > 5
-    found = files_of(tmp_path / "cut")
+    found = all_files(tmp_path / "cut")
     left = {name for name in found if name.endswith(".partial")}
     assert left
     kept = {name: content for name, content in found.items() if name not in left}
-    assert kept == files_of(tmp_path / "whole")
+    assert kept == all_files(tmp_path / "whole")
     (root,) = (tmp_path / "cut").iterdir()
     report = verify_store(root)
     assert report.is_sound

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import zindex
 from tests.conftest import WriteCorpus
+from tests.trees import all_files, shard_stamps
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
@@ -75,12 +76,6 @@ def read_pair(prefix: Path) -> tuple[bytes, bytes]:
 def convert_one(prefix: Any, store_url: Any, **options: Any) -> Store:
     (store,) = zindex.convert(prefix, store_url, **({"client": SERIAL} | options))
     return store
-
-
-def shard_stamps(root: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of every shard that has its final name."""
-    files = [path for path in root.glob("*/c/**/*") if path.is_file() and not path.suffix]
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
 @st.composite
@@ -503,12 +498,9 @@ def test_clusters_write_the_same_bytes(tmp_path: Path, link: bool) -> None:
         zindex.convert(prefixes, tmp_path / "processes", client=client, **options)
         zindex.export(tmp_path / "processes" / "b.zarr", tmp_path / "other", client=client)
     assert read_pair(tmp_path / "other") == read_pair(prefixes[1])
-    files = [path for path in (tmp_path / "serial").rglob("*") if path.is_file()]
+    files = all_files(tmp_path / "serial")
     assert len(files) > 20
-    for path in files:
-        name = path.relative_to(tmp_path / "serial")
-        for other in ("embedded", "processes"):
-            assert (tmp_path / other / name).read_bytes() == path.read_bytes(), name
+    assert all_files(tmp_path / "embedded") == all_files(tmp_path / "processes") == files
 
 
 @pytest.mark.parametrize("link", [False, True])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.ingest.records.sources import ListFiles, write_jsonl
-from tests.store.stores import all_files
+from tests.trees import all_files
 from zindex.errors import FingerprintMismatchError, SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest import driver

@@ -59,12 +59,3 @@ def build_arrays(
             receipts.append(result.receipt)
     commit_store(plan, receipts)
     return plan
-
-
-def all_files(root: Path) -> dict[str, bytes]:
-    """Return the content of every file below a directory by its relative path."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }

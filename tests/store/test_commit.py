@@ -23,11 +23,11 @@ from tests.store.stores import (
     ONE,
     TWO,
     Values,
-    all_files,
     build_arrays,
     count_up,
     plan_arrays,
 )
+from tests.trees import all_files
 from zindex.errors import (
     FingerprintMismatchError,
     NotReadyError,

@@ -15,7 +15,8 @@ import pytest
 import zarr
 import zarr.codecs
 
-from tests.store.stores import ONE, TWO, Values, all_files, build_arrays, count_up
+from tests.store.stores import ONE, TWO, Values, build_arrays, count_up
+from tests.trees import all_files
 from zindex.errors import StoreError, VerificationError
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store

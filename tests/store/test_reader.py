@@ -22,7 +22,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.stores import DTYPES, GRID, ONE, TWO, Values, all_files, build_arrays, count_up
+from tests.store.stores import DTYPES, GRID, ONE, TWO, Values, build_arrays, count_up
+from tests.trees import all_files
 from zindex.errors import StoreError, StoreUnreadableError, VerificationError
 from zindex.store import reader
 from zindex.store.layout import ArrayLayout, ChunkGrid

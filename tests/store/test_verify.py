@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.store.stores import GRID, ONE, TWO, all_files, build_arrays, count_up, plan_arrays
+from tests.store.stores import GRID, ONE, TWO, build_arrays, count_up, plan_arrays
+from tests.trees import all_files
 from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError
 from zindex.store import verify
 from zindex.store.commit import begin_store

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import zindex
+from tests.trees import shard_stamps
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_writer import PairWriter
 
@@ -38,12 +39,7 @@ class Run:
 
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Return inode and time of every shard that is finished."""
-        files = [path for path in self.index.glob("*/*/c/**/*") if path.is_file()]
-        return {
-            str(path): (path.stat().st_ino, path.stat().st_mtime_ns)
-            for path in files
-            if not path.suffix
-        }
+        return shard_stamps(self.index)
 
     def digests(self) -> dict[str, str]:
         """Return a digest of every shard of every committed index."""

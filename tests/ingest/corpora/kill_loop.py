@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.trees import all_files
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.corpora import tokenize_corpus as module
 from zindex.ingest.records import partitions, read_partitions
@@ -79,15 +80,6 @@ def _kill_before(owner: Any, name: str, number: dict[str, int]) -> None:
     setattr(owner, name, deadly)
 
 
-def content(folder: Path, name: str) -> dict[str, bytes]:
-    """Return the bytes of all files that belong to a corpus."""
-    return {
-        str(path.relative_to(folder)).removeprefix(name): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix != ".partial"
-    }
-
-
 def main(folder: Path) -> None:
     """Kill calls before writes all over their work."""
     for to, deaths in DEATHS.items():
@@ -102,10 +94,11 @@ def main(folder: Path) -> None:
             notes = len(list(place.rglob("_zindex/scratch/*[0-9].json")))
             spans = len(list(place.rglob("_zindex/scratch/*-span-*.json")))
             again, _, encoded = call_in_child(folder, place / "c", to, None)
+            made, right = (all_files(each, unfinished=False) for each in (place, golden))
             report = {
                 "to": to,
                 "killed": code == -signal.SIGKILL,
-                "same": again == 0 and content(place, "c") == content(golden, "c"),
+                "same": again == 0 and made == right,
                 "partitions": partitions,
                 "left": partitions - (notes - spans),
                 "encoded": encoded,

@@ -13,6 +13,7 @@ from tests.forked import run_python
 from tests.ingest.corpora.plain_loop import read_pair, write_in_a_loop
 from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
+from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.ingest.convert import convert
@@ -52,12 +53,6 @@ def encode(text: str) -> list[int]:
     return ids
 
 
-def files_of(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }
-
-
 @pytest.mark.parametrize("sentences", [False, True])
 def test_pairs_equal_a_plain_loop(sentences: bool, folder: Path) -> None:
     split = SentenceSplitter("en").split if sentences else None
@@ -92,7 +87,7 @@ def test_stores_are_what_convert_makes(folder: Path, monkeypatch: pytest.MonkeyP
     assert made.place == str(folder / "store")
     assert store.fingerprint == converted.fingerprint
     assert store.attributes[TEXTS]["num_skipped"] == 0
-    ours, theirs = files_of(folder / "store"), files_of(folder / "converted")
+    ours, theirs = all_files(folder / "store"), all_files(folder / "converted")
     assert ours.pop("zarr.json") != theirs.pop("zarr.json")  # which says of which texts
     assert ours == theirs
     assert verify_store(folder / "store").is_sound
@@ -117,7 +112,7 @@ def test_workers_change_nothing(to: Any, folder: Path, client: Any) -> None:
     if to == "bin":
         assert read_pair(folder / "one") == read_pair(folder / "two") == read_pair(folder / "dask")
     else:
-        assert files_of(folder / "one") == files_of(folder / "two") == files_of(folder / "dask")
+        assert all_files(folder / "one") == all_files(folder / "two") == all_files(folder / "dask")
 
 
 def test_killed_work_goes_on(folder: Path) -> None:

@@ -22,7 +22,7 @@ from tests.ingest.keyed.keyed_files import (
     write_h5,
     write_lines,
 )
-from tests.store.stores import all_files
+from tests.trees import all_files
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,

@@ -18,7 +18,7 @@ from tests.ingest.keyed.keyed_files import (
     write_lines,
 )
 from tests.ingest.records.sources import write_jsonl
-from tests.store.stores import all_files
+from tests.trees import all_files
 from zindex.errors import ConfigError, StoreError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed import export_keyed as module

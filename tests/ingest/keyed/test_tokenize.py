@@ -13,6 +13,7 @@ import pytest
 from tests.forked import run_python
 from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
+from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.ingest.keyed.tokenize import describe_tokens, tokenize
@@ -61,14 +62,6 @@ def folder(tmp_path: Path) -> Path:
 def read_all(root: Any) -> list[dict[str, Any]]:
     reader = RecordReader(root)
     return reader.read_many(range(len(reader)))
-
-
-def digest(root: Path) -> dict[str, str]:
-    """What every file of a store holds."""
-    paths = [path for path in root.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
-    }
 
 
 @pytest.mark.parametrize("train_type", ["seq", "sft", "dpo", "grpo"])
@@ -136,7 +129,7 @@ def test_stores_are_the_same_however_they_are_made(
             client=where,
             grid=SMALL,
         )
-        digests.append(digest(root))
+        digests.append(all_files(root))
     assert digests[0] == digests[1] == digests[2]
 
 
@@ -165,7 +158,7 @@ def test_work_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch
             break
         ends += 1
     assert 2 < ends < 17
-    assert digest(folder / "0/s") == digest(folder / "1/s")
+    assert all_files(folder / "0/s") == all_files(folder / "1/s")
     # Another tokenizer or other settings make another store.
     for other in ({"max_length": 5}, {"chat_template": "plain"}, {"turns": "last"}):
         with pytest.raises(FingerprintMismatchError, match="imported with other settings"):
@@ -350,7 +343,7 @@ def test_what_is_damaged_is_made_of_a_copy(folder: Path) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "grid": SMALL}
     root, copy = folder / "s", folder / "again"
     tokenize(folder / "sft", root, "sft", **settings)
-    before = digest(root)
+    before = all_files(root)
     for shard in ("sequence_value/c/1", "loss_mask_value/c/0", "key_text/c/0"):
         (root / shard).unlink()
     with pytest.raises(ConfigError, match=r"tokenise the same texts with the same settings at ano"):
@@ -359,7 +352,7 @@ def test_what_is_damaged_is_made_of_a_copy(folder: Path) -> None:
     tokenize(folder / "sft", copy, "sft", **settings)
     [result] = repair(root, source=str(copy))
     assert result.num_rebuilt == 3
-    assert digest(root) == before
+    assert all_files(root) == before
 
 
 @pytest.mark.slow
@@ -367,7 +360,7 @@ def test_processes_make_the_same_store(folder: Path) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer", "grid": SMALL}
     tokenize(folder / "grpo", folder / "0/s", "grpo", client=SERIAL, **settings)
     tokenize(folder / "grpo", folder / "1/s", "grpo", num_processes=2, **settings)
-    assert digest(folder / "0/s") == digest(folder / "1/s")
+    assert all_files(folder / "0/s") == all_files(folder / "1/s")
 
 
 @pytest.mark.timeout(600)

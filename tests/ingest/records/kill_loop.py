@@ -4,7 +4,6 @@ Run as a process of its own: it imports once, and every import is a fork of it. 
 per death. With the folder of a tokenizer as last argument, texts are tokenised on the way.
 """
 
-import hashlib
 import json
 import signal
 import sys
@@ -14,6 +13,7 @@ import distributed  # noqa: F401  imported once here, not in every fork
 import numpy as np
 
 from tests.killing import run_in_child
+from tests.trees import all_files, shard_stamps
 from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
@@ -36,16 +36,6 @@ def import_in_child(
     return run_in_child(work, kill_after)
 
 
-def digest(root: Path) -> str:
-    """What the files of a store hold, but for those that a death may leave unfinished."""
-    found = {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in root.rglob("*")
-        if path.is_file() and path.suffix != ".partial"
-    }
-    return json.dumps(found, sort_keys=True)
-
-
 def seen(root: Path) -> str:
     """What a reader sees."""
     try:
@@ -57,13 +47,6 @@ def seen(root: Path) -> str:
     return "finished"
 
 
-def stamps(root: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of every shard, and of every note of the first stage."""
-    paths = [*root.glob("*/c/**/*"), *root.glob("_zindex/scratch/*.json")]
-    paths = [path for path in paths if path.is_file() and path.suffix != ".partial"]
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
-
-
 def main(source: str, folder: str, num_kills: int, tokenizer: str | None = None) -> None:
     """Kill imports at moments all over their lives."""
     rng = np.random.default_rng(2026)
@@ -73,15 +56,13 @@ def main(source: str, folder: str, num_kills: int, tokenizer: str | None = None)
     for kill in range(num_kills):
         root = Path(folder) / f"kill-{kill}"
         _, code = import_in_child(source, root, rng.uniform(0.3, 1.05) * seconds, tokenizer)
-        before = stamps(root)
+        before = shard_stamps(root)
         report = {"killed": code == -signal.SIGKILL, "seen": seen(root), "finished": len(before)}
         _, report["second"] = import_in_child(source, root, None, tokenizer)
-        after = stamps(root)
-        # Notes are gone with the commit; shards stay as they were.
-        report["rewritten"] = sum(
-            after[name] != stamp for name, stamp in before.items() if "/_zindex/" not in name
-        )
-        report["same"] = digest(root) == digest(golden)
+        after = shard_stamps(root)
+        report["rewritten"] = sum(after[name] != stamp for name, stamp in before.items())
+        made, right = (all_files(folder, unfinished=False) for folder in (root, golden))
+        report["same"] = made == right
         print(json.dumps(report), flush=True)
 
 

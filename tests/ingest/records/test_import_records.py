@@ -1,6 +1,5 @@
 """Imports: records round-trip, independent of partitions, workers and interruptions."""
 
-import hashlib
 import json
 import random
 import shutil
@@ -18,6 +17,7 @@ import zarr
 import zindex
 from tests.conftest import numbers
 from tests.ingest.records.sources import ListFiles, draw_files, write_jsonl, write_tar
+from tests.trees import all_files
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
@@ -64,14 +64,6 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def digest(root: Path) -> dict[str, str]:
-    """What every file of a store holds."""
-    paths = [path for path in root.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
-    }
-
-
 @pytest.mark.parametrize("seed", numbers(12, 60))
 def test_records_come_back_as_they_were(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +94,7 @@ def test_stores_are_the_same_however_they_are_made(
         monkeypatch.setattr(reading, "BUFFER_NBYTES", buffer)
         monkeypatch.setattr(partitions, "PARTITION_NBYTES", partition)
         store = import_records(source, tmp_path / f"{number}/s", client=where, grid=SMALL)
-        digests.append(digest(tmp_path / f"{number}/s"))
+        digests.append(all_files(tmp_path / f"{number}/s"))
         assert read_all(store) == source.records()
     assert digests[0] == digests[1] == digests[2]
 
@@ -111,7 +103,7 @@ def test_processes_make_the_same_store(tmp_path: Path) -> None:
     source = draw_files(3)
     import_records(source, tmp_path / "0/s", client=SERIAL, grid=SMALL)
     import_records(source, tmp_path / "1/s", num_processes=2, grid=SMALL)
-    assert digest(tmp_path / "0/s") == digest(tmp_path / "1/s")
+    assert all_files(tmp_path / "0/s") == all_files(tmp_path / "1/s")
     with pytest.raises(ConfigError, match=r"client \(--scheduler\) and num_processes \(--p"):
         import_records(source, tmp_path / "2/s", client=SERIAL, num_processes=2)
 
@@ -159,7 +151,7 @@ def test_jsonl_files_come_back(tmp_path: Path, client: Any) -> None:
     ]
     for store in stores:
         assert read_all(store) == expected
-    assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(tmp_path / "c")
+    assert all_files(tmp_path / "a") == all_files(tmp_path / "b") == all_files(tmp_path / "c")
     assert stores[0].attributes["url_prefix"] == f"{tmp_path}/in/"
 
 
@@ -191,7 +183,7 @@ def test_tar_files_come_back_with_their_metadata(tmp_path: Path) -> None:
             client=SERIAL,
         )
         assert read_all(store) == expected
-    assert digest(tmp_path / "1000") == digest(tmp_path / str(1 << 30))
+    assert all_files(tmp_path / "1000") == all_files(tmp_path / str(1 << 30))
 
 
 def test_a_folder_that_is_repeated_is_there_as_often(tmp_path: Path) -> None:
@@ -324,7 +316,7 @@ def test_damage_is_an_error_or_skipped_and_counted(tmp_path: Path) -> None:
             i for i in range(50) if i not in (7, 30)
         ]
         assert read_all(store)[7]["__key__"] == "8"
-    assert digest(tmp_path / "60") == digest(tmp_path / str(1 << 20))
+    assert all_files(tmp_path / "60") == all_files(tmp_path / str(1 << 20))
 
 
 def test_values_that_do_not_fit_are_damage_too(tmp_path: Path) -> None:
@@ -401,10 +393,10 @@ def test_every_death_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if limit % 3 == 0 or limit > 40:
             store = import_records(source, root, client=SERIAL, grid=SMALL)
             assert store.fingerprint == golden.fingerprint
-            assert digest(root) == digest(tmp_path / "golden")
+            assert all_files(root) == all_files(tmp_path / "golden")
             shutil.rmtree(root)
     assert deaths > 30
-    assert digest(tmp_path / "s") == digest(tmp_path / "golden")
+    assert all_files(tmp_path / "s") == all_files(tmp_path / "golden")
 
 
 def test_other_content_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 import zindex
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import LENGTHS, make_config
-from tests.store.stores import ONE, all_files, build_arrays, count_up
+from tests.store.stores import ONE, build_arrays, count_up
+from tests.trees import all_files
 from zindex.config import DatasetConfig
 from zindex.errors import (
     ConfigError,

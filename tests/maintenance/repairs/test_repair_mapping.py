@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.indexing.test_sentence_mapping import PLANS, build, files_of, make_plan, source
+from tests.indexing.test_sentence_mapping import PLANS, build, make_plan, source
+from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError
 from zindex.formats.idx_writer import write_index
 from zindex.indexing.mapping_tasks import SentenceSource
@@ -30,11 +31,11 @@ def test_damaged_shards_are_rebuilt(
     tmp_path: Path, source: SentenceSource, name: str, arrays: Any
 ) -> None:
     store = build(make_plan(source, **PLANS[name]), source, tmp_path / "index").store
-    before = files_of(tmp_path / "index")
+    before = all_files(tmp_path / "index")
     damage(store.root, *arrays)
     assert not verify_store(store.root).is_sound
     repair(store.root, source=source.sentences.path)
-    assert files_of(tmp_path / "index") == before
+    assert all_files(tmp_path / "index") == before
 
 
 def test_the_same_lengths_in_other_documents_are_another_source(
@@ -50,10 +51,10 @@ def test_the_same_lengths_in_other_documents_are_another_source(
 
 def test_blocks_are_rebuilt_without_their_titles(tmp_path: Path, source: SentenceSource) -> None:
     store = build(make_plan(source, **PLANS["blocks"]), source, tmp_path / "index").store
-    before = files_of(tmp_path / "index")
+    before = all_files(tmp_path / "index")
     damage(store.root, "shuffle_index")
     repair(store.root)
-    assert files_of(tmp_path / "index") == before
+    assert all_files(tmp_path / "index") == before
     damage(store.root, "sentence_index")
     with pytest.raises(ConfigError, match=r"blocks of .* a dataset and its titles"):
         repair(store.root, source=source.sentences.path)

@@ -14,7 +14,7 @@ from tests.ingest.keyed.keyed_files import (
     write_lines,
 )
 from tests.ingest.records.sources import ListFiles, write_jsonl, write_tar
-from tests.store.stores import all_files
+from tests.trees import all_files
 from zindex.cli import main
 from zindex.errors import ConfigError, FingerprintMismatchError
 from zindex.execution.executor import SerialExecutor
