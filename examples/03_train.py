@@ -3,7 +3,7 @@
     python examples/03_train.py
 
 The corpora and the small GPT are those of the quickstart. The same run is trained twice under
-``torchrun``: once on two ranks from beginning to end, and once on two ranks that are killed, with
+``torchrun``: once on one rank from beginning to end, and once on two ranks that are killed, with
 one rank that resumes from their last checkpoint. Each rank writes a digest of every sample that it
 trains on, and both streams are compared sample by sample.
 """
@@ -160,12 +160,12 @@ def main() -> int:
     write_run(arguments.folder / "run.yaml", num_samples)
     zindex.build(arguments.folder / "run.yaml")
 
-    quickstart.say(2, f"Train {arguments.steps} steps on two ranks, without a break")
-    if launch("unbroken", 2, arguments):
+    quickstart.say(2, f"Train {arguments.steps} steps on one rank, without a break")
+    if launch("unbroken", 1, arguments):
         sys.exit((arguments.folder / "unbroken" / "errors.txt").read_text())
 
     die_at = arguments.steps // 2 + 2
-    quickstart.say(3, f"Train on two ranks again, and kill the job (SIGKILL) after step {die_at}")
+    quickstart.say(3, f"Train on two ranks, and kill the job (SIGKILL) after step {die_at}")
     code = launch("broken", 2, arguments, die_at)
     state = torch.load(arguments.folder / "broken" / "checkpoint.pt")["loader"]
     print(f"   torchrun ended with code {code}; its last checkpoint holds {json.dumps(state)}")

@@ -40,7 +40,7 @@ def make_settings(write_corpus: WriteCorpus, **settings: Any) -> dict[str, Any]:
     """Return a blend of three corpora, greedy unless set otherwise, with their indices."""
     datasets = [
         {
-            "path": write_corpus([3 + i * (j + 1) % 29 for i in range(3000)], name=f"corpus-{j}"),
+            "path": write_corpus([3 + i * (j + 1) % 29 for i in range(1200)], name=f"corpus-{j}"),
             "weight": j + 1.0,
         }
         for j in range(3)
@@ -49,7 +49,7 @@ def make_settings(write_corpus: WriteCorpus, **settings: Any) -> dict[str, Any]:
         "datasets": datasets,
         "sequence_length": 16,
         "split": "100,0,0",
-        "samples": {"train": 9000},
+        "samples": {"train": 3600},
         "order": "megatron",
         "grid": {"chunk_length": 128, "shard_length": 128},
     } | settings

@@ -16,7 +16,7 @@ def test_killed_builds_are_never_half_read_and_always_resumed(
     write_corpus: WriteCorpus, tmp_path: Path, num_kills: int
 ) -> None:
     """The bar is 200 kills (slow); a fifth of them, the first ones, are tried by default."""
-    prefix = write_corpus([3 + i % 29 for i in range(3000)])
+    prefix = write_corpus([3 + i % 29 for i in range(1200)])
     command = ["-m", "tests.indexing.kill_loop", prefix, str(tmp_path), str(num_kills)]
     done = run_python(*command, check=True)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
