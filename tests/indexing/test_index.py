@@ -22,6 +22,8 @@ from zindex.indexing.index_arrays import compute_index_arrays, open_index_arrays
 from zindex.indexing.index_tasks import IndexTasks
 from zindex.indexing.store_build import find_index
 from zindex.store.commit import begin_store
+from zindex.store.layout import ChunkGrid, PaddedGrid
+from zindex.store.verify import verify_store
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
 
@@ -105,6 +107,22 @@ def test_finished_index_is_opened_not_built(
     again = build(plan, source, tmp_path)
     assert (again.num_written, again.num_shards) == (0, first.num_shards)
     assert again.store == first.store
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_an_index_begun_by_an_earlier_version_is_finished_with_its_padding(
+    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path, order: str
+) -> None:
+    prefix = write_corpus(LENGTHS)
+    plan, source = plan_index(prefix, grid=ChunkGrid(), order=order)
+    earlier, _ = plan_index(prefix, grid=PaddedGrid(), order=order)
+    begin_store(earlier.store_plan(tmp_path))
+    finished = build(plan, source, tmp_path).store
+    assert tuple(finished.layouts.values()) == earlier.layouts != plan.layouts
+    assert verify_store(finished.root).is_sound
+    fresh = build(plan, source, tmp_path / "fresh").store
+    assert tuple(fresh.layouts.values()) == plan.layouts
+    assert_equal(open_index_arrays(finished), open_index_arrays(fresh))
 
 
 def test_any_grid_finds_and_finishes_an_index_begun_on_another(

@@ -9,6 +9,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -45,10 +47,11 @@ from zindex.store.commit import (
     read_root,
     read_status,
 )
-from zindex.store.layout import ChunkGrid
+from zindex.store.layout import CHUNK_LENGTH, ChunkGrid, PaddedGrid
 from zindex.store.open import open_store
 from zindex.store.shard import Receipt, encode_shard
 from zindex.store.shard_files import find_receipt, store_all_shards, store_shard, write_shard
+from zindex.store.zarr_array import open_array
 
 # Newer Pythons warn of any fork beside threads; that readers and builders bear it is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -194,6 +197,45 @@ def test_the_same_content_is_finished_on_the_grid_it_was_begun_on(root: Path) ->
     assert other.layouts != first.layouts
     assert other.fingerprint == first.fingerprint
     assert begin_store(other).layouts == first.layouts
+
+
+def test_short_arrays_are_not_padded(root: Path) -> None:
+    build_arrays(root, ARRAYS, ChunkGrid())
+    # One chunk with its checksum, then the index of one chunk with its own.
+    sizes = {key: path.stat().st_size for key in ("one/c/0", "two/c/0/0") for path in [root / key]}
+    assert sizes == {"one/c/0": 40 + 4 + 16 + 4, "two/c/0/0": 160 + 4 + 16 + 4}
+    for item, values in ARRAYS.items():
+        np.testing.assert_array_equal(open_store(root)[item.name], values)
+        np.testing.assert_array_equal(zarr.open_group(root, mode="r")[item.name][:], values)
+        np.testing.assert_array_equal(open_array(root / item.name), values)
+
+
+def test_chunks_of_an_array_of_one_shard_are_hardly_padded(root: Path) -> None:
+    values = count_up(CHUNK_LENGTH + 1)
+    build_arrays(root, {ONE: values}, ChunkGrid())
+    assert (root / "one/c/0").stat().st_size == values.nbytes + 4 + 2 * 4 + 2 * 16 + 4
+    np.testing.assert_array_equal(zarr.open_group(root, mode="r")["one"][:], values)
+    np.testing.assert_array_equal(open_store(root)["one"], values)
+
+
+def test_bytes_on_the_grid_of_an_earlier_version_are_frozen(root: Path) -> None:
+    arrays = {ONE: count_up(5), TWO: count_up(20, dtype="int64", num_columns=2)}
+    grid = PaddedGrid(8, 16)
+    plan = begin_store(replace(plan_arrays(root, arrays, grid), grid=grid))
+    for layout, values in zip(plan.layouts, arrays.values(), strict=True):
+        store_all_shards(root, layout, values)
+    # Another builder finishes it, whose own grid would not pad.
+    other = replace(plan_arrays(root, arrays, ChunkGrid(8, 16)), grid=ChunkGrid(8, 16))
+    assert other.layouts != plan.layouts
+    plan = begin_store(other)
+    receipts = [
+        result.receipt
+        for layout, values in zip(plan.layouts, arrays.values(), strict=True)
+        for result in store_all_shards(root, layout, values)
+    ]
+    commit_store(plan, receipts)
+    digest = sha256(b"".join(key.encode() + content for key, content in all_files(root).items()))
+    assert digest.hexdigest() == "75307bad3d36d38d038924c653ce2ab420f2a009a17f66d8423aaa08dca365ae"
 
 
 @pytest.mark.parametrize("spec", [{"seed": 2}, {"seed": 1, "more": 0}])

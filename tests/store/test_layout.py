@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 from tests.store.stores import DTYPES, ONE, TWO
 from zindex import schema
 from zindex.errors import ConfigError
-from zindex.store.layout import CHUNK_LENGTH, MAX_SHARDS, SHARD_LENGTH, ArrayLayout, ChunkGrid
+from zindex.store.layout import (
+    CHUNK_LENGTH,
+    MAX_SHARDS,
+    SHARD_LENGTH,
+    ArrayLayout,
+    ChunkGrid,
+    PaddedGrid,
+)
 
 
 @pytest.mark.parametrize(
     ("length", "chunk_length", "shard_length", "expected_shard_length", "num_shards"),
     [
-        (0, 4, 8, 4, 0),  # nothing stored, but the grid stays valid
-        (1, 4, 8, 4, 1),  # a shard shrinks to the chunks that there are
+        (0, 4, 8, 1, 0),  # nothing stored, but the grid stays valid
+        (1, 4, 8, 1, 1),  # a shard and its chunk shrink to the array
+        (3, 4, 8, 3, 1),
         (4, 4, 8, 4, 1),  # exactly one chunk
         (5, 4, 8, 8, 1),  # two chunks fill the shard
         (8, 4, 8, 8, 1),  # exactly one shard
@@ -58,6 +66,50 @@ def test_shards_tile_the_array(length: int, chunk_length: int, chunks_per_shard:
     bounds = [layout.shard_bounds(shard) for shard in range(layout.num_shards)]
     assert [0, *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), length]
     assert all(start < stop for start, stop in bounds)
+
+
+@given(
+    length=st.integers(0, SHARD_LENGTH),
+    grid=st.sampled_from([ChunkGrid(), ChunkGrid(shard_length=4 * SHARD_LENGTH)]),
+)
+def test_default_chunks_of_one_shard_are_evenly_long(length: int, grid: ChunkGrid) -> None:
+    chunk_length, shard_length = grid.fit(length)
+    num_chunks = max(1, -(-length // CHUNK_LENGTH))
+    assert chunk_length <= CHUNK_LENGTH
+    assert shard_length == num_chunks * chunk_length
+    assert 0 <= shard_length - length < max(num_chunks, 2)
+
+
+@pytest.mark.parametrize(
+    ("length", "fitted"),
+    [
+        (100, (100, 100)),
+        (CHUNK_LENGTH, (CHUNK_LENGTH, CHUNK_LENGTH)),
+        (CHUNK_LENGTH + 1, (CHUNK_LENGTH // 2 + 1, CHUNK_LENGTH + 2)),
+        (SHARD_LENGTH + 1, (CHUNK_LENGTH, SHARD_LENGTH)),  # many shards share one length
+    ],
+)
+def test_a_chosen_chunk_length_is_kept_unless_the_array_is_shorter(
+    length: int, fitted: tuple[int, int]
+) -> None:
+    assert ChunkGrid().fit(length) == fitted
+    chosen = ChunkGrid(CHUNK_LENGTH // 2, SHARD_LENGTH)
+    whole = -(-length // chosen.chunk_length) * chosen.chunk_length
+    expected = (length, length) if length == 100 else (CHUNK_LENGTH // 2, min(SHARD_LENGTH, whole))
+    assert chosen.fit(length) == expected
+
+
+def test_grids_of_earlier_versions_fill_up_the_chunks_of_short_arrays() -> None:
+    stored = {"chunk_length": 4, "shard_length": 8, "codec": "zstd"}
+    earlier = ChunkGrid.from_json(stored)
+    assert type(earlier) is PaddedGrid
+    assert earlier.to_json() == stored
+    assert [earlier.fit(length) for length in (0, 1, 5, 9)] == [(4, 4), (4, 4), (4, 8), (4, 8)]
+    grid = ChunkGrid(4, 8, "zstd")
+    assert ChunkGrid.from_json(grid.to_json()) == grid != earlier
+    default = PaddedGrid()
+    assert default.fit(100) == (CHUNK_LENGTH, CHUNK_LENGTH)
+    assert default.fit(CHUNK_LENGTH + 1) == (CHUNK_LENGTH, 2 * CHUNK_LENGTH)
 
 
 @pytest.mark.parametrize(

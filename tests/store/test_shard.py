@@ -83,11 +83,11 @@ def test_every_chunk_decodes_to_its_values(
         form = ArrayFiles.of(layout)
         index = decode_index(form, shard, content[-form.index_nbytes :], len(content))
         parts = []
-        for chunk in range(-(-(stop - start) // chunk_length)):
+        for chunk in range(form.chunks_in(shard)):
             first = int(index.offsets[chunk])
             stored = content[first : first + int(index.lengths[chunk])]
             parts.append(decode_chunk(ArrayFiles.of(layout), shard, chunk, stored))
-            assert parts[-1].shape == (chunk_length, *values.shape[1:])
+            assert parts[-1].shape == (layout.chunk_length, *values.shape[1:])
         padded = np.concatenate(parts)
         np.testing.assert_array_equal(padded[: stop - start], values[start:stop])
         padding = padded[stop - start :]

@@ -147,13 +147,16 @@ class IndexedDataset(SequenceDataset):
         self.bin_reader = (
             _MMapBinReader(path, nbytes) if self.mmap else _FileBinReader(path, nbytes=nbytes)
         )
-        self.tokens = FlatFile(path, nbytes, self.index.dtype)
 
     def __getattr__(self, name: str) -> Any:
-        """Open an unpickled pair at its first use."""
+        """Open an unpickled pair at its first use, and the tokens of a local one at theirs."""
         if name not in _OPENED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self._open(is_new=False)
+        if name == "tokens" and "index" in self.__dict__:
+            nbytes = self.index.file.bin_nbytes
+            self.tokens = FlatFile(bin_path(self.path_prefix), nbytes, self.index.dtype)
+        else:
+            self._open(is_new=False)
         return getattr(self, name)
 
     def __getstate__(self) -> dict[str, Any]:

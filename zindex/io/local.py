@@ -63,7 +63,8 @@ def local_path(url: str | os.PathLike[str], what: str = "a store") -> Path:
     text = os.fspath(url)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return Path(os.path.abspath(os.path.expanduser(text)))
+        path = os.path.abspath(os.path.expanduser(text))
+        return url if isinstance(url, Path) and path == text else Path(path)
     if scheme != "file":
         raise ConfigError(
             f"{what} must be a path or a file:// URL, got scheme {scheme!r}; "

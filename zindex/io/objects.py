@@ -108,7 +108,7 @@ def place_of(url: PlaceLike) -> Place:
     text = os.fspath(url)
     scheme, separator, _ = text.partition("://")
     if not separator or scheme == "file":
-        return local_path(text)
+        return local_path(url)
     if scheme not in SCHEMES:
         raise ConfigError(
             f"a store must be a path or a URL of file, {', '.join(SCHEMES)}, got scheme "

@@ -14,7 +14,7 @@ A valid shard is its own receipt, so repeating an interrupted build resumes it.
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,9 @@ def read_sealed(path: Place, name: str, remedy: str = REMEDY) -> dict[str, Any]:
     VerificationError
         If it fails its digest.
     """
-    content = parse_json(files.read_file(path), str(path))
-    _check_digest(content.pop(name, None), content, path, remedy)
+    stored = files.read_file(path)
+    content = parse_json(stored, str(path))
+    _check_digest(name, content.pop(name, None), content, stored, path, remedy)
     return content
 
 
@@ -148,7 +149,7 @@ class StorePlan:
             "fingerprint": self.fingerprint,
             "spec": self.spec,
             "arrays": [layout.to_json() for layout in self.layouts],
-            "grid": None if self.grid is None else asdict(self.grid),
+            "grid": None if self.grid is None else self.grid.to_json(),
         }
 
     def cut_like(self, stored: dict[str, Any]) -> "StorePlan":
@@ -156,7 +157,7 @@ class StorePlan:
         return replace(
             self,
             layouts=tuple(ArrayLayout.from_json(fields) for fields in stored["arrays"]),
-            grid=None if stored["grid"] is None else ChunkGrid(**stored["grid"]),
+            grid=None if stored["grid"] is None else ChunkGrid.from_json(stored["grid"]),
         )
 
 
@@ -352,7 +353,7 @@ def read_root(root: Place) -> dict[str, Any]:
     facts = attributes.get("zindex") if isinstance(attributes, dict) else None
     if not isinstance(facts, dict):
         raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
-    _check_digest(facts.pop("root_sha256", None), metadata, path)
+    _check_digest("root_sha256", facts.pop("root_sha256", None), metadata, content, path)
     _check_version(facts, root)
     return facts
 
@@ -372,8 +373,19 @@ def read_plan(root: Place) -> dict[str, Any]:
     return stored
 
 
-def _check_digest(digest: Any, content: dict[str, Any], path: Place, remedy: str = REMEDY) -> None:
-    """Check the content of a file against its own digest."""
+def _check_digest(
+    name: str,
+    digest: Any,
+    content: dict[str, Any],
+    stored: bytes,
+    path: Place,
+    remedy: str = REMEDY,
+) -> None:
+    """Check the content of a file, which was parsed from stored bytes, against its own digest."""
+    # In the canonical form the bytes without the digest are what was hashed: no need to encode.
+    rest = stored.replace(f'"{name}":"{digest}",'.encode("utf-8", "replace"), b"", 1)
+    if hashlib.sha256(rest).hexdigest() == digest:
+        return
     try:
         actual = fingerprint(content)
     except (ValueError, RecursionError):  # JSON that zindex never writes, such as NaN

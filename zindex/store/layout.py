@@ -49,9 +49,55 @@ class ChunkGrid:
         if self.codec not in ("none", "zstd"):
             raise ConfigError(f"codec must be 'none' or 'zstd', got {self.codec!r}")
 
+    def fit(self, length: int) -> tuple[int, int]:
+        """Return the elements per chunk and per shard of an array, whose last chunk is filled up.
+
+        A short array is one chunk of its own length. Of an array of one shard the default chunks
+        shrink to be evenly long, by less than one element of padding each.
+        """
+        chunk_length, shard_length = self.chunk_length, self._shard_length(length)
+        if length <= chunk_length:
+            return (max(1, length),) * 2
+        num_chunks = -(-length // chunk_length)
+        if length <= shard_length and chunk_length == CHUNK_LENGTH:
+            chunk_length = -(-length // num_chunks)
+        return chunk_length, min(shard_length, num_chunks * chunk_length)
+
+    def _shard_length(self, length: int) -> int:
+        """Return the elements per shard, doubled until there are at most ``MAX_SHARDS``."""
+        shard_length = self.shard_length
+        while length > shard_length * MAX_SHARDS:
+            shard_length *= 2
+        return shard_length
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, and how arrays are fitted, as JSON values."""
+        return asdict(self) | {"padded": False}
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> "ChunkGrid":
+        """Return the grid that ``to_json`` of this or an earlier version wrote."""
+        known = dict(fields)
+        return ChunkGrid(**known) if known.pop("padded", True) is False else PaddedGrid(**known)
+
+
+class PaddedGrid(ChunkGrid):
+    """The grid of a store of an earlier version: chunks of short arrays are filled up, too."""
+
+    __slots__ = ()
+
+    def fit(self, length: int) -> tuple[int, int]:
+        """Return the elements per chunk and per shard of an array."""
+        whole = max(1, -(-length // self.chunk_length)) * self.chunk_length
+        return self.chunk_length, min(self._shard_length(length), whole)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
 
 @cache
-def _name_dtype(dtype: np.dtype[Any]) -> str:
+def name_dtype(dtype: np.dtype[Any]) -> str:
     """Return numpy's name of a dtype, which numpy itself does not cache."""
     return dtype.name
 
@@ -127,16 +173,13 @@ class ArrayLayout(ArrayShape):
         Shards grow by doubling where the grid's own would make more than ``MAX_SHARDS`` files,
         and shrink to the array where the array is smaller.
         """
-        shard_length = grid.shard_length
-        while length > shard_length * MAX_SHARDS:
-            shard_length *= 2
-        whole = max(1, -(-length // grid.chunk_length)) * grid.chunk_length
+        chunk_length, shard_length = grid.fit(length)
         return cls(
             name=spec.name,
             length=length,
-            dtype=_name_dtype(np.dtype(dtype)),
-            chunk_length=grid.chunk_length,
-            shard_length=min(shard_length, whole),
+            dtype=name_dtype(np.dtype(dtype)),
+            chunk_length=chunk_length,
+            shard_length=shard_length,
             codec=grid.codec,
             num_columns=spec.num_columns,
             dims=spec.dims,

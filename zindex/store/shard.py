@@ -15,7 +15,7 @@ from zindex.errors import VerificationError
 from zindex.store.codecs import CRC_NBYTES, CodecChain
 from zindex.store.codecs import Buffer as Buffer
 from zindex.store.codecs import checksum as checksum
-from zindex.store.layout import ArrayLayout, ArrayShape
+from zindex.store.layout import ArrayLayout, ArrayShape, name_dtype
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 #: What cures damaged bytes: a committed store is complete for every build.
@@ -121,7 +121,7 @@ class ArrayFiles(ArrayShape):
             name=path,
             length=length,
             num_columns=1,
-            dtype=values.name,
+            dtype=name_dtype(values),
             chunk_length=max(1, length),
             shard_length=max(1, length),
             chain=CodecChain(),

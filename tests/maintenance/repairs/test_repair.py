@@ -29,7 +29,7 @@ from zindex.ingest.convert import convert
 from zindex.maintenance.repairs.repair import RepairResult, repair
 from zindex.plan.packing import PackingRules
 from zindex.store.commit import canonical_json, fingerprint
-from zindex.store.layout import ChunkGrid
+from zindex.store.layout import ChunkGrid, PaddedGrid
 from zindex.store.verify import verify_store
 
 #: Kind of store, and settings of the run or of the conversion that makes it.
@@ -41,8 +41,10 @@ STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "megatron, last epoch apart": ("gpt", {"samples": {"train": 20}}),
     "scalable": ("gpt", {"order": "scalable"}),
     "scalable, zstd": ("gpt", {"order": "scalable", "grid": ChunkGrid(2, 4, "zstd")}),
+    "megatron, of an earlier version": ("gpt", {"grid": PaddedGrid()}),
     "minimal": ("gpt", {"order": "scalable", "store": "minimal"}),
     "packed": ("packed", {"packing": PackingRules(3), "samples": {"train": 40}}),
+    "packed, of an earlier version": ("packed", {"packing": PackingRules(), "grid": PaddedGrid()}),
     "packed, minimal": ("packed", {"packing": PackingRules(), "store": "minimal"}),
     "greedy": ("blend", {"grid": ChunkGrid(4, 8)}),
     "greedy, by sizes": ("blend", {"blend": "sizes"}),

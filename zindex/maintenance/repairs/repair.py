@@ -148,7 +148,7 @@ class _Repair:
         facts = self.found.facts
         assert facts is not None
         self.facts = facts
-        grid = None if facts["grid"] is None else ChunkGrid(**facts["grid"])
+        grid = None if facts["grid"] is None else ChunkGrid.from_json(facts["grid"])
         self.plan = StorePlan(self.root, facts["kind"], facts["spec"], self.found.layouts, grid)
 
     def _inspect(self, advance: Callable[[int], None]) -> StoreReport:
