@@ -19,8 +19,10 @@ from zindex.indexing.index_tasks import (
     compute_documents,
     read_generator,
     shuffle_documents,
+    shuffle_samples,
 )
 from zindex.store.commit import begin_store, seal
+from zindex.store.open import open_reader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6]
 
@@ -144,7 +146,7 @@ def test_lost_shard_or_generator_is_made_again(begin: Begin) -> None:
 
 @pytest.mark.parametrize("words", [None, 7, [1, 2, 3], [0] * 624])
 def test_damaged_generator_is_refused(begin: Begin, words: Any) -> None:
-    tasks = begin()
+    tasks = begin(chunk=1)
     root = tasks.root
     tasks.store_shuffled_documents()
     (root / GENERATOR_KEY).write_bytes(seal({"mt19937": words}, "sha256"))
@@ -170,7 +172,17 @@ def test_a_resumed_build_repairs_a_flipped_bit(begin: Begin) -> None:
     assert (shard.read_bytes(), generator.read_bytes()) == golden
 
 
-def test_missing_generator_is_refused(begin: Begin) -> None:
+def test_a_small_shuffle_is_drawn_again_instead_of_saving_the_generator(begin: Begin) -> None:
     tasks = begin()
+    tasks.store_shuffled_documents()
+    tasks.store_shuffled_samples()
+    assert not (tasks.root / GENERATOR_KEY).exists()
+    expected = shuffle_samples(tasks.plan, shuffle_documents(tasks.plan)[1])
+    found = open_reader(tasks.root, tasks.plan.shuffle_layout)
+    np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+def test_missing_generator_is_refused(begin: Begin) -> None:
+    tasks = begin(chunk=1)
     with pytest.raises(StoreNotFoundError, match=r"no file .*_zindex/generator\.json"):
         tasks.store_shuffled_samples()

@@ -21,6 +21,7 @@ from zindex import schema
 from zindex.errors import PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import packing as module
+from zindex.indexing import store_build
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, build_store
 from zindex.indexing.store_build import find_index, find_starts
@@ -318,10 +319,21 @@ def test_parallel_builders_share_the_work(write_corpus: WriteCorpus, tmp_path: P
     assert sum(result.num_written for result in done) == golden.num_shards
 
 
+def test_few_documents_are_packed_without_a_heartbeat(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, source = plan_packing(write_corpus(LENGTHS))
+    monkeypatch.setattr(store_build, "write_first_heartbeat", None)
+    monkeypatch.setattr(store_build, "remove_first_heartbeat", None)
+    result = run_builds(build_store(plan, source, tmp_path, SerialExecutor()))
+    assert result.num_written == result.num_shards > 0
+
+
 def test_a_heartbeat_is_written_while_documents_are_packed(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No shard and no plan exists before all documents of an epoch are packed."""
+    monkeypatch.setattr(store_build, "CHUNK_LENGTH", 5)
     plan, source = plan_packing(write_corpus(LENGTHS))
     needed = BuildRequest(plan, tmp_path, source)
     seen: list[str | None] = []

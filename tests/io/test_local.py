@@ -1,5 +1,6 @@
 """Create-only files: whole or not at all, whatever the system answers."""
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,20 +143,27 @@ def test_the_kernel_may_take_buffers_in_parts(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL])
-def test_file_systems_without_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+@pytest.mark.parametrize("has_links", [True, False])
+def test_file_systems_without_renameat2_or_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, has_links: bool
 ) -> None:
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(*names: object) -> int:
+        ctypes.set_errno(code)
+        return -1
+
+    def refuse_link(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(local.os, "link", refuse)
+    monkeypatch.setattr(local, "_renameat2", refuse)
+    if not has_links:
+        monkeypatch.setattr(local.os, "link", refuse_link)
     assert write_once(tmp_path / "file", [b"first"])
     assert not write_once(tmp_path / "file", [b"second"])
     assert (tmp_path / "file").read_bytes() == b"first"
     assert names(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("call", ["writev", "fsync", "link", "close"])
+@pytest.mark.parametrize("call", ["writev", "fsync", "_rename_new", "close"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_a_failed_system_call_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
@@ -167,7 +176,7 @@ def test_a_failed_system_call_leaves_nothing(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(local.os, call, fail)
+        patch.setattr(local if call == "_rename_new" else local.os, call, fail)
         with pytest.raises(OSError, match=re.escape(os.strerror(code))):
             write_once(tmp_path / "file", [b"content"])
     assert names(tmp_path) == []
@@ -193,13 +202,17 @@ def test_the_content_is_durable_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for name in ("writev", "fsync", "close", "link", "unlink"):
-        real = getattr(os, name)
+    for name in ("writev", "fsync", "close", "link", "unlink", "_rename_new"):
+        module: Any = local if name == "_rename_new" else local.os
+        real = getattr(module, name)
         monkeypatch.setattr(
-            local.os, name, lambda *args, n=name, f=real: (calls.append(n), f(*args))[1]
+            module, name, lambda *args, n=name, f=real: (calls.append(n), f(*args))[1]
         )
     write_once(tmp_path / "file", [b"content"])
-    assert calls == ["writev", "fsync", "close", "link", "unlink"]
+    assert calls == ["writev", "fsync", "close", "_rename_new"]
+    monkeypatch.setattr(local, "_renameat2", None)
+    write_once(tmp_path / "other", [b"content"])
+    assert calls[4:] == ["writev", "fsync", "close", "_rename_new", "link", "unlink"]
 
 
 def test_a_symlink_at_the_temporary_path_is_not_followed(

@@ -25,6 +25,7 @@ from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
 from zindex.store.commit import read_sealed, seal
+from zindex.store.layout import CHUNK_LENGTH
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
@@ -68,7 +69,7 @@ class IndexTasks:
         per dataset and split; its shards are written in parallel while it goes on.
         """
         plan, root, layout = self.plan, self.root, self.plan.document_layout
-        if _has_generator(root):
+        if not self._saves_generator or _has_generator(root):
             found = find_shards(root, layout, whole=True)
             if found is not None:
                 return found
@@ -77,9 +78,15 @@ class IndexTasks:
         results = store_all_shards(root, layout, documents, shards=shards, whole=True)
         buffers = [seal({"mt19937": state.tolist()}, "sha256")]
         path = root / GENERATOR_KEY
-        if not files.write_once(path, buffers) and not _has_generator(root):
+        if self._saves_generator and not (files.write_once(path, buffers) or _has_generator(root)):
             files.write_once(path, buffers, replace=True)
         return results
+
+    @property
+    def _saves_generator(self) -> bool:
+        """Whether the shuffle of documents takes longer than a file that spares the samples it."""
+        layout = self.plan.document_layout
+        return layout.num_shards > 1 or layout.length > CHUNK_LENGTH
 
     def count_document_shard(self, shard: int) -> int:
         """Task: count the tokens of one stored shard of the document index."""
@@ -197,9 +204,14 @@ class IndexTasks:
     def store_shuffled_samples(self) -> list[ShardResult]:
         """Task: store all shards of Megatron's shuffle, with the generator of the documents."""
         plan, root = self.plan, self.root
-        return store_whole_array(
-            root, plan.shuffle_layout, lambda: shuffle_samples(plan, read_generator(root))
-        )
+
+        def compute() -> npt.NDArray[np.integer]:
+            saved = self._saves_generator
+            return shuffle_samples(
+                plan, read_generator(root) if saved else shuffle_documents(plan)[1]
+            )
+
+        return store_whole_array(root, plan.shuffle_layout, compute)
 
 
 def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:

@@ -17,7 +17,7 @@ from zindex.io.objects import Place, PlaceLike
 from zindex.plan.build_plan import BuildPlan, CountedPlan, count_epochs
 from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
 from zindex.store.heartbeat import remove_first_heartbeat, write_first_heartbeat
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import CHUNK_LENGTH, ArrayLayout
 from zindex.store.open import Store, open_reader, open_store
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
@@ -225,11 +225,13 @@ class CountedBuild(StoreBuild[C], Generic[C]):
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
         """Count, unless the counts are stored, then store every array."""
         root, spec = self.root, self.starts_spec
+        # Nothing is stored while documents are counted, which may take long.
+        is_long = self.plan.num_build_rows > CHUNK_LENGTH
         try:
             starts = await asyncio.to_thread(find_starts, root, spec)
             if starts is None:
-                # Nothing is stored while documents are counted, which may take long.
-                await asyncio.to_thread(write_first_heartbeat, root)
+                if is_long:
+                    await asyncio.to_thread(write_first_heartbeat, root)
                 starts = await self._count_epochs()
                 self.check_starts(starts)
             layouts, facts = self.plan.describe(starts)
@@ -244,7 +246,8 @@ class CountedBuild(StoreBuild[C], Generic[C]):
                 work.append(self.store_shuffle(by_name[schema.SHUFFLE_INDEX.name], starts))
             return results + await store_together(work), facts
         finally:
-            remove_first_heartbeat(root)
+            if is_long:
+                remove_first_heartbeat(root)
 
     async def _count_epochs(self) -> Int64Array:
         """Count epoch after epoch until there are enough samples; return the partition starts."""

@@ -105,10 +105,11 @@ def file_version(path: Place) -> str | None:
 
 
 def list_names(path: Place) -> set[str]:
-    """Return the names directly below a place; empty if it does not exist."""
+    """Return the names directly below a place; empty if it does not exist or is a file."""
     if isinstance(path, Path):
-        with local.reading(path):
-            return set(os.listdir(path)) if path.is_dir() else set()
+        with suppress(FileNotFoundError, NotADirectoryError), local.reading(path):
+            return set(os.listdir(path))
+        return set()
     return object_client.list_names(path)
 
 

@@ -194,7 +194,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
     """
     path = plan.root / PLAN_KEY
     check_place(plan.root)
-    if not files.write_once(path, [plan_file(plan)]):
+    is_new = files.write_once(path, [plan_file(plan)])
+    if not is_new:
         stored = read_plan(plan.root)
         if stored["fingerprint"] != plan.fingerprint:
             raise FingerprintMismatchError(
@@ -204,7 +205,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
             )
         plan = plan.cut_like(stored)
     needed = sum(
-        layout.nbytes - layout.nbytes * _count_files(plan.root, layout) // layout.num_shards
+        layout.nbytes
+        - (0 if is_new else layout.nbytes * _count_files(plan.root, layout) // layout.num_shards)
         for layout in plan.layouts
         if layout.num_shards and layout.codec == "none"
     )
@@ -219,13 +221,13 @@ def begin_store(plan: StorePlan) -> StorePlan:
 
 def check_place(root: Place) -> None:
     """Refuse a place that is a file or holds files that zindex did not write."""
-    if isinstance(root, Path) and root.exists() and not root.is_dir():
+    # Listed before the plan is checked: another builder writes its plan before its shards.
+    names, path = files.list_names(root), root / PLAN_KEY
+    if not names and isinstance(root, Path) and root.is_file():
         raise FingerprintMismatchError(
             f"{root} must be a directory, it is a file; choose another place"
         )
-    # Listed before the plan is checked: another builder writes its plan before its shards.
-    path = root / PLAN_KEY
-    if files.list_names(root) - {path.parent.name} and not files.exists(path):
+    if names - {path.parent.name} and not files.exists(path):
         raise FingerprintMismatchError(
             f"{root} must be empty or a zindex store, it holds other files; choose another place"
         )
@@ -258,16 +260,14 @@ def commit_store(
         If a commit of other content exists.
     """
     contents = commit_files(plan, receipts, attributes)
-    for layout in plan.layouts:
-        paths = [plan.root / layout.shard_key(shard) for shard in range(layout.num_shards)]
-        top = plan.root / layout.name / "c"
-        for folder in {folder for path in paths for folder in (path.parent, top)}:
-            files.sync_directory(folder)
     root = contents.pop(ROOT_KEY)
     for key, content in contents.items():
         _create_same(plan.root / key, content)
-        files.sync_directory((plan.root / key).parent)
-    files.sync_directory(plan.root)
+    keys = [layout.shard_key(i) for layout in plan.layouts for i in range(layout.num_shards)]
+    folders = {key.rpartition("/")[0] for key in (*contents, *keys)}
+    folders |= {folder.rpartition("/")[0] for folder in folders}
+    for folder in sorted(folders, reverse=True):  # the root last
+        files.sync_directory(plan.root / folder)
     _create_same(plan.root / ROOT_KEY, root)
     files.sync_directory(plan.root)
     files.sync_directory(plan.root.parent)
