@@ -210,7 +210,7 @@ def test_the_content_is_durable_before_it_has_its_name(
         )
     write_once(tmp_path / "file", [b"content"])
     assert calls == ["writev", "fsync", "close", "_rename_new"]
-    monkeypatch.setattr(local, "_renameat2", None)
+    monkeypatch.setattr(local, "_renameat2", lambda *names: -1)
     write_once(tmp_path / "other", [b"content"])
     assert calls[4:] == ["writev", "fsync", "close", "_rename_new", "link", "unlink"]
 

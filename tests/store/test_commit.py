@@ -97,14 +97,10 @@ def write_all(plan: StorePlan) -> list[Receipt]:
 
 def test_the_root_metadata_is_the_very_last_file(root: Path, created: list[str]) -> None:
     build_arrays(root, ARRAYS)
-    assert [os.path.relpath(path, root) for path in created] == [
-        "_zindex/plan.json",
-        *SHARD_KEYS,
-        "_zindex/manifest.json",
-        "one/zarr.json",
-        "two/zarr.json",
-        "zarr.json",
-    ]
+    keys = [os.path.relpath(path, root) for path in created]
+    assert keys[:5] == ["_zindex/plan.json", *SHARD_KEYS]
+    assert set(keys[5:8]) == {"_zindex/manifest.json", "one/zarr.json", "two/zarr.json"}
+    assert keys[8:] == ["zarr.json"]
 
 
 def test_every_directory_with_a_shard_is_durable_before_the_commit(
@@ -727,7 +723,7 @@ def test_racing_threads_make_one_commit(
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     if way != "renameat2":
-        monkeypatch.setattr(local, "_renameat2", None)
+        monkeypatch.setattr(local, "_renameat2", lambda *names: -1)
     if way == "plain renames":
         monkeypatch.setattr(local.os, "link", refuse)
     for turn in range(12):

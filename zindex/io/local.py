@@ -41,7 +41,7 @@ _RESERVED_NBYTES = 1 << 20
 # Bytes of one direct write: the pages of a larger block cost as much as the copy to them.
 _DIRECT_NBYTES = 1 << 20
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
-_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", lambda *names: -1)
 _PROT_READ = 1
 _MAP_SHARED = 1
 _MAP_FAILED = c_void_p(-1).value
@@ -152,33 +152,29 @@ def _removing(partial: str) -> Iterator[None]:
 
 def _publish(partial: str, path: Path) -> bool:
     """Give a finished file its final name, unless that exists."""
-    for move in (_rename_new, _link_new, _rename):
+    for move in (_rename_new, os.link, _rename):
         try:
             move(partial, path)
-            return True
+            is_new = True
         except FileExistsError:
-            break
+            is_new = False
         except OSError as error:
             if error.errno not in _UNSUPPORTED or move is _rename:
                 raise
-    os.unlink(partial)
-    return False
+            continue
+        if not is_new or move is os.link:
+            os.unlink(partial)
+        break
+    return is_new
 
 
 def _rename_new(partial: str, path: Path) -> None:
     """Rename a file by one call that refuses an existing name; Linux has it on most local disks."""
+    ctypes.set_errno(errno.ENOSYS)
     names = os.fsencode(partial), os.fsencode(path)
-    if _renameat2 is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     if _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), os.fspath(path))
-
-
-def _link_new(partial: str, path: Path) -> None:
-    """Rename a file by a hard link, which refuses an existing name."""
-    os.link(partial, path)
-    os.unlink(partial)
 
 
 def _rename(partial: str, path: Path) -> None:

@@ -14,6 +14,7 @@ A valid shard is its own receipt, so repeating an interrupted build resumes it.
 import hashlib
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,8 @@ PLAN_KEY = "_zindex/plan.json"
 MANIFEST_KEY = "_zindex/manifest.json"
 #: Version of every description and layout written by this package; bumped when bytes change.
 FORMAT_VERSION = 1
+# Threads that write the metadata of a store.
+_NUM_WRITERS = 8
 
 
 def canonical_json(value: Any) -> str:
@@ -96,7 +99,7 @@ def read_sealed(path: Place, name: str, remedy: str = REMEDY) -> dict[str, Any]:
     """
     stored = files.read_file(path)
     content = parse_json(stored, str(path))
-    _check_digest(name, content.pop(name, None), content, stored, path, remedy)
+    _check_digest(content, name, content, stored, path, remedy)
     return content
 
 
@@ -261,13 +264,12 @@ def commit_store(
     """
     contents = commit_files(plan, receipts, attributes)
     root = contents.pop(ROOT_KEY)
-    for key, content in contents.items():
-        _create_same(plan.root / key, content)
     keys = [layout.shard_key(i) for layout in plan.layouts for i in range(layout.num_shards)]
     folders = {key.rpartition("/")[0] for key in (*contents, *keys)}
     folders |= {folder.rpartition("/")[0] for folder in folders}
-    for folder in sorted(folders, reverse=True):  # the root last
-        files.sync_directory(plan.root / folder)
+    with ThreadPoolExecutor(_NUM_WRITERS) as pool:  # a disk serves several syncs at once
+        list(pool.map(lambda key: _create_same(plan.root / key, contents[key]), contents))
+        list(pool.map(lambda folder: files.sync_directory(plan.root / folder), folders))
     _create_same(plan.root / ROOT_KEY, root)
     files.sync_directory(plan.root)
     files.sync_directory(plan.root.parent)
@@ -353,7 +355,7 @@ def read_root(root: Place) -> dict[str, Any]:
     facts = attributes.get("zindex") if isinstance(attributes, dict) else None
     if not isinstance(facts, dict):
         raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
-    _check_digest("root_sha256", facts.pop("root_sha256", None), metadata, content, path)
+    _check_digest(facts, "root_sha256", metadata, content, path, REMEDY)
     _check_version(facts, root)
     return facts
 
@@ -374,14 +376,10 @@ def read_plan(root: Place) -> dict[str, Any]:
 
 
 def _check_digest(
-    name: str,
-    digest: Any,
-    content: dict[str, Any],
-    stored: bytes,
-    path: Place,
-    remedy: str = REMEDY,
+    facts: Any, name: str, content: dict[str, Any], stored: bytes, path: Place, remedy: str
 ) -> None:
-    """Check the content of a file, which was parsed from stored bytes, against its own digest."""
+    """Take the digest out of the facts of a content, and check it; `stored` are its bytes."""
+    digest = facts.pop(name, None)
     # In the canonical form the bytes without the digest are what was hashed: no need to encode.
     rest = stored.replace(f'"{name}":"{digest}",'.encode("utf-8", "replace"), b"", 1)
     if hashlib.sha256(rest).hexdigest() == digest:

@@ -8,7 +8,7 @@ codec.
 import math
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ MAX_SHARDS = 10_000
 @dataclass(frozen=True, slots=True)
 class ChunkGrid:
     """Elements along the first axis per inner chunk and per shard, and the codec."""
+
+    #: Whether chunks of short arrays are filled up, too.
+    padded: ClassVar[bool] = False
 
     chunk_length: int = CHUNK_LENGTH
     shard_length: int = SHARD_LENGTH
@@ -55,24 +58,18 @@ class ChunkGrid:
         A short array is one chunk of its own length. Of an array of one shard the default chunks
         shrink to be evenly long, by less than one element of padding each.
         """
-        chunk_length, shard_length = self.chunk_length, self._shard_length(length)
-        if length <= chunk_length:
-            return (max(1, length),) * 2
-        num_chunks = -(-length // chunk_length)
-        if length <= shard_length and chunk_length == CHUNK_LENGTH:
-            chunk_length = -(-length // num_chunks)
-        return chunk_length, min(shard_length, num_chunks * chunk_length)
-
-    def _shard_length(self, length: int) -> int:
-        """Return the elements per shard, doubled until there are at most ``MAX_SHARDS``."""
-        shard_length = self.shard_length
+        chunk_length, shard_length = self.chunk_length, self.shard_length
         while length > shard_length * MAX_SHARDS:
             shard_length *= 2
-        return shard_length
+        num_chunks = max(1, -(-length // chunk_length))
+        is_even = length <= shard_length and chunk_length == CHUNK_LENGTH
+        if not self.padded and (is_even or num_chunks == 1):
+            chunk_length = max(1, -(-length // num_chunks))
+        return chunk_length, min(shard_length, num_chunks * chunk_length)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and how arrays are fitted, as JSON values."""
-        return asdict(self) | {"padded": False}
+        return asdict(self) | ({} if self.padded else {"padded": False})
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> "ChunkGrid":
@@ -82,18 +79,10 @@ class ChunkGrid:
 
 
 class PaddedGrid(ChunkGrid):
-    """The grid of a store of an earlier version: chunks of short arrays are filled up, too."""
+    """The grid of a store of an earlier version."""
 
     __slots__ = ()
-
-    def fit(self, length: int) -> tuple[int, int]:
-        """Return the elements per chunk and per shard of an array."""
-        whole = max(1, -(-length // self.chunk_length)) * self.chunk_length
-        return self.chunk_length, min(self._shard_length(length), whole)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return asdict(self)
+    padded = True
 
 
 @cache
