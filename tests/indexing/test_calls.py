@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
-from tests.store.stores import all_files
+from tests.trees import all_files
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.execution.executor import SerialExecutor, run_builds
