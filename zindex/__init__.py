@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zindex.ingest.keyed.tokenize import tokenize as tokenize
     from zindex.ingest.merge import merge as merge
     from zindex.ingest.records.import_records import import_records as import_records
+    from zindex.kernels.warm import warm as warm
     from zindex.loading.loader import loader as loader
     from zindex.maintenance.edits.edit import edit as edit
     from zindex.maintenance.edits.verify_journal import verify_journal as verify_journal

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import WriteCorpus
+from zindex.errors import ConfigError
 from zindex.kernels import _cache
+from zindex.kernels import warm as warming
 from zindex.kernels._jit import jit
+from zindex.kernels.warm import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -250,3 +254,81 @@ def test_kernels_depend_on_no_other_sources() -> None:
         "zindex.arrays",
         "zindex.errors",
     }
+
+
+def test_shared_kernels_are_read_by_all_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(_cache, "SHARED", tmp_path / "package")
+    monkeypatch.setattr(warming, "_compile_common", lambda: make_kernel()(41))
+    before = os.umask(0o077)
+    try:
+        folder = warm(shared=True)
+    finally:
+        os.umask(before)
+    assert folder.parent == tmp_path / "package"
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    kernel = make_kernel()
+    assert kernel(41) == 42
+    assert was_loaded(kernel)
+    # Others are kept for the user only.
+    assert kernel(0.5) == 1.5
+    assert list(folder.iterdir()) == [file]
+    assert len(list((tmp_path / "user/zindex").glob("kernels-*/*"))) == 1
+
+
+def test_warm_needs_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/dev/null/kernels")
+    monkeypatch.setattr(warming, "_compile_common", lambda: make_kernel()(41))
+    with pytest.raises(ConfigError, match=r"/dev/null/kernels/kernels-.*; set NUMBA_CACHE_DIR"):
+        warm()
+
+
+WARM_BUILDS = """
+import sys
+import zindex
+from zindex.kernels import _cache
+
+zindex.warm()
+def refuse(kernel, signature, result):
+    raise AssertionError(f"{kernel._name} of {signature} was compiled")
+_cache.KernelCache.save_overload = refuse
+for run_file in sys.argv[1:]:
+    zindex.build(zindex.load_config(run_file))
+"""
+
+
+def test_builds_compile_nothing_after_warm(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    names = [Path(write_corpus([50] * 30, name=name)).name for name in ("web", "code")]
+    run_files = [tmp_path / f"{order}.yaml" for order in ("megatron", "scalable")]
+    for path in run_files:
+        path.write_text(
+            f"sequence_length: 8\nsplit: '1,0,0'\nindex: {path.stem}\norder: {path.stem}\n"
+            "samples: {train: 100}\ndatasets: "
+            f"[{{path: {names[0]}, weight: 0.6}}, {{path: {names[1]}, weight: 0.4}}]\n"
+        )
+    command = [sys.executable, "-c", WARM_BUILDS, *map(str, run_files)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_user_at_a_terminal_is_told_once_what_takes_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "zindex")
+    _cache._announce.cache_clear()
+    make_kernel()(41)
+    assert not caplog.messages
+    _cache._announce.cache_clear()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for path in folder.iterdir():
+        path.unlink()
+    make_kernel()(41)
+    make_kernel()(0.5)
+    assert [message[:40] for message in caplog.messages] == [
+        "compiling kernels, once per machine; zin"
+    ]

@@ -270,6 +270,21 @@ def export_cache(run_file: str, cache: str | None, **settings: Any) -> None:
         click.echo(description)
 
 
+@main.command()
+@options.flag("--shared", "Keep them in the installed package, for all its users: in an image.")
+@options.summary(timed=True)
+def warm(shared: bool) -> tuple[dict[str, Any], str]:
+    """Compile the kernels of builds and batches.
+
+    The first build and the first batches on a machine compile them otherwise. They are kept in
+    ~/.cache/zindex, or in NUMBA_CACHE_DIR, for processors of this kind.
+    """
+    from zindex.kernels.warm import warm as run
+
+    folder = run(shared=shared)
+    return {"folder": str(folder)}, f"the compiled kernels are in {folder}"
+
+
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def quickstart(arguments: tuple[str, ...]) -> None:

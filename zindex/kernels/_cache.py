@@ -12,6 +12,7 @@ temporary names, renamed, and begin with a checksum: a damaged one leads to a co
 """
 
 import hashlib
+import logging
 import os
 import pickle
 import shutil
@@ -36,6 +37,17 @@ from zindex.kernels import IMPORTED
 
 _PACKAGE = Path(__file__).parent
 
+#: The directory of kernels for all users of the package, in images for example.
+SHARED = _PACKAGE / "__pycache__"
+
+#: Where kernels are read and written instead of the user's directories.
+chosen: Path | None = None
+
+#: Directories that kernels of this process were read from or written to.
+used: set[Path] = set()
+
+logger = logging.getLogger(__name__)
+
 _PREFIX, _NUM_VERSIONS = "kernels-", 8
 _DIGEST_NBYTES = hashlib.sha256().digest_size
 
@@ -44,19 +56,22 @@ def folders() -> list[Path]:
     """Return the directories of compiled kernels: where they are read first, and written first.
 
     They are below ``NUMBA_CACHE_DIR`` if it is set, else in the user's cache directory or, if that
-    cannot be written, in the temporary one. Empty if sources changed since they were imported.
+    cannot be written, in the temporary one; `SHARED` is read if it exists. Empty if sources changed
+    since they were imported.
     """
     status = [(path, path.stat()) for path in sorted(_PACKAGE.glob("*.py"))]
     if not status or max(item.st_ctime for _, item in status) >= IMPORTED:
         return []
     version = _version(tuple((path, item.st_mtime_ns, item.st_size) for path, item in status))
-    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
-        bases = [Path(chosen)]
+    if base := chosen or os.environ.get("NUMBA_CACHE_DIR"):
+        bases = [Path(base)]
     else:
         bases = [Path(tempfile.gettempdir(), f"zindex-{os.geteuid()}")]
         home, caches = os.path.expanduser("~"), os.environ.get("XDG_CACHE_HOME", "")
         if os.path.isabs(caches) or os.path.isdir(home):
             bases.insert(0, Path(caches if os.path.isabs(caches) else f"{home}/.cache", "zindex"))
+        if (SHARED / f"{_PREFIX}{version}").exists():
+            bases.append(SHARED)
     return [base / f"{_PREFIX}{version}" for base in bases]
 
 
@@ -101,6 +116,7 @@ def _read(folder: Path, name: str) -> bytes | None:
         with open(name, "rb", opener=partial(os.open, dir_fd=descriptor)) as file:
             digest, content = file.read(_DIGEST_NBYTES), file.read()
         if hashlib.sha256(name.encode() + content).digest() == digest:
+            used.add(folder)
             return content
     return None
 
@@ -122,10 +138,18 @@ def _write(folder: Path, name: str, content: bytes) -> None:
             with open(temporary, "xb", opener=opener) as file:
                 file.write(hashlib.sha256(name.encode() + content).digest() + content)
             os.replace(temporary, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+            used.add(folder)
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=descriptor)
             raise
+
+
+@lru_cache(maxsize=1)
+def _announce() -> None:
+    """Explain to a user at a terminal, once, what takes seconds."""
+    if sys.stderr.isatty():
+        logger.info("compiling kernels, once per machine; zindex warm compiles the common ones")
 
 
 class KernelCache(NullCache):  # type: ignore[misc]
@@ -158,6 +182,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
                 # Whatever another version of a library makes of it, it can be compiled.
                 with suppress(Exception):
                     return CompileResult._rebuild(context, *pickle.loads(content))
+        _announce()
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:

@@ -63,7 +63,7 @@ def draw_targets(state: UInt32Array, words: UInt32Array, first: int, targets: UI
             for _ in range(2):
                 if drawn >= KEY_LENGTH:
                     twist(state)
-                    temper_words(state, 0, words)
+                    temper_words(state, np.int64(0), words)
                     drawn = 0
                 wide = (wide << np.uint64(32)) | np.uint64(words[drawn])
                 drawn += 1
@@ -74,7 +74,7 @@ def draw_targets(state: UInt32Array, words: UInt32Array, first: int, targets: UI
             continue
         if drawn >= KEY_LENGTH:
             twist(state)
-            temper_words(state, 0, words)
+            temper_words(state, np.int64(0), words)
             drawn = 0
         # Each word is accepted at most once, so this many cannot overrun words, targets or mask.
         same_mask = np.int64(position - (mask >> np.uint64(1)))
@@ -154,4 +154,6 @@ def legacy_shuffle(values: IntegerArray, state: UInt32Array, first: int = 0) -> 
     """
     words = np.empty(KEY_LENGTH, np.uint32)
     temper_words(state, 0, words)
-    _shuffle(values, max(first, 1), state, words, np.empty(BLOCK, np.uint64))
+    # Swaps need no sign: half as many versions are compiled.
+    signed = values.view(f"i{values.itemsize}")
+    _shuffle(signed, max(first, 1), state, words, np.empty(BLOCK, np.uint64))

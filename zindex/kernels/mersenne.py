@@ -112,7 +112,7 @@ def twist(state: UInt32Array) -> None:
 
 
 @jit
-def temper_words(state: UInt32Array, start: int, out: UInt32Array) -> None:
+def temper_words(state: UInt32Array, start: int | np.int64, out: UInt32Array) -> None:
     """Write the output words of a generation from ``start`` on, without drawing them.
 
     Parameters

@@ -63,7 +63,7 @@ def draw_word(memory: UInt32Array) -> int:
     drawn: Any = np.int64(memory[KEY_LENGTH])
     if drawn >= KEY_LENGTH:
         twist(memory[:STATE_LENGTH])
-        temper_words(memory[:STATE_LENGTH], 0, memory[STATE_LENGTH:])
+        temper_words(memory[:STATE_LENGTH], np.int64(0), memory[STATE_LENGTH:])
         drawn = np.int64(0)
     memory[KEY_LENGTH] = drawn + 1
     return int(memory[STATE_LENGTH + drawn])

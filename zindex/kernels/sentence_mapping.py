@@ -286,4 +286,4 @@ def skip_targets(memory: UInt32Array, count: int) -> None:
         drawn -= KEY_LENGTH
     state[KEY_LENGTH] = drawn
     if twisted:
-        temper_words(state, 0, memory[STATE_LENGTH:])
+        temper_words(state, np.int64(0), memory[STATE_LENGTH:])

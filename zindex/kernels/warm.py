@@ -1,0 +1,91 @@
+"""Compile the kernels of common builds and batches ahead of their first use."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zindex.errors import ConfigError
+from zindex.kernels.batches import read_samples
+from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
+from zindex.kernels.blend import blend_range
+from zindex.kernels.gather import GROUP_LENGTH, gather
+from zindex.kernels.legacy_shuffle import legacy_shuffle
+from zindex.kernels.locate import locate
+from zindex.kernels.mersenne import seed_state
+from zindex.kernels.samples import fill_boundaries, gather_lengths
+from zindex.kernels.scatter_shuffle import KEY_LENGTH, scatter, shuffle
+
+
+def warm(*, shared: bool = False) -> Path:
+    """Compile the kernels of builds, blends and batches, or find them compiled.
+
+    For images, installation steps and home directories that cannot be written later. Other
+    processes on processors of this kind load them; rare kernels are compiled at their first use.
+
+    Parameters
+    ----------
+    shared
+        Keep them in the installed package, for all its users; call it in a process of its own.
+
+    Returns
+    -------
+    folder
+        The directory that keeps them.
+
+    Raises
+    ------
+    ConfigError
+        If no directory can keep them.
+    """
+    from zindex.kernels import _cache
+
+    _cache.chosen = _cache.SHARED if shared else None
+    try:
+        _compile_common()
+        kept = [folder for folder in _cache.folders() if folder in _cache.used]
+        if not kept:
+            raise ConfigError(
+                "a directory for compiled kernels must belong to this user, be writable for nobody "
+                f"else and have room, got {' and '.join(map(str, _cache.folders()))}; "
+                "set NUMBA_CACHE_DIR to another one"
+            )
+    finally:
+        _cache.chosen = None
+    if shared:
+        kept[0].chmod(0o755)
+        for file in kept[0].iterdir():
+            file.chmod(0o644)
+    return kept[0]
+
+
+def _compile_common() -> None:
+    """Call or compile kernels with the types of common use."""
+    longs = np.ones(2, np.int64)
+    dtype: Any
+    for dtype in (np.int32, np.int64):
+        few = np.ones(2, dtype)
+        legacy_shuffle(few, seed_state(0))
+        gather_lengths(np.ones(2, np.int32), few, 0, np.ones(2, np.int32))
+        fill_boundaries(np.ones(2, np.int32), 0, 0, 1, 0, np.zeros((2, 2), dtype), 0, 0)
+    rounds = np.ones(NUM_ROUNDS, KEY_DTYPE)
+    rounds.flags.writeable = False
+    for dtype in (np.int32, np.uint32, np.int64):
+        permute_range(0, 2, rounds, 0, np.ones(2, dtype))
+    blend_range(longs / 2, longs.copy(), 0, np.zeros(2, np.int16), np.zeros(2, np.int32))
+    for dtype in (np.uint32, np.int64):
+        numbers = np.zeros(64, dtype)
+        locate(numbers, longs, np.zeros(64, np.int16), np.zeros(64, np.int32))
+    key = np.ones(KEY_LENGTH, np.uint64)
+    scatter(0, 2, 1, key, np.zeros(2, np.uint32))
+    shuffle(np.zeros(2, np.uint32), key)
+    # These follow addresses, so they are compiled without a call.
+    table, batch = np.zeros((1, GROUP_LENGTH), np.int64), np.zeros((1, 1), np.float32)
+    _compile(gather, table, longs, longs, longs, 0, 0, longs)
+    rows = table, 0, longs, longs, 0, 0, np.zeros(8, np.uint8)
+    _compile(read_samples, *rows, table, table, batch, longs)
+
+
+def _compile(kernel: Any, *arguments: Any) -> None:
+    """Compile a kernel for the types of arguments."""
+    kernel.compile(tuple(map(kernel.typeof_pyval, arguments)))
