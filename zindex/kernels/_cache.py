@@ -125,7 +125,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
     """Write a file atomically, unless another process already has."""
     if not folder.exists():
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o755 if chosen else 0o700, exist_ok=True)
         versions = sorted(folder.parent.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime)
         for old in versions[:-_NUM_VERSIONS]:
             shutil.rmtree(old, ignore_errors=True)

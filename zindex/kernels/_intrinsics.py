@@ -14,29 +14,21 @@ LANES, ALIGNMENT = 8, 64
 #: Lanes of a vector of float64, and of uint32; measured.
 WIDTH, NUM_WORDS = 32, 128
 
-_INSTRUCTIONS = """
-carray claim count_bits fence find_bit lend load_int32 load_int64 load_uint8 pointer pread prefetch
-store_int64 store_uint8 stream_int32 stream_labels_int32 stream_labels_uint16 stream_uint16
-"""
-_VECTORS = """
-add_round draw_largest find_errors find_largest find_reaching load_lanes raise_lanes set_lane
-store_lanes
-"""
-
-
-class _Intrinsic(Late):
-    """An intrinsic of a module."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = module, name
-
-    def resolve(self) -> Any:
-        """Return the intrinsic."""
-        return getattr(import_module(f"{__package__}.{self.module}"), self.name)
+_NAMES = {
+    "_instructions": """
+        carray claim count_bits fence find_bit lend load_int32 load_int64 load_uint8 pointer pread
+        prefetch store_int64 store_uint8 stream_int32 stream_labels_int32 stream_labels_uint16
+        stream_uint16
+    """,
+    "_lanes": """
+        add_round draw_largest find_errors find_largest find_reaching load_lanes raise_lanes
+        set_lane store_lanes
+    """,
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in (("_instructions", _INSTRUCTIONS), ("_lanes", _VECTORS)):
-        if name in names.split():
-            return _Intrinsic(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return Late(lambda: getattr(import_module(f"{__package__}.{_HOMES[name]}"), name))

@@ -8,7 +8,6 @@ threaded worker, nor ``fastmath``, because contraction changes results.
 import os
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import update_wrapper
@@ -38,12 +37,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Late(ABC):
-    """A placeholder in the module of a kernel, replaced when a kernel that uses it is compiled."""
+class Late:
+    """A placeholder in the module of a kernel, replaced when a kernel that uses it is compiled.
 
-    @abstractmethod
-    def resolve(self) -> Any:
-        """Return what it stands for."""
+    Parameters
+    ----------
+    resolve
+        Returns what it stands for.
+    """
+
+    def __init__(self, resolve: Callable[[], Any]) -> None:
+        self.resolve = resolve
 
 
 class _Kernel(Late):
@@ -55,6 +59,7 @@ class _Kernel(Late):
     _dispatcher: Any = None
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        super().__init__(self._build)
         update_wrapper(self, function)
         self.py_func: Any = function
         self._options = options
@@ -67,7 +72,7 @@ class _Kernel(Late):
             raise AttributeError(f"kernel {self.__name__} has no attribute {name!r}")
         return getattr(self.resolve(), name)
 
-    def resolve(self) -> Any:
+    def _build(self) -> Any:
         """Return the dispatcher; numba compiles what it finds in the globals at its first call."""
         with _lock:
             if self._dispatcher is None:

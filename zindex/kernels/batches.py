@@ -4,6 +4,8 @@ Like `zindex.kernels.gather`, this kernel reads files itself. Arrays in memory a
 and width, so that there is one compiled version.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -75,9 +77,9 @@ def _read_sample(
         if begin < 0 or not begin <= end <= length or end - begin > width - filled:
             return False
         target = scratch + filled * row_nbytes
-        if not _read_span(
-            record, start + begin, start + end, target, False, scratch, scratch_nbytes
-        ):
+        first, last = start + begin, start + end
+        widen: Any = np.bool_(False)
+        if not _read_span(record, first, last, target, widen, scratch, scratch_nbytes):
             return False
         filled += end - begin
         begin = 0
@@ -134,7 +136,7 @@ def read_samples(
     """
     length = tokens.shape[1]
     width = length + extra
-    address = scratch.ctypes.data
+    address: Any = np.int64(scratch.ctypes.data)
     item = load_int64(record + 8 * WIDTH)
     # For tokens of unusual width.
     wide = np.empty(0 if item == 2 or item == -4 else width, np.int64)
@@ -157,7 +159,8 @@ def read_samples(
         elif item == -4:
             _fill_row(scratch.view(np.int32), extra, pad, *texts)
         else:
-            _widen(address, width, item, wide.ctypes.data)
+            target: Any = np.int64(wide.ctypes.data)
+            _widen(address, width, item, target)
             _fill_row(wide, extra, pad, *texts)
         done += 1
     fence()

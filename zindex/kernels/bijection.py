@@ -96,7 +96,7 @@ def _finish(
     # Follow the cycles of values outside together, until none is left.
     index, count = np.arange(out.size), out.size
     while outside:
-        outside = 0
+        outside = np.int64(0)
         for k in range(count):
             value = np.uint64(high[k]) * radix + np.uint64(low[k])
             if value >= size:
@@ -192,7 +192,8 @@ def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: In
             f"positions must lie in [0, {size}), got [{start}, {start + out.size}); "
             "ask for a range inside the permutation"
         )
-    _map_range(start, offset, out, *network)
+    # Unsigned values have the same bits: fewer versions are compiled.
+    _map_range(start, offset, out.view(f"i{out.itemsize}"), *network)
 
 
 def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:

@@ -52,26 +52,21 @@ def warm(*, shared: bool = False) -> Path:
             )
     finally:
         _cache.chosen = None
-    if shared:
-        kept[0].chmod(0o755)
-        for file in kept[0].iterdir():
-            file.chmod(0o644)
     return kept[0]
 
 
 def _compile_common() -> None:
     """Call or compile kernels with the types of common use."""
     longs = np.ones(2, np.int64)
+    rounds = np.ones(NUM_ROUNDS, KEY_DTYPE)
+    rounds.flags.writeable = False
     dtype: Any
     for dtype in (np.int32, np.int64):
         few = np.ones(2, dtype)
         legacy_shuffle(few, seed_state(0))
         gather_lengths(np.ones(2, np.int32), few, 0, np.ones(2, np.int32))
         fill_boundaries(np.ones(2, np.int32), 0, 0, 1, 0, np.zeros((2, 2), dtype), 0, 0)
-    rounds = np.ones(NUM_ROUNDS, KEY_DTYPE)
-    rounds.flags.writeable = False
-    for dtype in (np.int32, np.uint32, np.int64):
-        permute_range(0, 2, rounds, 0, np.ones(2, dtype))
+        permute_range(0, 2, rounds, 0, few)
     blend_range(longs / 2, longs.copy(), 0, np.zeros(2, np.int16), np.zeros(2, np.int32))
     for dtype in (np.uint32, np.int64):
         numbers = np.zeros(64, dtype)
