@@ -277,8 +277,8 @@ def make_headlines(
     )
     if small:
         text += (
-            "\nThe first construction of small jobs, with no variable of the environment set, "
-            f"against Megatron Core's: {'; '.join(small)}.\n"
+            "\nSmall jobs from their first construction to a pass over all indices, with no "
+            f"variable of the environment set, against Megatron Core's: {'; '.join(small)}.\n"
         )
     for figure in FIGURES:
         if figure.name == _README_FIGURE and figure.data(records):

@@ -173,7 +173,8 @@ class Record:
             ),
             date=datetime.date.today().isoformat(),
             commit=_commit(),
-            machine=describe_machine(folder or tempfile.gettempdir()),
+            machine=describe_machine(folder or tempfile.gettempdir())
+            | {"load": f"load average {os.getloadavg()[2]:.1f}"},
             versions=list_versions(),
             tables=tables,
             environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
