@@ -279,6 +279,16 @@ def test_other_content_at_the_same_place_is_refused(tmp_path: Path, change: str)
     assert open_store(tmp_path / "store") == first
 
 
+def test_compressed_chunks_fit_the_sequences(tmp_path: Path) -> None:
+    prefix = write_pair(tmp_path / "corpus", [3000, 3000])
+    store = convert_one(prefix, tmp_path / "store", grid=ChunkGrid(codec="zstd"))
+    layouts = store.layouts
+    # 8,192 tokens are more than there are.
+    assert layouts["tokens"].chunk_length <= 1 << 13
+    assert layouts["tokens"].codec == layouts["sequence_offset"].codec == "zstd"
+    np.testing.assert_array_equal(np.asarray(store["tokens"]), np.arange(6000))
+
+
 def test_store_keeps_the_grid_that_it_was_begun_on(
     tmp_path: Path, kill_before: dict[str, int]
 ) -> None:

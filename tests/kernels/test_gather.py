@@ -53,6 +53,8 @@ class Files:
                 self.used.ctypes.data,
                 self.verified.ctypes.data,
                 -dtype.itemsize if dtype.kind == "i" else dtype.itemsize,
+                0,
+                0,
             ],
             np.int64,
         )
@@ -73,7 +75,7 @@ def call(
     state = np.zeros(3, np.int64)
     table = np.array(groups, np.int64).reshape(-1, 6)
     address = scratch.ctypes.data
-    done = gather(table, starts, stops, places, address, scratch_nbytes, state)
+    done = gather(table, starts, stops, places, address, scratch_nbytes, 0, state)
     return done, tuple(state.tolist())
 
 

@@ -18,6 +18,7 @@ from zindex.store.layout import (
     ArrayLayout,
     ChunkGrid,
     PaddedGrid,
+    fit_chunks,
 )
 
 
@@ -125,6 +126,26 @@ def test_keys_and_sizes(
 ) -> None:
     assert layout.shard_key(1) == key
     assert (layout.shape, layout.row_nbytes, layout.nbytes) == (shape, row_nbytes, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("grid", "length", "span_length", "expected"),
+    [
+        (ChunkGrid(), 10**9, 800, CHUNK_LENGTH),  # nothing is decoded
+        (ChunkGrid(4, 8, "zstd"), 10**9, 800, 4),  # as configured
+        (ChunkGrid(codec="zstd"), 10**9, 1, 1 << 10),
+        (ChunkGrid(codec="zstd"), 10**9, 800, 1 << 11),  # at least two reads
+        (ChunkGrid(codec="zstd"), 10**9, 10**6, CHUNK_LENGTH),
+        (ChunkGrid(codec="zstd"), 10**11, 800, 1 << 14),  # at most 2**23 chunks
+        (ChunkGrid(codec="zstd"), 10**13, 800, CHUNK_LENGTH),
+    ],
+)
+def test_compressed_chunks_fit_what_is_read(
+    grid: ChunkGrid, length: int, span_length: int, expected: int
+) -> None:
+    found = fit_chunks(grid, length, span_length)
+    assert found.chunk_length == expected
+    assert (found.shard_length, found.codec) == (grid.shard_length, grid.codec)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
-from zindex.store.reader import forget_all_files
+from zindex.store.open_files import table
+from zindex.store.reader import forget_all_files, kernel_pays
 from zindex.store.rows import RowReader, Spans, read_many
+from zindex.store.shard import decode_chunk
 from zindex.store.tokens import FlatFile
 
 VALUES = count_up(50, dtype="uint16")
@@ -97,6 +99,40 @@ def test_no_spans(readers: dict[str, Any]) -> None:
         [Spans(readers["none"], none, none), Spans(readers["flat"], of(4), of(6))]
     )
     assert (got.tolist(), rows.tolist()) == ([], [4, 5])
+
+
+@pytest.mark.parametrize("verify", ["first", "always", "never"])
+def test_the_kernel_decodes_and_checks_compressed_chunks(
+    tmp_path: Path, verify: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_arrays(tmp_path, {ONE: VALUES}, ChunkGrid(4, 12, "zstd"))
+    reader = open_store(tmp_path, verify=verify)["one"]
+    expected = np.concatenate([VALUES[3:9], VALUES[40:50]])
+    for shard in range(len(VALUES) // 12 + 1):
+        reader[12 * shard]  # open
+    is_kernel = kernel_pays()
+    numbers: list[int] = []
+
+    def count(*arguments: Any, **settings: Any) -> Any:
+        numbers.append(arguments[2])
+        return decode_chunk(*arguments, **settings)
+
+    monkeypatch.setattr("zindex.store.chunk_reader.decode_chunk", count)
+    for dtype in (np.int64, np.uint16):
+        out = np.zeros(16, dtype)
+        reader.read_spans(of(3, 40), of(9, 50), out)
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(reader.read(0, 50), VALUES)
+    assert not is_kernel or not numbers
+    [path, *_] = (tmp_path / "one" / "c").iterdir()
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    with open(path, "r+b") as stream:  # the open file
+        stream.write(content)
+    table.decoded.clear()
+    if verify != "never":
+        with pytest.raises(VerificationError, match="fails its checksum"):
+            reader.read_spans(of(0, 12, 24, 36), of(4, 16, 28, 40))
 
 
 def test_rows_between_places_stay(readers: dict[str, Any]) -> None:

@@ -173,7 +173,12 @@ class GPTDataset(TextDataset[IndexArrays]):
             text, _ = self._query_document_sample_shuffle_indices(position)
             settings = self.config.text_settings(self._pad_token_id)
         tensors = make_text_tensors(
-            Texts.of_row(text), settings, np.array([idx is None]), None, None, share_mask=True
+            Texts.of_text(text[None]),
+            settings,
+            np.array([idx is None]),
+            None,
+            None,
+            share_mask=True,
         )
         return SampleBatch(tensors)[0]
 

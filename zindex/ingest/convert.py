@@ -16,7 +16,7 @@ from zindex.ingest.driver import Workers, open_workers, write_store
 from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.store.commit import StorePlan
-from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.store.layout import ArrayLayout, ChunkGrid, fit_chunks
 from zindex.store.open import Store
 from zindex.store.shard_files import ShardResult, store_shard
 from zindex.store.tokens import LINK, open_tokens
@@ -186,13 +186,15 @@ def corpus_layouts(corpus: Corpus, link: bool, grid: ChunkGrid | None) -> tuple[
         arrays.insert(0, schema.TOKENS)
     if corpus.has_modes:
         arrays.append(schema.SEQUENCE_MODE)
-    default = {schema.TOKENS.name: TOKEN_GRID}
-    return tuple(
-        ArrayLayout.plan(
-            array, *corpus.shape_of(array.name), grid or default.get(array.name, ChunkGrid())
-        )
-        for array in arrays
-    )
+
+    def plan(array: schema.ArraySpec) -> ArrayLayout:
+        is_tokens = array is schema.TOKENS
+        rows, dtype = corpus.shape_of(array.name)
+        span_length = rows // max(1, corpus.num_sequences) if is_tokens else 1
+        chosen = grid or (TOKEN_GRID if is_tokens else ChunkGrid())
+        return ArrayLayout.plan(array, rows, dtype, fit_chunks(chosen, rows, span_length))
+
+    return tuple(map(plan, arrays))
 
 
 def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:

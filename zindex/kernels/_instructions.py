@@ -126,6 +126,7 @@ def _storer(kind: Any) -> Any:
 
 load_int64: Any = _loader(types.int64)
 load_int32: Any = _loader(types.int32)
+load_uint32: Any = _loader(types.uint32)
 load_uint8: Any = _loader(types.uint8)
 store_int64: Any = _storer(types.int64)
 store_uint8: Any = _storer(types.uint8)
@@ -160,6 +161,32 @@ def find_bit(builder: Any, bits: Any) -> Any:
 pread: Any = types.ExternalFunction(
     "pread", types.intp(types.int32, types.voidptr, types.uintp, types.int64)
 )
+
+#: memcpy(3), in the same way.
+memcpy: Any = types.ExternalFunction(
+    "memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp)
+)
+
+
+def _call(builder: Any, result: Any, function: Any, arguments: Any) -> Any:
+    """Call the C function at an address; pointers and sizes are int64."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), arguments)
+
+
+@instruction(lambda *kinds: types.int64(*[types.int64] * 6))
+def call_decompress(
+    builder: Any, function: Any, context: Any, target: Any, room: Any, source: Any, nbytes: Any
+) -> Any:
+    """Call ``ZSTD_decompressDCtx`` at an address; return the decoded bytes, negative on errors."""
+    return _call(builder, cgutils.intp_t, function, [context, target, room, source, nbytes])
+
+
+@instruction(lambda *kinds: types.uint32(*[types.int64] * 3))
+def call_checksum(builder: Any, function: Any, source: Any, nbytes: Any) -> Any:
+    """Call ``crc32c_value`` at an address."""
+    return _call(builder, cgutils.int32_t, function, [source, nbytes])
+
 
 _INDEX = cgutils.int32_t
 _IDS = ir.VectorType(cgutils.intp_t, LANES)

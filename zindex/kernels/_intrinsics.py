@@ -16,9 +16,9 @@ WIDTH, NUM_WORDS = 32, 128
 
 _NAMES = {
     "_instructions": """
-        carray claim count_bits fence find_bit lend load_int32 load_int64 load_uint8 pointer pread
-        prefetch store_int64 store_uint8 stream_int32 stream_labels_int32 stream_labels_uint16
-        stream_uint16
+        call_checksum call_decompress carray claim count_bits fence find_bit lend load_int32
+        load_int64 load_uint32 load_uint8 memcpy pointer pread prefetch store_int64 store_uint8
+        stream_int32 stream_labels_int32 stream_labels_uint16 stream_uint16
     """,
     "_lanes": """
         add_round draw_largest find_errors find_largest find_reaching load_lanes raise_lanes

@@ -52,6 +52,7 @@ def _read_sample(
     record: int,
     scratch: int,
     scratch_nbytes: int,
+    decoder: int,
 ) -> bool:
     """Read the tokens of one sample to an address; return whether it is a full sample."""
     if not 0 <= position < columns[SHUFFLE, SIZE]:
@@ -79,7 +80,7 @@ def _read_sample(
         target = scratch + filled * row_nbytes
         first, last = start + begin, start + end
         widen: Any = np.bool_(False)
-        if not _read_span(record, first, last, target, widen, scratch, scratch_nbytes):
+        if not _read_span(record, first, last, target, widen, scratch, scratch_nbytes, decoder):
             return False
         filled += end - begin
         begin = 0
@@ -96,6 +97,7 @@ def read_samples(
     extra: int,
     pad: int,
     scratch: npt.NDArray[np.uint8],
+    decoder: int,
     tokens: Int64Array,
     labels: Int64Array,
     loss_mask: npt.NDArray[np.float32],
@@ -103,8 +105,8 @@ def read_samples(
 ) -> int:
     """Fill in samples of one dataset until one cannot simply be read; return how many are done.
 
-    Several threads may call this with the same arguments, except scratch memory: each sample is
-    done by one of them.
+    Several threads may call this with the same arguments, except scratch memory and decoder: each
+    sample is done by one of them.
 
     Parameters
     ----------
@@ -122,6 +124,8 @@ def read_samples(
         Id of padding tokens.
     scratch
         Shape (bytes,), uint8, a multiple of eight: a buffer for a sample and eight bytes more.
+    decoder
+        Address of a decoder, as of `zindex.kernels.gather`; of each thread its own.
     tokens, labels, loss_mask
         Shape (rows, length): int64, int64 and float32; filled. Padding becomes id 0 with loss
         weight 0; without an extra token, so does the last label.
@@ -147,7 +151,9 @@ def read_samples(
         i = claim(next_sample.ctypes.data)
         if not 0 <= i < positions.size:
             break
-        if not _read_sample(columns, positions[i], extra, width, record, address, scratch.size):
+        if not _read_sample(
+            columns, positions[i], extra, width, record, address, scratch.size, decoder
+        ):
             store_int64(next_sample.ctypes.data, positions.size)
             break
         row = rows[i]

@@ -10,9 +10,13 @@ int64.
 
 from zindex.arrays import Int64Array
 from zindex.kernels._intrinsics import (
+    call_checksum,
+    call_decompress,
     load_int32,
     load_int64,
     load_uint8,
+    load_uint32,
+    memcpy,
     pointer,
     pread,
     store_int64,
@@ -33,6 +37,18 @@ USED = 8
 VERIFIED = 9
 #: Bytes of an integer, negative if signed, for widening.
 WIDTH = 10
+#: Address of two int64 per file, the addresses of the offsets and of the sizes of its chunks, if
+#: they are compressed with zstd; otherwise 0.
+INDICES = 11
+#: Bytes of the checksum after a compressed chunk.
+CHECKSUM_NBYTES = 12
+
+#: Fields of a decoder: its zstd context, addresses of ``ZSTD_decompressDCtx`` and ``crc32c_value``,
+#: address and size of its memory, and the record and number of the chunk that is decoded there.
+CONTEXT, DECOMPRESS, CHECKSUM, MEMORY, MEMORY_NBYTES, DECODED_RECORD, DECODED = range(7)
+DECODER_LENGTH = 7
+#: Bytes after a decoded chunk that widening may read.
+SLACK_NBYTES = 8
 
 #: Fields of a group, the spans of one array: end of its spans, addresses of the array's record and
 #: of the target, rows of the target, whether to widen to int64, and whether places are given.
@@ -48,6 +64,7 @@ def gather(
     places: Int64Array,
     scratch: int,
     scratch_nbytes: int,
+    decoder: int,
     state: Int64Array,
 ) -> bool:
     """Read spans until one cannot simply be read; return whether all are done.
@@ -62,10 +79,14 @@ def gather(
         Shape (spans,), int64, rows of the target; ignored in groups without places.
     scratch, scratch_nbytes
         Address and size of a buffer for values to widen; it has eight bytes more.
+    decoder
+        Address of a decoder, for compressed arrays; its memory holds a stored and a decoded chunk
+        and ``SLACK_NBYTES``.
     state
         Shape (3,), int64, changed: next group and span, and the span's place. The kernel stops at a
         span that is outside its array or target, in a file that is not open or a chunk that is not
-        verified, or that cannot be read whole; the caller handles it.
+        verified, or that cannot be read whole; the caller handles it. Compressed chunks are
+        verified whenever they are decoded.
     """
     group, span, place = state[0], state[1], state[2]
     done = True
@@ -84,7 +105,7 @@ def gather(
             wide = groups[group, WIDE] != 0
             row_nbytes = 8 if wide else load_int64(record + 8 * ROW_NBYTES)
             target = groups[group, TARGET] + place * row_nbytes
-            done = _read_span(record, start, stop, target, wide, scratch, scratch_nbytes)
+            done = _read_span(record, start, stop, target, wide, scratch, scratch_nbytes, decoder)
         if not done:
             break
         place += stop - start
@@ -102,27 +123,41 @@ def _read_span(
     wide: bool,
     scratch: int,
     scratch_nbytes: int,
+    decoder: int,
 ) -> bool:
     """Read one span to an address; return whether it was read whole."""
     shard_length = load_int64(record + 8 * SHARD_LENGTH)
     chunk_length = load_int64(record + 8 * CHUNK_LENGTH)
     row_nbytes = load_int64(record + 8 * ROW_NBYTES)
     verified = load_int64(record + 8 * VERIFIED)
+    indices = load_int64(record + 8 * INDICES)
     row = start
     while row < stop:
         shard = row // shard_length
         within = row - shard * shard_length
         chunk = within // chunk_length
         skip = within - chunk * chunk_length
-        if verified:
-            number = shard * load_int64(record + 8 * CHUNKS_PER_SHARD) + chunk
-            if load_uint8(verified + number) == 0:
-                return False
+        number = shard * load_int64(record + 8 * CHUNKS_PER_SHARD) + chunk
+        if verified and not indices and load_uint8(verified + number) == 0:
+            return False
         descriptor = load_int32(load_int64(record + 8 * DESCRIPTORS) + 4 * shard) - 1
         if descriptor < 0:
             return False
         store_uint8(load_int64(record + 8 * USED) + shard, 1)
         count = min(chunk_length - skip, stop - row)
+        if indices:
+            source = _decode(record, descriptor, shard, chunk, number, decoder)
+            if not source:
+                return False
+            source += skip * row_nbytes
+            if wide:
+                _widen(source, count, load_int64(record + 8 * WIDTH), target)
+                target += 8 * count
+            else:
+                memcpy(pointer(target), pointer(source), count * row_nbytes)
+                target += count * row_nbytes
+            row += count
+            continue
         if wide:
             count = min(count, scratch_nbytes // row_nbytes)
         nbytes = count * row_nbytes
@@ -137,6 +172,40 @@ def _read_span(
             target += nbytes
         row += count
     return True
+
+
+@jit
+def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, decoder: int) -> int:
+    """Return the address of the verified values of a compressed chunk, 0 if there are none."""
+    memory = int(load_int64(decoder + 8 * MEMORY))
+    if (
+        load_int64(decoder + 8 * DECODED_RECORD) == record
+        and load_int64(decoder + 8 * DECODED) == number
+    ):
+        return memory
+    store_int64(decoder + 8 * DECODED_RECORD, 0)
+    index = load_int64(record + 8 * INDICES) + 16 * shard
+    nbytes = load_int64(load_int64(index + 8) + 8 * chunk)
+    chunk_nbytes = load_int64(record + 8 * CHUNK_LENGTH) * load_int64(record + 8 * ROW_NBYTES)
+    stored = memory + chunk_nbytes + SLACK_NBYTES
+    checksum_nbytes = load_int64(record + 8 * CHECKSUM_NBYTES)
+    body = nbytes - checksum_nbytes
+    if body < 1 or nbytes > load_int64(decoder + 8 * MEMORY_NBYTES) - (stored - memory):
+        return 0
+    offset = load_int64(load_int64(index) + 8 * chunk)
+    if pread(descriptor, pointer(stored), nbytes, offset) != nbytes:
+        return 0
+    if checksum_nbytes and load_int64(record + 8 * VERIFIED):
+        found = call_checksum(load_int64(decoder + 8 * CHECKSUM), stored, body)
+        if found != load_uint32(stored + body):
+            return 0
+    decompress = load_int64(decoder + 8 * DECOMPRESS)
+    context = load_int64(decoder + 8 * CONTEXT)
+    if call_decompress(decompress, context, memory, chunk_nbytes, stored, body) != chunk_nbytes:
+        return 0
+    store_int64(decoder + 8 * DECODED, number)
+    store_int64(decoder + 8 * DECODED_RECORD, record)
+    return memory
 
 
 @jit

@@ -76,7 +76,7 @@ def _compile_common() -> None:
     shuffle(np.zeros(2, np.uint32), key)
     # These follow addresses, so they are compiled without a call.
     table, batch = np.zeros((1, GROUP_LENGTH), np.int64), np.zeros((1, 1), np.float32)
-    _compile(gather, table, longs, longs, longs, 0, 0, longs)
+    _compile(gather, table, longs, longs, longs, 0, 0, 0, longs)
     rows = table, 0, longs, longs, 0, 0, np.zeros(8, np.uint8)
     _compile(read_samples, *rows, table, table, batch, longs)
 

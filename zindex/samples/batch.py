@@ -3,11 +3,11 @@
 import math
 import operator
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 from weakref import ref
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array, UInt8Array
 from zindex.errors import PlanError
+from zindex.samples.handover import defer, send_deferred
 from zindex.samples.masks import causal_mask, is_causal_mask
 
 Item = dict[str, Any]
@@ -214,13 +215,23 @@ def _split_tensors(batch: BatchTensors) -> tuple[Any, ...]:
 
 
 ForkingPickler.register(BatchTensors, _split_tensors)
+_DeferredTensors = defer(BatchTensors)
+send_deferred(BatchTensors, _DeferredTensors)
+
+
+class Sample(Item):
+    """An item of a batch; torch's ``default_collate`` takes the tensors of the whole batch."""
+
+
+_DeferredSample = defer(Sample)
 
 
 class SampleBatch(Sequence[Item]):
     """The samples of a batch: a sequence of items, and one tensor per name for all of them.
 
-    torch's ``default_collate`` stacks the items; ``zindex.loading.collate`` takes the tensors
-    without a copy. Items are views of the batch, except for plain position ids, which are copies.
+    torch's ``default_collate`` takes the tensors, with copies of what is expanded over the samples;
+    ``zindex.loading.collate`` takes them without a copy. Items are views of the batch, except for
+    plain position ids, which are copies.
 
     Parameters
     ----------
@@ -241,6 +252,23 @@ class SampleBatch(Sequence[Item]):
         batch._items = items
         batch._size = len(items)
         return batch
+
+    @classmethod
+    def of_text(cls, make: Callable[[], Tensors], size: int) -> "SampleBatch":
+        """Return a batch of so many samples whose tensors are made of its text at their first use.
+
+        Another process gets ``make``, as pickled, in place of tensors that are not in use yet.
+        """
+        batch = cls.of_items([])
+        batch._tensors = _DeferredTensors(make)
+        batch._items, batch._size = None, size
+        return batch
+
+    def stack(self) -> BatchTensors:
+        """Return the tensors of the batch, contiguous as ``default_collate`` makes them."""
+        if type(self._tensors) is _DeferredTensors:
+            return cast("BatchTensors", _DeferredTensors(partial(_stack, self._tensors.make)))
+        return _stack(lambda: self.tensors)
 
     @property
     def tensors(self) -> BatchTensors:
@@ -270,8 +298,28 @@ class SampleBatch(Sequence[Item]):
         """Return the sample at a valid place."""
         if self._items is not None:
             return self._items[place]
-        assert self._tensors is not None
-        return {name: _take(name, tensor, place) for name, tensor in self._tensors.items()}
+
+        def take() -> Item:
+            return {name: _take(name, tensor, place) for name, tensor in self.tensors.items()}
+
+        is_deferred = type(self._tensors) is _DeferredTensors
+        return cast("Item", _DeferredSample(take)) if is_deferred else Sample(take())
+
+
+def _stack(make: Callable[[], Tensors]) -> BatchTensors:
+    """Return tensors without expanded ones."""
+    return BatchTensors((name, tensor.contiguous()) for name, tensor in make().items())
+
+
+def _collate_samples(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:
+    """Collate samples for torch's ``default_collate``."""
+    if isinstance(batch, SampleBatch):
+        return batch.stack()
+    stack = torch.utils.data._utils.collate.collate
+    return stack([dict(sample) for sample in batch], collate_fn_map=collate_fn_map)
+
+
+torch.utils.data._utils.collate.default_collate_fn_map[Sample] = _collate_samples
 
 
 def _take(name: str, tensor: torch.Tensor, place: int) -> Any:

@@ -1,12 +1,21 @@
 """Make batches of GPT samples, from positions to tensors."""
 
+from functools import partial
+
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.samples.batch import BatchRequest, SampleBatch, Tensors, empty_array, group_samples
-from zindex.samples.tensors import make_room, make_text_tensors, order_tensors, plain_masks
+from zindex.samples.tensors import (
+    TextSettings,
+    make_room,
+    make_text_tensors,
+    order_tensors,
+    pad_texts,
+    plain_masks,
+)
 from zindex.samples.texts import (
     IndexedText,
     Parts,
@@ -27,15 +36,33 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     share_mask
         Whether a single sample may share its plain mask with others.
     """
-    plain = read_plain(wanted, share_mask=share_mask)
+    is_worker = torch.utils.data.get_worker_info() is not None
+    plain = None if is_worker else read_plain(wanted, share_mask=share_mask)
     if plain is not None:
         return SampleBatch(plain)
     texts = read_texts(wanted)
-    settings, epochs = wanted.open_text(wanted.which[0]).settings, find_epochs(wanted, texts)
+    settings = wanted.open_text(wanted.which[0]).settings
     padding, ids = wanted.is_padding, wanted.dataset_ids
+    if is_worker and settings.depends_on_text:
+        text = pad_texts(texts, settings.pad)
+        arguments = text, settings, padding, ids
+        return SampleBatch.of_text(partial(_make_of_text, *arguments, share_mask), len(text))
+    epochs = find_epochs(wanted, texts)
     return SampleBatch(
         make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
     )
+
+
+def _make_of_text(
+    text: AnyArray,
+    settings: TextSettings,
+    is_padding: BoolArray,
+    dataset_ids: AnyArray | None,
+    share_mask: bool,
+) -> Tensors:
+    """Return the tensors of a batch whose text may come from another process."""
+    texts = Texts.of_text(text)
+    return make_text_tensors(texts, settings, is_padding, dataset_ids, None, share_mask=share_mask)
 
 
 def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | None:

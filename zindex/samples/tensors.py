@@ -52,6 +52,11 @@ class TextSettings(NamedTuple):
         """Whether items depend on their tokens and documents only through padding."""
         return self.eod is None and not (self.num_boundaries or self.with_provenance)
 
+    @property
+    def depends_on_text(self) -> bool:
+        """Whether the tensors of a sample are soon made of its tokens alone."""
+        return not (self.own_masks or self.num_boundaries or self.with_provenance)
+
 
 def make_room(
     size: int, settings: TextSettings, dataset_ids: AnyArray | None

@@ -326,10 +326,11 @@ class Texts:
     offsets: Int64Array
 
     @classmethod
-    def of_row(cls, tokens: AnyArray) -> "Texts":
-        """Return one full sample of unknown documents."""
-        zero, length = np.zeros(1, np.int64), np.array([len(tokens)])
-        return cls(tokens[None], zero, length, zero, zero, zero, zero, length, zero)
+    def of_text(cls, tokens: AnyArray) -> "Texts":
+        """Return full samples of unknown documents: tokens of shape (samples, length)."""
+        size, length = tokens.shape
+        rows, zeros, lengths = np.arange(size), np.zeros(size, np.int64), np.full(size, length)
+        return cls(tokens, rows, lengths, zeros, rows, rows, zeros, lengths, zeros)
 
 
 @dataclass(frozen=True, slots=True)

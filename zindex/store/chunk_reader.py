@@ -83,7 +83,7 @@ class FileReader(RowReader):
 
     def record(self, array: OpenArray) -> int:
         """Return the address of the record for `zindex.kernels.gather`, or 0 if it cannot read."""
-        return array.record[self._trusting] if self._direct else 0
+        return array.record[self._trusting] if self._direct or array.decoder_nbytes else 0
 
     def _read(self, start: int, stop: int, out: AnyArray) -> None:
         array = self.bind()
@@ -114,6 +114,8 @@ class FileReader(RowReader):
         if is_regular and self._all_trusted(array, shard, first, len(rows)):
             self._read_trusted(file, first, target)
             return
+        if self._decode_chunks(array, shard, first, rows):
+            return
         done, stop = 0, first + len(rows)
         while first < stop:
             chunk, skip = divmod(first, self._chunk_length)
@@ -129,6 +131,13 @@ class FileReader(RowReader):
                 self._read_part(file, chunk, skip * self._row_nbytes, part)
             first += count
             done += len(part)
+
+    def _decode_chunks(self, array: OpenArray, shard: int, first: int, rows: AnyArray) -> bool:
+        """Fill ``rows`` from row ``first`` of an open, compressed file; return whether it is done.
+
+        A subclass does so for many chunks; all others, and errors, are left to this class.
+        """
+        return False
 
     def _all_trusted(self, array: OpenArray, shard: int, first: int, count: int) -> bool:
         """Whether no chunk of a span needs a check."""

@@ -4,17 +4,21 @@ Supported codecs of the Zarr v3 specification: ``bytes`` in the machine's order,
 without effect, ``zstd``, ``blosc``, ``gzip`` and ``crc32c``.
 """
 
+import ctypes
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import google_crc32c
 import numpy as np
-from numcodecs import blosc
+from numcodecs import blosc, zstd
 from numcodecs.zstd import Zstd
 
+from zindex.arrays import AnyArray
 from zindex.errors import VerificationError
 
 Buffer = bytes | bytearray | memoryview
@@ -29,6 +33,51 @@ def checksum(buffer: Buffer) -> int:
     """Return the crc32c of a buffer."""
     # The C function refuses memoryviews, but accepts an array view of the same bytes.
     return int(google_crc32c.value(np.frombuffer(buffer, np.uint8)))
+
+
+@cache
+def _c_functions() -> tuple[Any, int, int] | None:
+    """Return ``ZSTD_createDCtx``, and addresses of ``ZSTD_decompressDCtx`` and ``crc32c_value``.
+
+    None if the libraries of numcodecs and google-crc32c do not export them.
+    """
+    try:
+        library, checksums = ctypes.CDLL(zstd.__file__), ctypes.CDLL(google_crc32c._crc32c.__file__)
+        functions = library.ZSTD_decompressDCtx, checksums.crc32c_value
+        library.ZSTD_createDCtx.restype = ctypes.c_void_p
+    except (OSError, AttributeError):
+        return None
+    decompress, check = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in functions)
+    return library.ZSTD_createDCtx, decompress, check
+
+
+# Decoders that no kernel uses, as fields and memory; at most one per thread that ever ran at once.
+_decoders: list[tuple[AnyArray, AnyArray]] = []
+
+
+@contextmanager
+def lend_decoder(nbytes: int) -> Iterator[int]:
+    """Lend a kernel the address of a decoder, as of `zindex.kernels.gather`.
+
+    Parameters
+    ----------
+    nbytes
+        Bytes of its memory. A chain for which `CodecChain.kernel_decodes` holds needs it.
+    """
+    try:
+        fields, memory = _decoders.pop()
+    except IndexError:
+        functions = _c_functions()
+        assert functions is not None
+        make, *addresses = functions
+        fields, memory = np.array([make(), *addresses, 0, 0, 0, 0]), np.empty(0, np.uint8)
+    if memory.nbytes < nbytes:
+        memory = np.empty(nbytes, np.uint8)
+    fields[3:] = memory.ctypes.data, memory.nbytes, 0, 0
+    try:
+        yield fields.ctypes.data
+    finally:
+        _decoders.append((fields, memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +96,11 @@ class CodecChain:
     def checked(self) -> bool:
         """Whether the bytes have a checksum."""
         return "crc32c" in self.steps
+
+    @property
+    def kernel_decodes(self) -> bool:
+        """Whether kernels can decode chunks: zstd, at most followed by a checksum."""
+        return self.steps in (("zstd",), ("zstd", "crc32c")) and _c_functions() is not None
 
     def decode(self, stored: Buffer, nbytes: int, where: str, *, check: bool = True) -> Buffer:
         """Return the decoded bytes.

@@ -7,10 +7,17 @@ import numpy as np
 
 from zindex.errors import VerificationError
 from zindex.io.local import read_into
+from zindex.store.codecs import CRC_NBYTES
 from zindex.store.shard import ArrayFiles, ShardIndex, decode_index
 
+#: Limit in bytes of the decoded chunks that a process caches.
+DECODED_NBYTES = 1 << 26
+# Kernels decode chunks without that cache: small ones, or those of arrays that exceed it.
+_SMALL_CHUNK_NBYTES, _LARGE_CHUNK_NBYTES = 1 << 15, 1 << 20
 # Bytes of an array's state, without one byte per chunk and five per file.
 _ARRAY_NBYTES = 2048
+# A compressed chunk exceeds its values by less than their 64th part and this.
+_SLACK_NBYTES = 512
 # Bytes remembered per file, without its index.
 _FILE_NBYTES = 256
 
@@ -35,9 +42,11 @@ class OpenArray:
     """
 
     __slots__ = (
+        "decoder_nbytes",
         "descriptors",
         "files",
         "form",
+        "indices",
         "known",
         "nbytes",
         "record",
@@ -64,7 +73,14 @@ class OpenArray:
         # A memoryview returns single values in a third of the time.
         self.used = used.data
         self.verified = self.verified_values.data
-        self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards
+        nbytes = form.chunk_nbytes
+        is_small = nbytes <= _SMALL_CHUNK_NBYTES or form.nbytes > DECODED_NBYTES
+        decodes = is_small and nbytes <= _LARGE_CHUNK_NBYTES and form.chain.kernel_decodes
+        #: Bytes that a kernel needs to decode a chunk, 0 if kernels do not decode its chunks.
+        self.decoder_nbytes = 2 * nbytes + nbytes // 64 + _SLACK_NBYTES if decodes else 0
+        #: Addresses of the offsets and sizes of each file's chunks, if kernels decode them.
+        self.indices = np.zeros((num_shards if decodes else 0, 2), np.int64)
+        self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards + self.indices.nbytes
         width = np.dtype(form.dtype)
         # Documented in zindex.kernels.gather.
         record = [
@@ -79,8 +95,10 @@ class OpenArray:
             used.ctypes.data,
             self.verified_values.ctypes.data,
             -width.itemsize if width.kind == "i" else width.itemsize,
+            self.indices.ctypes.data if decodes else 0,
+            CRC_NBYTES * form.chain.checked,
         ]
-        trusting = [*record[:9], 0, record[10]]
+        trusting = [*record[:9], 0, *record[10:]]
         self.records = np.array([record, trusting], np.int64)
         address = self.records.ctypes.data
         #: Addresses of the record that requires verified chunks, and of the one that trusts them.
@@ -89,6 +107,15 @@ class OpenArray:
     def path(self, shard: int) -> str:
         """Return the path of a file."""
         return self.root if self.form.flat else f"{self.root}/{self.form.shard_key(shard)}"
+
+    def show(self, file: "OpenFile") -> None:
+        """Let kernels read a file that is open."""
+        if file.index is not None:
+            if not len(self.indices):
+                return
+            addresses = file.index.offsets.ctypes.data, file.index.lengths.ctypes.data
+            self.indices[file.shard] = addresses
+        self.descriptors[file.shard] = file.number + 1
 
     def damaged(self, sentence: str) -> VerificationError:
         """Return an error with its remedy."""

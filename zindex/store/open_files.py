@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from zindex.arrays import AnyArray
-from zindex.store.open_array import KnownFile, OpenArray, OpenFile
+from zindex.store.open_array import DECODED_NBYTES, KnownFile, OpenArray, OpenFile
 from zindex.store.shard import ArrayFiles
 
 #: Root, version and form of an array.
@@ -22,8 +22,6 @@ _Key: TypeAlias = tuple[str, str, ArrayFiles]
 
 #: Limit in bytes of what a process remembers of files, without decoded chunks.
 KNOWN_NBYTES = 1 << 28
-#: Limit in bytes of decoded chunks.
-DECODED_NBYTES = 1 << 26
 _MAX_DESCRIPTORS = 1 << 15
 
 
@@ -137,8 +135,7 @@ class FileTable:
                 self._forget_some(array)
             array.files[shard] = file
             array.used[shard] = 0
-            if file.index is None:
-                array.descriptors[shard] = file.number + 1
+            array.show(file)
             self.ring.append((array, shard))
             self._close_some(self.budget)
         return file

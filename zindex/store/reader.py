@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
+from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
 from zindex.store.rows import RowReader, Spans, check_counts, check_places, read_one_by_one
@@ -25,9 +27,10 @@ FEW_SPANS = 2
 SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
 _SMALL_NBYTES = 1 << 14
+_NO_DECODER = nullcontext(0)
 _INT64 = np.dtype(np.int64)
 _WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
-# Fewer tokens are read faster than a thread wakes up.
+# Fewer tokens, or an eighth of them if they are compressed, are read faster than a thread wakes up.
 _TOKENS_PER_THREAD = 1 << 15
 _TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")))
 
@@ -81,6 +84,21 @@ class LocalReader(FileReader):
         return super().read(start, stop, out)
 
     read_round = staticmethod(_read_round)
+
+    def _decode_chunks(self, array: OpenArray, shard: int, first: int, rows: AnyArray) -> bool:
+        global _num_spans
+        num_chunks = len(rows) // self._chunk_length
+        if not array.decoder_nbytes or num_chunks < FEW_SPANS:
+            return False
+        _num_spans += num_chunks
+        if not kernel_pays():
+            return False
+        start = np.array([shard * self._shard_length + first])
+        address = rows.__array_interface__["data"][0]
+        fields = np.array([[1, self.record(array), address, len(rows), 0, 0]])
+        return _call_gather(
+            fields, start, start + len(rows), start, np.zeros(3, np.int64), array.decoder_nbytes
+        )
 
 
 def _read_each(spans: Spans) -> AnyArray:
@@ -182,7 +200,7 @@ class _Round:
 
     def _gather(self) -> None:
         """Run the kernel, and read the spans that it leaves."""
-        from zindex.kernels.gather import GROUP_LENGTH, gather
+        from zindex.kernels.gather import GROUP_LENGTH
 
         fields = np.array(self.fields, np.int64).reshape(-1, GROUP_LENGTH)
         chosen = [group[0] for group in self.groups]
@@ -192,21 +210,34 @@ class _Round:
         if self.placed:
             parts = [spans.starts if spans.places is None else spans.places for spans in chosen]
             places = _join(parts)
-        scratch = np.empty(_SCRATCH_NBYTES + 8, np.uint8)
-        address = scratch.__array_interface__["data"][0]
         state = np.zeros(3, np.int64)
-        while True:
-            ticket = table.begin_read()
-            try:
-                done = gather(fields, starts, stops, places, address, _SCRATCH_NBYTES, state)
-            finally:
-                table.end_read(ticket)
-            if done:
-                return
+        nbytes = max(array.decoder_nbytes for _, array, _ in self.groups)
+        while not _call_gather(fields, starts, stops, places, state, nbytes):
             number, span, place = state.tolist()
             _read_left(self.groups[number], int(starts[span]), int(stops[span]), place)
             state[1] = span + 1
             state[2] = place + int(stops[span]) - int(starts[span])
+
+
+def _call_gather(
+    fields: Int64Array,
+    starts: Int64Array,
+    stops: Int64Array,
+    places: Int64Array,
+    state: Int64Array,
+    decoder_nbytes: int,
+) -> bool:
+    """Call the kernel from its state on, and return whether it has read all spans."""
+    from zindex.kernels.gather import gather
+
+    scratch = np.empty(_SCRATCH_NBYTES + 8, np.uint8)
+    address = scratch.__array_interface__["data"][0]
+    ticket = table.begin_read()
+    try:
+        with lend_decoder(decoder_nbytes) if decoder_nbytes else _NO_DECODER as decoder:
+            return gather(fields, starts, stops, places, address, _SCRATCH_NBYTES, decoder, state)
+    finally:
+        table.end_read(ticket)
 
 
 def _join(parts: list[Int64Array]) -> Int64Array:
@@ -306,10 +337,14 @@ def read_samples(
     def work() -> int:
         scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8)
         outputs = tokens, labels, loss_mask, next_sample
-        count: int = fill(index.columns, record, positions, rows, extra, pad, scratch, *outputs)
-        return count
+        needed = array.decoder_nbytes
+        with lend_decoder(needed) if needed else _NO_DECODER as decoder:
+            return int(
+                fill(index.columns, record, positions, rows, extra, pad, scratch, decoder, *outputs)
+            )
 
-    shares = min(num_threads, len(positions) * width // _TOKENS_PER_THREAD, len(positions))
+    tokens_per_thread = _TOKENS_PER_THREAD // (8 if array.decoder_nbytes else 1)
+    shares = min(num_threads, len(positions) * width // tokens_per_thread, len(positions))
     ticket = table.begin_read()
     try:
         count = run_with_helpers(work, shares) if shares > 1 else work()
