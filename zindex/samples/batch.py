@@ -266,8 +266,9 @@ class SampleBatch(Sequence[Item]):
 
     def stack(self) -> BatchTensors:
         """Return the tensors of the batch, contiguous as ``default_collate`` makes them."""
-        if type(self._tensors) is _DeferredTensors:
-            return cast("BatchTensors", _DeferredTensors(partial(_stack, self._tensors.make)))
+        tensors: Any = self._tensors
+        if type(tensors) is _DeferredTensors:
+            return cast("BatchTensors", _DeferredTensors(partial(_stack, tensors.make)))
         return _stack(lambda: self.tensors)
 
     @property
