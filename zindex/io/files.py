@@ -98,7 +98,8 @@ def file_version(path: Place) -> str | None:
     """Return a text that changes with every write or touch of a file; None if it does not exist."""
     if isinstance(path, Path):
         with suppress(FileNotFoundError, NotADirectoryError), local.reading(path):
-            return str(path.stat().st_mtime_ns)
+            facts = path.stat()
+            return f"{facts.st_mtime_ns}-{facts.st_ino}"  # clocks of file systems tick slowly
         return None
     found = object_client.head(path)
     return None if found is None else found.version
