@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, UInt8Array
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.keyed.keyed_array import KeyedArray
 from zindex.kernels import mapped
@@ -158,17 +157,11 @@ class _Table:
         return found
 
 
-class _MappedFile(NamedTuple):
-    """A mapped file and its identity."""
-
-    identity: tuple[int, int, int]
-    values: npt.NDArray[np.uint8]
+# Path -> the identity of a mapped file, and its bytes.
+_maps: dict[str, tuple[tuple[int, int, int], UInt8Array]] = {}
 
 
-_maps: dict[str, _MappedFile] = {}
-
-
-def _map_file(path: str, nbytes: int) -> npt.NDArray[np.uint8]:
+def _map_file(path: str, nbytes: int) -> UInt8Array:
     """Return a file as read-only bytes, mapped once for all keys in it."""
     try:
         with open(path, "rb") as file:
@@ -179,13 +172,14 @@ def _map_file(path: str, nbytes: int) -> npt.NDArray[np.uint8]:
                     f"it has {status.st_size:,}; load the store again"
                 )
             identity = (status.st_dev, status.st_ino, status.st_size)
-            known = _maps.get(path)
-            if known is None or known.identity != identity:
+            known, values = _maps.get(path, (None, np.empty(0, np.uint8)))
+            if known != identity:
                 memory = mmap.mmap(file.fileno(), status.st_size, prot=mmap.PROT_READ)
-                known = _maps[path] = _MappedFile(identity, np.frombuffer(memory, np.uint8))
+                values = np.frombuffer(memory, np.uint8)
+                _maps[path] = identity, values
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{path} must still be there, as it was when the store was described; load the store "
             "again"
         ) from error
-    return known.values
+    return values

@@ -5,6 +5,7 @@ the window; ``target_ids`` and ``loss_mask`` are shifted by one, because the mas
 token whether it is trained as a target.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,27 +51,18 @@ _POSITIONS = Output("position_ids", "position_ids", pad=0)
 
 SEQ = TrainType("seq", ("sequence",), _SEQUENCE)
 SFT = TrainType("sft", ("sequence", "loss_mask"), (*_SEQUENCE, _LOSS_MASK, _POSITIONS))
-DPO = TrainType(
-    "dpo",
-    ("chosen", "rejected", "chosen_mask", "rejected_mask"),
-    (
-        Output("chosen", "chosen"),
-        Output("rejected", "rejected"),
-        Output("chosen_mask", "chosen_mask", dtype=torch.bool, pad=0),
-        Output("rejected_mask", "rejected_mask", dtype=torch.bool, pad=0),
-    ),
-    by_record=True,
-)
-GRPO = TrainType(
-    "grpo",
-    ("prompts", "responses", "masks", "rewards"),
-    (
-        Output("prompts", "prompts"),
-        Output("responses", "responses"),
-        Output("masks", "masks", dtype=torch.bool, pad=0),
-        Output("rewards", "rewards", dtype=None, pad=0),
-    ),
-    by_record=True,
-)
+_REWARDS = Output("rewards", "rewards", dtype=None, pad=0)
+
+
+def _by_record(name: str, ids: Sequence[str], masks: Sequence[str], *others: Output) -> TrainType:
+    """Return a kind of training whose samples are records, with a tensor for each key."""
+    of_ids = (Output(key, key) for key in ids)
+    of_masks = (Output(key, key, dtype=torch.bool, pad=0) for key in masks)
+    outputs = (*of_ids, *of_masks, *others)
+    return TrainType(name, tuple(output.key for output in outputs), outputs, by_record=True)
+
+
+DPO = _by_record("dpo", ("chosen", "rejected"), ("chosen_mask", "rejected_mask"))
+GRPO = _by_record("grpo", ("prompts", "responses"), ("masks",), _REWARDS)
 
 TRAIN_TYPES = {kind.name: kind for kind in (SEQ, SFT, DPO, GRPO)}

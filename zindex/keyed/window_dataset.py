@@ -17,13 +17,7 @@ from zindex.keyed.columns import Column, read_columns
 from zindex.keyed.mapped_values import CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import Output, TrainType
-from zindex.keyed.windows import (
-    PackedWindows,
-    StreamWindows,
-    Windows,
-    WindowSpans,
-    divide_spans,
-)
+from zindex.keyed.windows import PackedWindows, StreamWindows, Windows, WindowSpans, divide_spans
 from zindex.loading.collate import collate as stack_samples
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail

@@ -57,8 +57,7 @@ class StreamWindows:
         self.num_windows = int(counts.sum())
         self._starts = starts
         self._stops = stops
-        self._window_bounds = np.zeros(len(starts) + 1, np.int64)
-        np.cumsum(counts, out=self._window_bounds[1:])
+        self._window_bounds = np.append(0, np.cumsum(counts))
 
     def find_spans(self, numbers: Int64Array) -> WindowSpans:
         """Return the span of each window, by number."""

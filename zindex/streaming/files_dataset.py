@@ -60,12 +60,11 @@ class FilesDataset(IterableDataset[Sample]):
                 "process_fn must be a function from samples to samples, or None, got "
                 f"{type(process_fn).__name__}"
             )
-        check_whole("shuffle_buffer", shuffle_buffer, 0)
+        self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
-        self.shuffle_buffer = shuffle_buffer
         self.urls = list(files.urls)
         self.num_parts = files.num_parts
 

@@ -98,30 +98,26 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         stop_on_first: bool = False,
     ) -> None:
         self.datasets = list(datasets)
-        self.cyclic, self.seed = cyclic, seed
+        self.cyclic, self.seed = cyclic, check_whole("seed", seed, 0)
         self.customized_yield_fn = customized_yield_fn
-        self.yield_segment, self.stop_on_first = yield_segment, stop_on_first
+        self.yield_segment = check_whole("yield_segment", yield_segment, 1)
+        self.stop_on_first = stop_on_first
         self._item_order = _choose_order(
             "shuffle_unstreaming_subsets", shuffle_unstreaming_subsets, "cogdata_block2m"
         )
         self._part_order = _choose_order(
             "shuffle_streaming_subsets", shuffle_streaming_subsets, "cogdata_urlbuffer"
         )
+        check_choice("mixing", mixing, _MIXINGS)
         self.mixing = mixing
         self._place: tuple[int, int] | None = None
         self._state: State | None = None
         self._from_url_level = False
-        self._check_settings()
         self._check_datasets()
 
-    def _check_settings(self) -> None:
-        check_choice("mixing", self.mixing, _MIXINGS)
-        check_whole("seed", self.seed, 0)
-        check_whole("yield_segment", self.yield_segment, 1)
+    def _check_datasets(self) -> None:
         if not self.datasets:
             raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
-
-    def _check_datasets(self) -> None:
         for number, dataset in enumerate(self.datasets):
             fault = find_fault(dataset)
             if fault is not None:

@@ -82,13 +82,7 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
         name: replace(unread, begun=tuple((part, 0) for part, _ in unread.begun))
         for name, unread in old.pools.items()
     }
-    origin = replace(
-        old,
-        id=digest({"reread": old.id, "identities": dict(identities)}),
-        identities=identities,
-        pools=pools,
-        ancestors=(*old.ancestors, old.id),
-    )
+    origin = _follow(old, "reread", identities=identities, pools=pools)
     rewound = {number: _rewind(entries) for number, entries in loaded.entries.items()}
     return replace(loaded, origin=origin, entries=rewound)
 
@@ -213,18 +207,16 @@ def find_origin(
                     "or reshard_states, which reads unfinished files again"
                 )
             pools[name] = urls[name]
-            continue
-        pools[name] = old.unread(name).after(cursors)
+        else:
+            pools[name] = old.unread(name).after(cursors)
     orphans, older = _find_orphans(loaded)
-    origin = replace(
-        old,
-        pools=pools,
-        skipped=skipped,
-        orphans=orphans,
-        older=older,
-        ancestors=(*old.ancestors, old.id),
-    )
-    return replace(origin, id=digest({**origin.to_json(), "id": ""}))
+    return _follow(old, pools=pools, skipped=skipped, orphans=orphans, older=older)
+
+
+def _follow(old: StreamOrigin, reason: str = "", **changes: Any) -> StreamOrigin:
+    """Return the origin after another one, with an id by its content and the reason for it."""
+    origin = replace(old, id=reason, ancestors=(*old.ancestors, old.id), **changes)
+    return replace(origin, id=digest(origin.to_json()))
 
 
 def _find_orphans(

@@ -50,9 +50,8 @@ class StoredRecords(SampleFiles):
         fields: Sequence[str] | None = None,
         part_length: int = PART_LENGTH,
     ) -> None:
-        check_whole("part_length", part_length, 1)
+        self.part_length = check_whole("part_length", part_length, 1)
         self.store = open_store(path, kind=KIND)
-        self.part_length = part_length
         self._reader = RecordReader(self.store, fields)
         bounds = self._reader.url_bounds
         counts = [max(1, -(-(stop - start) // part_length)) for start, stop in pairwise(bounds)]

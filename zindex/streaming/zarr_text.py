@@ -69,12 +69,11 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         tail: Tail | TailName = Tail.PAD,
         pad_id: int = 0,
     ) -> None:
-        check_whole("sequence_length", sequence_length, 1)
+        self.sequence_length = check_whole("sequence_length", sequence_length, 1)
         check_choice("overlap", overlap, (0, 1))
         check_choice("documents", documents, get_args(Documents))
         self.path = os.fspath(path)
         self.source = ZarrIndexedDataset(self.path)
-        self.sequence_length = sequence_length
         self.overlap = overlap
         self.documents = documents
         self.tail = parse_tail(tail, (Tail.PAD, Tail.DROP_LAST))

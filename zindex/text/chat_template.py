@@ -105,11 +105,7 @@ class ChatTemplate:
         return self.text == PLAIN
 
     def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Any = None,
-        add_generation_prompt: bool = False,
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> str:
         """Return the text of a conversation.
 
@@ -293,9 +289,7 @@ def _compile(text: str, date: str | None) -> Any:
 
     # The settings of transformers, so that templates render the same text.
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = raise_exception

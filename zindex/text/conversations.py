@@ -37,12 +37,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "instruction": QUESTIONS,
     "input": CONTEXTS,
     "output": ANSWERS,
-    "system": ("system",),
-    "tools": ("tools",),
-    "chosen": ("chosen",),
-    "rejected": ("rejected",),
-    "responses": ("responses",),
-    "rewards": ("rewards",),
+    **{name: (name,) for name in ("system", "tools", "chosen", "rejected", "responses", "rewards")},
 }
 # Two names of one part, of which users may rename either.
 _SYNONYMS = {"prompt": ("instruction", "prompt"), "completion": ("completion", "output")}

@@ -1,9 +1,9 @@
 """Tokenize files of documents, dialogues, preference pairs and answer groups into records."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
@@ -47,14 +47,9 @@ class TokenSettings:
     special_in_text: SpecialInText = "parse"
 
     def __post_init__(self) -> None:
-        choices = {
-            "train_type": TrainType,
-            "keep": Keep,
-            "position_ids": PositionIds,
-            "special_in_text": SpecialInText,
-        }
-        for name, kinds in choices.items():
-            check_choice(name, getattr(self, name), get_args(kinds))
+        for field in fields(self):
+            if get_origin(field.type) is Literal:
+                check_choice(field.name, getattr(self, field.name), get_args(field.type))
         length = self.max_length
         if length is not None and (type(length) is not int or length < 1):
             raise ConfigError(f"max_length must be a whole number from 1 on, got {length!r}")
@@ -154,16 +149,13 @@ class TokenRecords(EncodedFiles):
         self.settings = settings
         self.template = template
         self.parser = ConversationParser() if parser is None else parser
-        self.cutter = (
-            None
-            if template is None
-            else DialogueCutter(template, ends=encoder.special_texts(), **(cutter_settings or {}))
-        )
+        special = encoder.special_texts()
+        self.cutter: DialogueCutter | None = None
+        if template is not None:
+            self.cutter = DialogueCutter(template, ends=special, **(cutter_settings or {}))
         #: Records with an answer that has no trained token; documents do not count.
         self.num_untrained = 0
-        self._special = (
-            SpecialTexts(encoder.special_texts()) if settings.special_in_text == "refuse" else None
-        )
+        self._special = SpecialTexts(special) if settings.special_in_text == "refuse" else None
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the records besides the files, as JSON values."""

@@ -16,25 +16,6 @@ from zindex.streaming.configuration.yaml_tree import Place
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
 
 _PACKAGE = "zindex.streaming"
-#: Names of `zindex.streaming` that a file may use, with or without the package.
-OFFERED = (
-    "ImageJsonlDataset",
-    "ImageJsonlProcessFnBuilder",
-    "ImageRecords",
-    "ImageTextPairProcessFnBuilder",
-    "ImageTextPairs",
-    "JsonlIterableDataset",
-    "MergedDataset",
-    "MetaDistributedWebDataset",
-    "RecordDataset",
-    "RecordIterableDataset",
-    "SimpleDistributedWebDataset",
-    "TextJonslProcessFnBuilder",
-    "TextPacking",
-    "ZarrText",
-    "open_keyed_dataset",
-    "open_run_split",
-)
 # Modules of cogdata that define the names; files may use its package or these modules.
 _UPSTREAM = {
     "ImageJsonlDataset": "image_jsonl_dataset",
@@ -46,6 +27,12 @@ _UPSTREAM = {
     "SimpleDistributedWebDataset": "web_dataset",
     "TextJonslProcessFnBuilder": "processfns",
 }
+_OWN = (
+    *("ImageRecords", "ImageTextPairs", "RecordDataset", "RecordIterableDataset"),
+    *("TextPacking", "ZarrText", "open_keyed_dataset", "open_run_split"),
+)
+#: Names of `zindex.streaming` that a file may use, with or without the package.
+OFFERED = tuple(sorted((*_UPSTREAM, *_OWN)))
 _BUILT_IN = (
     {name: name for name in OFFERED}
     | {f"{_PACKAGE}.{name}": name for name in OFFERED}

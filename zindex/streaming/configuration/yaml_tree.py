@@ -87,7 +87,7 @@ def read_tree(file: Path) -> Tree:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise loader.here().error(f"must be YAML: {error}") from error
+        raise loader.place_of(loader).error(f"must be YAML: {error}") from error
     finally:
         loader.dispose()
 
@@ -105,12 +105,8 @@ class _Loader(BoundedLoader):
         super().__init__(content)
 
     def place_of(self, mark: Any) -> Place:
-        """Return the position of a mark."""
+        """Return the position of a mark, or of the loader itself."""
         return Place(self.file, mark.line + 1, mark.column + 1)
-
-    def here(self) -> Place:
-        """Return the current position."""
-        return Place(self.file, self.line + 1, self.column + 1)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Check tag, depth and number of nodes before composing a node."""

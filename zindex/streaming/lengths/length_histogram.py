@@ -99,9 +99,8 @@ class LengthHistogram:
             return np.empty(0, np.int64)
         _, counts, sums = np.array(self.bins, np.int64).T
         ranks = ((np.arange(size) + 0.5) / size * self.num_samples).astype(np.int64)
-        drawn: Int64Array = (sums // counts)[
-            np.searchsorted(np.cumsum(counts), ranks, side="right")
-        ]
+        rows = np.searchsorted(np.cumsum(counts), ranks, side="right")
+        drawn: Int64Array = (sums // counts)[rows]
         return drawn
 
     @classmethod

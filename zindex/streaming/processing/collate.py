@@ -164,17 +164,15 @@ def _collate(batch: Sequence[Sample], done: dict[str, Any]) -> dict[str, Any]:
     for key in keys:
         if key in done:
             collated[key] = done[key]
-            continue
-        if key.startswith("__") and key.endswith("__"):
+        elif key.startswith("__") and key.endswith("__"):
             collated[key] = [sample.get(key) for sample in batch]
-            continue
-        lacking = sum(key not in sample for sample in batch)
-        if lacking:
+        elif lacking := sum(key not in sample for sample in batch):
             raise PlanError(
                 f"samples of a stacked batch must have the same keys, {lacking} of {len(batch)} "
                 f"lack {key!r}; use mixed_collate for samples of several kinds"
             )
-        collated[key] = _join(key, [sample[key] for sample in batch])
+        else:
+            collated[key] = _join(key, [sample[key] for sample in batch])
     return collated | done
 
 

@@ -99,12 +99,11 @@ class ImageReader:
             raise ConfigError(
                 f"img_size must be one number of pixels or (height, width), got {size!r}"
             )
-        check_whole("max_pixels", max_pixels, 1)
+        self.max_pixels = check_whole("max_pixels", max_pixels, 1)
         load_pillow()
         self.sides = tuple(sides)
         self.keep_aspect = keep_aspect
         self.smooth = smooth
-        self.max_pixels = max_pixels
 
     def read(self, content: Any) -> torch.Tensor:
         """Return an image as a tensor, float32, shape (3, height, width), from 0 to 1.
@@ -247,9 +246,8 @@ class ImageTextPairs(_PerSample):
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         super().__init__(on_damage)
-        check_whole("max_text_len", max_text_len, 1)
+        self.max_text_len = check_whole("max_text_len", max_text_len, 1)
         self.reader = ImageReader(img_size, keep_aspect=False, smooth=True, max_pixels=max_pixels)
-        self.max_text_len = max_text_len
         self.encoder = TextEncoder(tokenizer)
         self.text_fields = tuple(text_fields)
         self.image_fields = tuple(image_fields)

@@ -73,10 +73,9 @@ class TextPacking:
         attention_mask: bool = False,
         batch_size: int = 64,
     ) -> None:
-        check_whole("sequence_length", sequence_length, 1)
-        check_whole("batch_size", batch_size, 1)
+        self.sequence_length = check_whole("sequence_length", sequence_length, 1)
+        self.batch_size = check_whole("batch_size", batch_size, 1)
         check_choice("overlap", overlap, (0, 1))
-        self.sequence_length = sequence_length
         self.encoder = TextEncoder(tokenizer)
         self.field = field
         self.eod = self.encoder.find_id(append_eod, "append_eod")
@@ -84,7 +83,6 @@ class TextPacking:
         self.tail = parse_tail(tail, (Tail.PAD, Tail.DROP_LAST))
         self.pad_id = pad_id
         self.attention_mask = attention_mask
-        self.batch_size = batch_size
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the settings that determine the sequences."""
@@ -106,7 +104,9 @@ class TextPacking:
         last: tuple[Any, Any, int] = (None, None, 0)
         lines = iter(source)
         while batch := list(islice(lines, self.batch_size)):
-            texts = self._encode([self._take_text(sample) for sample in batch])
+            texts = self.encoder.encode([self._take_text(sample) for sample in batch])
+            if self.eod is not None:
+                texts = [np.append(ids, self.eod) for ids in texts]
             ends = len(held) + np.cumsum([len(ids) for ids in texts])
             stream = np.concatenate([held, *texts])
             starts = np.arange(0, len(stream) - length + 1, step)
@@ -143,13 +143,6 @@ class TextPacking:
                 "field that holds it"
             )
         return text
-
-    def _encode(self, texts: list[str]) -> list[Int64Array]:
-        """Return the tokens of texts, with an end-of-document token if requested."""
-        encoded = self.encoder.encode(texts)
-        if self.eod is None:
-            return encoded
-        return [np.append(ids, self.eod) for ids in encoded]
 
     def _make(self, block: Int64Array, num_tokens: int, place: tuple[Any, Any, int]) -> Sample:
         """Return the sample of a sequence and its last label, of which the first tokens count."""

@@ -8,23 +8,13 @@ from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.text.tokenizer_settings import DEFAULT, read_tokenizer_settings
-from zindex.text.tokenizers.text_tokenizer import (
-    ADDITIONAL,
-    NAMES,
-    TextTokenizer,
-    local_file,
-    need,
-)
+from zindex.text.tokenizers.text_tokenizer import ADDITIONAL, NAMES, TextTokenizer, local_file, need
 
 #: Name of a tokenizer's file in its folder.
 TOKENIZER_FILE = "tokenizer.json"
 _END_OF_TEXT = "<|endoftext|>"
 _WORDPIECE_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
+    f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")
 }
 # Megatron gives these the next ids where the vocabulary lacks them.
 _WORDPIECE_ENDS = {"bos_token": "[BOS]", "eos_token": "[EOS]"}
@@ -207,9 +197,7 @@ class BytePairTokenizer(RustTokenizer):
     library = "bpe"
 
     def __init__(
-        self,
-        vocab_file: str | os.PathLike[str],
-        merges_file: str | os.PathLike[str] | None = None,
+        self, vocab_file: str | os.PathLike[str], merges_file: str | os.PathLike[str] | None = None
     ) -> None:
         path = Path(vocab_file)
         folder = path if path.is_dir() else path.parent
@@ -271,10 +259,7 @@ class WordPieceTokenizer(RustTokenizer):
     library = "wordpiece"
 
     def __init__(
-        self,
-        vocab_file: str | os.PathLike[str],
-        lower_case: bool = True,
-        vocab_extra_ids: int = 0,
+        self, vocab_file: str | os.PathLike[str], lower_case: bool = True, vocab_extra_ids: int = 0
     ) -> None:
         file = local_file(vocab_file, "a WordPiece vocabulary")
         library = need("tokenizers", "a WordPiece vocabulary")
