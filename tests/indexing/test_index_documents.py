@@ -19,10 +19,8 @@ from zindex.indexing.index_tasks import (
     compute_documents,
     read_generator,
     shuffle_documents,
-    shuffle_samples,
 )
 from zindex.store.commit import begin_store, seal
-from zindex.store.open import open_reader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6]
 
@@ -170,16 +168,6 @@ def test_a_resumed_build_repairs_a_flipped_bit(begin: Begin) -> None:
         tasks.store_shuffled_samples()
     assert not any(result.written for result in tasks.store_shuffled_documents())
     assert (shard.read_bytes(), generator.read_bytes()) == golden
-
-
-def test_a_small_shuffle_is_drawn_again_instead_of_saving_the_generator(begin: Begin) -> None:
-    tasks = begin()
-    tasks.store_shuffled_documents()
-    tasks.store_shuffled_samples()
-    assert not (tasks.root / GENERATOR_KEY).exists()
-    expected = shuffle_samples(tasks.plan, shuffle_documents(tasks.plan)[1])
-    found = open_reader(tasks.root, tasks.plan.shuffle_layout)
-    np.testing.assert_array_equal(np.asarray(found), expected)
 
 
 def test_missing_generator_is_refused(begin: Begin) -> None:

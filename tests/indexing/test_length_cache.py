@@ -83,7 +83,7 @@ def test_finished_build_is_evicted() -> None:
     lengths, source, other = _SplitCache(), CountingSource("a"), CountingSource("b")
     for item in (source, other):
         lengths.get(item, 0, 10)
-    lengths.evict(source)
+    lengths.evict(source.facts.length_digest)
     assert [key[0] for key in lengths.arrays] == ["b"]
     lengths.get(source, 0, 10)
     assert (len(source.reads), len(other.reads)) == (2, 1)

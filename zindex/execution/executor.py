@@ -180,15 +180,10 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         "distributed.worker.memory.pause": False,
         "distributed.admin.tick.limit": "1h",
     }
-    worker = {
-        "cls": without_pages(Worker),
-        "options": {
-            "protocol": "inproc://",
-            "nthreads": num_threads or CPU_COUNT + _NUM_IO_THREADS,
-            "memory_limit": 0,
-        },
-    }
-    scheduler = {"cls": without_pages(Scheduler), "options": {"protocol": "inproc://"}}
+    options = {"protocol": "inproc://"}
+    scheduler = {"cls": without_pages(Scheduler), "options": options}
+    size = {"nthreads": num_threads or CPU_COUNT + _NUM_IO_THREADS, "memory_limit": 0}
+    worker = {"cls": without_pages(Worker), "options": options | size}
     with (
         dask.config.set(settings),
         SpecCluster({0: worker}, scheduler, silence_logs=logging.WARNING) as cluster,

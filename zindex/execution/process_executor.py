@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from zindex.errors import ClusterLostError, ConfigError
@@ -87,8 +87,5 @@ class ProcessExecutor(SerialExecutor):
 @contextmanager
 def open_processes(num_processes: int, *tasks: Callable[..., Any]) -> Iterator[ProcessExecutor]:
     """Give an executor whose processes end with the block; see `ProcessExecutor`."""
-    executor = ProcessExecutor(num_processes, *tasks)
-    try:
+    with closing(ProcessExecutor(num_processes, *tasks)) as executor:
         yield executor
-    finally:
-        executor.close()

@@ -73,32 +73,19 @@ def open_progress(wanted: bool) -> Iterator[Progress]:
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield LogProgress()
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        ProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Display
-    from rich.progress import Task as Row
     from rich.text import Text
 
-    class RateColumn(ProgressColumn):
+    class RateColumn(bars.ProgressColumn):
         """Shards per second."""
 
-        def render(self, task: Row) -> Text:
+        def render(self, task: bars.Task) -> Text:
             """Return the rate, empty before the first."""
             speed = task.finished_speed or task.speed
             return Text("" if speed is None else f"{speed:.1f} shards/s")
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeRemainingColumn(),
-    )
-    with Display(*columns, console=Console(stderr=True)) as display:
+    name, count = bars.TextColumn("{task.description}"), bars.MofNCompleteColumn()
+    columns = (name, bars.BarColumn(), count, RateColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(*columns, console=Console(stderr=True)) as display:
         yield RichProgress(display)

@@ -189,9 +189,8 @@ class BlendBuild(StoreBuild[BlendPlan]):
     def _store_datasets(self, counts: Int64Array) -> list[ShardResult]:
         """Store the arrays with one value per dataset."""
         results = []
-        for layout, values in zip(
-            self.plan.share_layouts, (self.plan.weights, counts), strict=True
-        ):
+        arrays = zip(self.plan.share_layouts, (self.plan.weights, counts), strict=True)
+        for layout, values in arrays:
             results += store_all_shards(self.root, layout, values)
         self.advance(len(results))
         return results

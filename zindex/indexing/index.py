@@ -13,9 +13,7 @@ from zindex.errors import VerificationError
 from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_together
 from zindex.execution.timeline import Span, Timeline
 from zindex.indexing.index_arrays import compute_index_arrays, is_computed_by_numpy
-from zindex.indexing.index_tasks import (
-    IndexTasks,
-)
+from zindex.indexing.index_tasks import IndexTasks
 from zindex.indexing.length_cache import evict_lengths
 from zindex.indexing.store_build import (
     FIRST,

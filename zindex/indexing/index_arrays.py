@@ -71,21 +71,23 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
     -----
     Cost: in Megatron's order about 40 ns per row up to some million rows, with no numba imported.
     """
-    if is_computed_by_numpy(plan):
-        return _compute_few(plan, lengths)
-    if plan.order == "scalable":
-        documents: AnyArray = compute_documents(plan, 0, plan.num_rows)
-        shuffled: AnyArray = compute_shuffle(plan, 0, plan.num_samples)
-    else:
-        documents, state = shuffle_documents(plan)
-        shuffled = shuffle_samples(plan, state)
-    gathered = np.empty(plan.num_rows, np.int32)
-    gather_lengths(lengths, documents, plan.start, gathered)
-    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
-    stop = plan.num_full_samples + 1
     length, extra = plan.sequence_length, plan.extra_token
-    fill_boundaries(gathered, 0, 0, length, extra, boundaries[:stop], 0, 0)
-    boundaries[stop:] = plan.num_rows - 1, gathered[-1] - extra
+    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
+    full = boundaries[: plan.num_full_samples + 1]
+    if is_computed_by_numpy(plan):
+        documents, shuffled, gathered = _shuffle_few(plan, lengths)
+        full[:] = _find_boundaries(gathered, len(full), length, extra)
+    else:
+        if plan.order == "scalable":
+            documents = compute_documents(plan, 0, plan.num_rows)
+            shuffled = compute_shuffle(plan, 0, plan.num_samples)
+        else:
+            documents, state = shuffle_documents(plan)
+            shuffled = shuffle_samples(plan, state)
+        gathered = np.empty(plan.num_rows, np.int32)
+        gather_lengths(lengths, documents, plan.start, gathered)
+        fill_boundaries(gathered, 0, 0, length, extra, full, 0, 0)
+    boundaries[len(full) :] = plan.num_rows - 1, gathered[-1] - extra
     return IndexArrays(documents, boundaries, shuffled)
 
 
@@ -94,25 +96,19 @@ def is_computed_by_numpy(plan: IndexPlan) -> bool:
     return plan.order == "megatron" and plan.num_build_rows <= _FEW_ROWS
 
 
-def _compute_few(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
-    """Return the arrays of a small index in Megatron's order, computed by numpy."""
+def _shuffle_few(
+    plan: IndexPlan, lengths: npt.NDArray[np.int32]
+) -> tuple[AnyArray, AnyArray, npt.NDArray[np.int32]]:
+    """Return documents and samples in Megatron's order, and the lengths of these documents."""
     epochs, state = plan.epochs, np.random.RandomState(plan.seed)
     own = np.arange(plan.num_documents)
     # Words of 8 bytes are shuffled faster than any others.
     rows = build_document_index(
         own, epochs.num_epochs, state, epochs.separate_final_epoch, np.int64
     )
-    num_first = plan.num_samples
-    if epochs.separate_final_epoch:
-        num_first = epochs.count_sans_final(plan.sequence_length, plan.extra_token)
-    shuffled = build_shuffle_index(num_first, plan.num_samples, state)
-    gathered = lengths.take(rows)
-    boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
-    stop = plan.num_full_samples + 1
-    boundaries[:stop] = _find_boundaries(gathered, stop, plan.sequence_length, plan.extra_token)
-    boundaries[stop:] = plan.num_rows - 1, gathered[-1] - plan.extra_token
+    shuffled = build_shuffle_index(plan.num_mixed_samples, plan.num_samples, state)
     documents = (rows + plan.start).astype(plan.document_layout.dtype)
-    return IndexArrays(documents, boundaries, shuffled)
+    return documents, shuffled, lengths.take(rows)
 
 
 def _find_boundaries(

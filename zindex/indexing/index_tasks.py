@@ -25,7 +25,6 @@ from zindex.kernels.samples import fill_boundaries
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
 from zindex.store.commit import read_sealed, seal
-from zindex.store.layout import CHUNK_LENGTH
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
@@ -69,24 +68,16 @@ class IndexTasks:
         per dataset and split; its shards are written in parallel while it goes on.
         """
         plan, root, layout = self.plan, self.root, self.plan.document_layout
-        if not self._saves_generator or _has_generator(root):
-            found = find_shards(root, layout, whole=True)
-            if found is not None:
-                return found
+        if _has_generator(root) and (found := find_shards(root, layout, whole=True)) is not None:
+            return found
         documents, state = _start_documents(plan)
         shards = _shuffle_shards(plan, documents, state)
         results = store_all_shards(root, layout, documents, shards=shards, whole=True)
         buffers = [seal({"mt19937": state.tolist()}, "sha256")]
         path = root / GENERATOR_KEY
-        if self._saves_generator and not (files.write_once(path, buffers) or _has_generator(root)):
+        if not (files.write_once(path, buffers) or _has_generator(root)):
             files.write_once(path, buffers, replace=True)
         return results
-
-    @property
-    def _saves_generator(self) -> bool:
-        """Whether the shuffle of documents takes longer than a file that spares the samples it."""
-        layout = self.plan.document_layout
-        return layout.num_shards > 1 or layout.length > CHUNK_LENGTH
 
     def count_document_shard(self, shard: int) -> int:
         """Task: count the tokens of one stored shard of the document index."""
@@ -204,14 +195,9 @@ class IndexTasks:
     def store_shuffled_samples(self) -> list[ShardResult]:
         """Task: store all shards of Megatron's shuffle, with the generator of the documents."""
         plan, root = self.plan, self.root
-
-        def compute() -> npt.NDArray[np.integer]:
-            saved = self._saves_generator
-            return shuffle_samples(
-                plan, read_generator(root) if saved else shuffle_documents(plan)[1]
-            )
-
-        return store_whole_array(root, plan.shuffle_layout, compute)
+        return store_whole_array(
+            root, plan.shuffle_layout, lambda: shuffle_samples(plan, read_generator(root))
+        )
 
 
 def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
@@ -350,11 +336,7 @@ def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArr
     Source: Megatron Core ``_build_shuffle_index``.
     """
     samples = np.arange(plan.num_samples, dtype=plan.shuffle_layout.dtype)
-    if plan.epochs.separate_final_epoch:
-        num_first = plan.epochs.count_sans_final(plan.sequence_length, plan.extra_token)
-        legacy_shuffle(samples[:num_first], state)
-        # For an empty second range, as in Megatron, nothing is drawn.
-        legacy_shuffle(samples[num_first:], state)
-    else:
-        legacy_shuffle(samples, state)
+    legacy_shuffle(samples[: plan.num_mixed_samples], state)
+    # For an empty second range, as in Megatron, nothing is drawn.
+    legacy_shuffle(samples[plan.num_mixed_samples :], state)
     return samples

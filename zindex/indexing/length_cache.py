@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,8 @@ def _nbytes(arrays: Iterable[Lengths]) -> int:
     return sum(values.nbytes for values in arrays)
 
 
-class _SplitCache:
-    """Lengths of splits in file order; the least recently used are evicted first."""
+class _Cache:
+    """Lengths by dataset or store, and by rows."""
 
     def __init__(self) -> None:
         self.reset()
@@ -47,8 +48,20 @@ class _SplitCache:
     def reset(self) -> None:
         """Start empty, as in a new process."""
         self.lock = threading.Lock()
-        self.locks: dict[tuple[str, int, int], threading.Lock] = {}
-        self.arrays: OrderedDict[tuple[str, int, int], Lengths] = OrderedDict()
+        #: Locks of the reads of cached lengths, where they are read once for all threads.
+        self.locks: dict[tuple[Any, ...], threading.Lock] = {}
+        self.arrays: OrderedDict[tuple[Any, ...], Lengths] = OrderedDict()
+
+    def evict(self, owner: str | Place) -> None:
+        """Evict a dataset, by its digest, or a store, whose build has ended."""
+        with self.lock:
+            for key in [key for key in self.arrays if key[0] == owner]:
+                del self.arrays[key]
+                self.locks.pop(key, None)
+
+
+class _SplitCache(_Cache):
+    """Lengths of splits in file order; the least recently used are evicted first."""
 
     def get(self, source: LengthSource, start: int, stop: int) -> Lengths:
         """Return the lengths of sequences ``[start, stop)``, read at most once."""
@@ -68,13 +81,6 @@ class _SplitCache:
                     evicted, _ = self.arrays.popitem(last=False)
                     self.locks.pop(evicted, None)
         return values
-
-    def evict(self, source: LengthSource) -> None:
-        """Evict a dataset whose build has ended."""
-        with self.lock:
-            for key in [key for key in self.arrays if key[0] == source.facts.length_digest]:
-                del self.arrays[key]
-                self.locks.pop(key, None)
 
 
 def _read_lengths(source: LengthSource, start: int, stop: int) -> Lengths:
@@ -101,21 +107,13 @@ def _read_lengths(source: LengthSource, start: int, stop: int) -> Lengths:
         return np.memmap(scratch, np.int32, "r", shape=(stop - start,))
 
 
-class _ShardCache:
+class _ShardCache(_Cache):
     """Lengths of document shards, in document order; a shard without room is not cached.
 
     A root names the content of an index but not its grid, so shards are known by their rows. They
     are read in the order in which they were cached, so evicting the oldest would evict each of them
     just before its use.
     """
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start empty, as in a new process."""
-        self.lock = threading.Lock()
-        self.arrays: OrderedDict[tuple[Place, Rows], Lengths] = OrderedDict()
 
     def put(self, root: Place, rows: Rows, lengths: Lengths) -> None:
         """Cache the lengths of a shard if there is room, at the expense of other builds."""
@@ -131,12 +129,6 @@ class _ShardCache:
         """Return the lengths of a shard, or None if they are not cached."""
         with self.lock:
             return self.arrays.get((root, rows))
-
-    def evict(self, root: Place) -> None:
-        """Evict a build that has ended."""
-        with self.lock:
-            for key in [key for key in self.arrays if key[0] == root]:
-                del self.arrays[key]
 
 
 _splits = _SplitCache()
@@ -161,5 +153,5 @@ find_shard = _shards.get
 
 def evict_lengths(source: LengthSource, root: Place) -> None:
     """Evict the lengths of one build from the cache of this process."""
-    _splits.evict(source)
+    _splits.evict(source.facts.length_digest)
     _shards.evict(root)

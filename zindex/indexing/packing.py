@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
@@ -274,33 +273,22 @@ def measure_packing(
         If all documents are too long and dropped.
     """
     is_exact = plan.partitions_per_epoch == 1 and plan.num_documents <= sample_length
-    lengths = (
-        source.lengths(plan.start, plan.stop)
-        if is_exact
-        else _read_sample(plan, source, sample_length)
-    )
+    starts, length = [plan.start], plan.num_documents
+    if not is_exact:
+        length = max(1, min(plan.num_documents, sample_length) // _NUM_RUNS)
+        starts = np.linspace(plan.start, plan.stop - length, _NUM_RUNS).astype(np.int64).tolist()
+    lengths = np.concatenate([source.lengths(start, start + length) for start in starts])
     num_samples, num_parts, num_tokens = count_samples(lengths, plan.fit_rules)
     share = plan.padding_share(num_samples, num_tokens)
-    if is_exact:
-        if not num_samples:
-            raise nothing_to_pack(plan, source)
-        num_epochs = -(-(plan.num_wanted or 1) // num_samples)
-        parts = num_epochs * num_samples, num_epochs * num_parts
-        return PackingSizes(num_epochs, *parts, share, "computed")
-    scale = plan.tokens_per_epoch / max(1, int(lengths.sum(dtype=np.int64)))
-    per_epoch = max(1, plan.least_samples, round(num_samples * scale))
-    num_epochs = -(-(plan.num_wanted or 1) // per_epoch)
-    parts = num_epochs * per_epoch, num_epochs * round(num_parts * scale)
-    return PackingSizes(num_epochs, *parts, share, "estimated")
-
-
-def _read_sample(
-    plan: PackingPlan, source: LengthSource, sample_length: int
-) -> npt.NDArray[np.int32]:
-    """Return the lengths of spans of documents, evenly spread over a split."""
-    length = max(1, min(plan.num_documents, sample_length) // _NUM_RUNS)
-    starts = np.linspace(plan.start, plan.stop - length, _NUM_RUNS).astype(np.int64).tolist()
-    return np.concatenate([source.lengths(start, start + length) for start in starts])
+    if not is_exact:
+        scale = plan.tokens_per_epoch / max(1, int(lengths.sum(dtype=np.int64)))
+        num_samples = max(1, plan.least_samples, round(num_samples * scale))
+        num_parts = round(num_parts * scale)
+    elif not num_samples:
+        raise nothing_to_pack(plan, source)
+    num_epochs = -(-(plan.num_wanted or 1) // num_samples)
+    sizes = num_epochs, num_epochs * num_samples, num_epochs * num_parts
+    return PackingSizes(*sizes, share, "computed" if is_exact else "estimated")
 
 
 @dataclass(frozen=True)

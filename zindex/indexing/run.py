@@ -136,11 +136,9 @@ class _Run:
 
     async def _plan_run_by_tasks(self, executor: Executor) -> None:
         """Plan, after opening the datasets by tasks if there is much to check."""
-        if not has_much_to_check(self._paths):
-            await asyncio.to_thread(self._plan_run)
-            return
+        paths = self._paths
         with self.timeline.span("open-datasets"):
-            sources = await open_by_tasks(self._paths, executor)
+            sources = await open_by_tasks(paths, executor) if has_much_to_check(paths) else None
             self.plan = await asyncio.to_thread(plan_run, self.config, sources=sources)
 
     def _missing(self, items: Iterable[PlannedStore]) -> dict[Place, PlannedStore]:

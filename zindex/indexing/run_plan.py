@@ -216,14 +216,8 @@ def plan_blend(
     config: RunConfig, split: str, shares: BlendSizes | BlendFacts, seed: int
 ) -> BlendPlan:
     """Return the plan of a blend of a run, of given shares."""
-    settings: dict[str, Any] = {
-        "split": split,
-        "order": config.order,
-        "seed": seed,
-        "shuffle": config.shuffle,
-        "stored": config.store,
-        "grid": config.grid,
-    }
+    settings: dict[str, Any] = {"split": split, "seed": seed, "order": config.order}
+    settings |= {"shuffle": config.shuffle, "stored": config.store, "grid": config.grid}
     if shares.sizes is not None:
         return BlendPlan.exhaustive(shares.sizes, **settings)
     assert shares.weights is not None
@@ -270,15 +264,8 @@ def plan_split(
         "sequence_length": config.sequence_length,
         "extra_token": int(config.add_extra_token_to_sequence),
     }
-    settings: dict[str, Any] = samples | {
-        "source": source.facts,
-        "split": split,
-        "start": start,
-        "stop": stop,
-        "seed": config.seed,
-        "stored": config.store,
-        "grid": config.grid,
-    }
+    settings: dict[str, Any] = {"source": source.facts, "start": start, "stop": stop, **samples}
+    settings |= {"split": split, "seed": config.seed, "stored": config.store, "grid": config.grid}
     plan: IndexPlan | PackingPlan
     if config.packing is not None:
         plan = PackingPlan(

@@ -6,7 +6,7 @@ otherwise all run in parallel, as do the tasks that store.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -77,9 +77,12 @@ class MappingBuild(CountedBuild[MappingPlan]):
     ) -> list[ShardResult]:
         """Store samples."""
         rows = layouts[schema.SENTENCE_INDEX.name]
+        firsts = starts[:-1, 0].tolist()
 
         def arguments(shard: int) -> tuple[Any, ...]:
-            near = near_partitions(starts, *rows.shard_bounds(shard))
+            start, stop = rows.shard_bounds(shard)
+            first = max(0, bisect_right(firsts, start) - 1)
+            near = (first, bisect_left(firsts, stop), *starts[first].tolist())
             return self.plan, self.source, self.root, rows, shard, near
 
         return await self.store_shards("sentences", store_row_shard, rows, arguments)
@@ -99,13 +102,6 @@ def nothing_to_map(plan: MappingPlan, path: str) -> PlanError:
         f"sentences, none too long, its {plan.num_documents:,} give no sample; split documents "
         "into sentences, or give it a larger share"
     )
-
-
-def near_partitions(starts: Int64Array, start: int, stop: int) -> tuple[int, int, int, int]:
-    """Return the partitions that overlap samples ``[start, stop)``; see `store_row_shard`."""
-    firsts = starts[:-1, 0].tolist()
-    first = max(0, bisect_right(firsts, start) - 1)
-    return first, bisect_left(firsts, stop), int(starts[first, 0]), int(starts[first, 1])
 
 
 @dataclass(frozen=True)
@@ -166,18 +162,14 @@ def stored_facts(source: SentenceSource) -> SentenceFacts:
     """Return the facts that decide the mappings of a dataset on disk, its documents digested."""
     titles = None if source.titles is None else source.titles.facts.length_digest
     reader = source.sentences.reader
-    if not isinstance(reader, Store):
-        num_documents = reader.num_documents
-    else:
+    digest: str | None = None
+    if isinstance(reader, Store):
         num_documents = len(reader[schema.DOCUMENT_OFFSET.name]) - 1
-        if reader.spec.get("document_digest") is not None:
-            digest = str(reader.spec["document_digest"])
-            return SentenceFacts(source.sentences.facts, digest, num_documents, titles)
-
-    def read(start: int, stop: int) -> Int64Array:
-        return source.bounds(start, stop - 1)
-
-    digest = _digest_bounds(read, num_documents)
+        digest = reader.spec.get("document_digest")
+    else:
+        num_documents = reader.num_documents
+    if digest is None:
+        digest = digest_array(lambda start, stop: source.bounds(start, stop - 1), num_documents + 1)
     return SentenceFacts(source.sentences.facts, digest, num_documents, titles)
 
 
@@ -192,14 +184,8 @@ def memory_facts(lengths: SourceFacts, document_indices: AnyArray) -> SentenceFa
         Shape (documents + 1,): sentences at which its documents start, then the end.
     """
     bounds = np.ascontiguousarray(document_indices, np.int64)
-    num_documents = len(bounds) - 1
-    digest = _digest_bounds(lambda start, stop: bounds[start:stop], num_documents)
-    return SentenceFacts(lengths, digest, num_documents)
-
-
-def _digest_bounds(read: Callable[[int, int], Int64Array], num_documents: int) -> str:
-    """Return the digest of the sentences at which documents start."""
-    return digest_array(read, num_documents + 1)
+    digest = digest_array(lambda start, stop: bounds[start:stop], len(bounds))
+    return SentenceFacts(lengths, digest, len(bounds) - 1)
 
 
 def plan_mapping(
@@ -274,12 +260,8 @@ def compute_mapping(
         samples, _ = scan_documents(plan, epoch, documents, memory)
         return samples if plan.kind == "sentences" else _number(samples, np.arange(len(samples)))
 
-    epochs = map_epochs(
-        scan,
-        plan.rule,
-        num_epochs=1 if plan.num_requested is None else None,
-        num_wanted=plan.num_requested or 1,
-    )
+    most = 1 if plan.num_requested is None else None
+    epochs = map_epochs(scan, plan.rule, num_epochs=most, num_wanted=plan.num_requested or 1)
     if not epochs:
         return np.empty((0, 3 if plan.kind == "sentences" else 4), plan.row_dtype)
     mapping: AnyArray = np.concatenate(epochs)

@@ -34,13 +34,13 @@ class BlendSizes:
     counts: tuple[int, ...]
     #: Samples to build of each member; None for one epoch.
     requested: tuple[int | None, ...]
-    #: Epochs of each member that the blend draws; None while their tokens are unknown.
-    epochs: tuple[float, ...] | None
     #: Whether max_epochs limits each member.
     capped: tuple[bool, ...]
+    #: Epochs of each member that the blend draws; None while their tokens are unknown.
+    epochs: tuple[float, ...] | None = None
 
 
-_NO_BLEND = BlendSizes((), None, None, 0, (), (), None, ())
+_NO_BLEND = BlendSizes((), None, None, 0, (), (), ())
 
 
 def resolve_blend(
@@ -93,6 +93,14 @@ class _Resolver:
 
     def resolve(self) -> BlendSizes | None:
         """Return the sizes, or None if they need tokens that are unknown."""
+        sizes, tokens, length = self._find_sizes(), self.tokens, self.request.sequence_length
+        if sizes is None or tokens is None or not sizes.members:
+            return sizes
+        drawn = zip(sizes.members, sizes.counts, strict=True)
+        return replace(sizes, epochs=tuple(count * length / tokens[d] for d, count in drawn))
+
+    def _find_sizes(self) -> BlendSizes | None:
+        """Return the sizes without epochs, or None if they need tokens that are unknown."""
         request, split, tokens = self.request, self.split, self.tokens
         size = request.samples.get(split)
         if size == 0:
@@ -198,7 +206,6 @@ class _Resolver:
             num_samples=num_samples,
             counts=tuple(counts),
             requested=tuple(requested),
-            epochs=self._count_epochs(members, counts),
             capped=capped,
         )
 
@@ -222,7 +229,6 @@ class _Resolver:
             num_samples=sum(sizes),
             counts=sizes,
             requested=(None,) * len(members) if one_epoch else sizes,
-            epochs=self._count_epochs(members, sizes),
             capped=tuple(capped[d] for d in members),
         )
 
@@ -243,18 +249,6 @@ class _Resolver:
             sizes=None,
             num_samples=num_samples,
             counts=tuple(drawn),
-            epochs=self._count_epochs(whole.members, drawn),
-        )
-
-    def _count_epochs(
-        self, members: Sequence[int], counts: Sequence[int]
-    ) -> tuple[float, ...] | None:
-        """Return the epochs that the drawn samples of each member cover."""
-        if self.tokens is None:
-            return None
-        return tuple(
-            count * self.request.sequence_length / self.tokens[d]
-            for d, count in zip(members, counts, strict=True)
         )
 
     def _check_tokens(

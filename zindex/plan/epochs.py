@@ -76,14 +76,11 @@ def plan_epochs(
             f"a split must hold tokens, got {tokens_per_epoch} for {num_samples} samples; "
             "give it a larger share or ask for no samples of it"
         )
-    num_epochs = 1
-    if num_samples is not None:
-        wanted = num_samples * sequence_length + extra_token
-        num_epochs = max(1, -(-wanted // tokens_per_epoch))
+    wanted = (num_samples or 0) * sequence_length + extra_token
+    num_epochs = max(1, -(-wanted // tokens_per_epoch))
     num_tokens = num_epochs * tokens_per_epoch - extra_token
     separate = False
-    if num_epochs > 1:
-        assert num_samples is not None
+    if num_samples is not None and num_epochs > 1:
         sans_final = ((num_epochs - 1) * tokens_per_epoch - extra_token) // sequence_length
         per_epoch = (tokens_per_epoch - extra_token) // sequence_length
         separate = num_samples - sans_final < int(SEPARATE_SHARE * per_epoch)

@@ -56,6 +56,13 @@ class IndexPlan(SplitPlan):
         num_tokens = self.epochs.num_epochs * self.epochs.tokens_per_epoch - self.extra_token
         return num_tokens // self.sequence_length
 
+    @property
+    def num_mixed_samples(self) -> int:
+        """Samples that Megatron's order shuffles first: all, or those before a separate epoch."""
+        if not self.epochs.separate_final_epoch:
+            return self.num_samples
+        return self.epochs.count_sans_final(self.sequence_length, self.extra_token)
+
     @cached_property
     def document_layout(self) -> ArrayLayout:
         """Layout of ``document_index``, stored or not: tasks follow its shards."""

@@ -211,9 +211,8 @@ def leave_out(
             skipped.append((item.blend, offset, offset + last - first))
         first = max(item.start, stop)
         if first < item.stop:
-            moved = replace(item, start=first, offset=item.offset + first - item.start)
-            shift = stop - start
-            kept.append(replace(moved, start=first - shift, stop=item.stop - shift))
+            shift, offset = stop - start, item.offset + first - item.start
+            kept.append(Segment(first - shift, item.stop - shift, item.blend, offset))
     return tuple(kept), tuple(skipped)
 
 
