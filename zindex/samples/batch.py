@@ -4,8 +4,9 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, cast, overload
 from weakref import ref
@@ -26,13 +27,6 @@ Tensors = dict[str, torch.Tensor]
 #: The memory of tensors, by the same names.
 Arrays = dict[str, AnyArray]
 
-_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    getattr(torch, name): np.dtype(name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64"),
-    )
-}
 # Bytes: a cache line, and a multiple of every item size.
 _ALIGNMENT = 64
 # malloc reuses smaller blocks; it returns larger ones to the system, and the page faults of fresh
@@ -86,21 +80,17 @@ def empty_bytes(nbytes: int) -> UInt8Array:
     """
     if nbytes < _MIN_NBYTES:
         return _allocate(nbytes)
-    for _ in range(len(_pool)):
-        try:
+    with suppress(IndexError):  # other threads emptied the pool
+        for _ in range(len(_pool)):
             # Removed from the pool, so that no other thread uses the block too.
             block = _pool.popleft()
-        except IndexError:
-            break
-        if nbytes <= block.memory.nbytes <= 2 * nbytes and block.user() is None:
-            return _use(block.memory, nbytes)
-        _pool.append(block)
+            if nbytes <= block.memory.nbytes <= 2 * nbytes and block.user() is None:
+                return _use(block.memory, nbytes)
+            _pool.append(block)
     view = _use(_allocate(nbytes), nbytes)
-    while _pool_nbytes() > _MAX_NBYTES or len(_pool) > _MAX_BLOCKS:
-        try:
+    with suppress(IndexError):
+        while _pool_nbytes() > _MAX_NBYTES or len(_pool) > _MAX_BLOCKS:
             _pool.popleft()
-        except IndexError:
-            break
     return view
 
 
@@ -155,10 +145,15 @@ def allocate_arrays(shapes: Shapes, dataset_ids: AnyArray | None = None) -> tupl
         return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
     memory = empty_bytes(nbytes)
     arrays: Arrays = {
-        name: np.ndarray(shape, _DTYPES[dtype], memory, start)
+        name: np.ndarray(shape, _numpy_dtype(dtype), memory, start)
         for (name, (shape, dtype)), start in zip(shapes.items(), starts, strict=True)
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 @lru_cache(64)
@@ -185,31 +180,22 @@ class BatchTensors(Tensors):
         return BatchTensors((name, pin_tensor(tensor)) for name, tensor in self.items())
 
 
-class _PlainMasks(NamedTuple):
-    """Placeholder for plain causal masks sent by a loader worker."""
-
-    shape: tuple[int, ...]
-
-    def make(self) -> torch.Tensor:
-        """Return the masks, views of this process's own."""
-        return causal_mask(self.shape[-1], torch.device("cpu")).expand(self.shape)
-
-
 def _join_tensors(parts: list[tuple[str, Any]]) -> BatchTensors:
-    """Rebuild the tensors of a batch in the process that receives them."""
+    """Rebuild the tensors of a batch in the process that receives them, with its own masks."""
+    cpu = torch.device("cpu")
     return BatchTensors(
-        (name, part.make() if isinstance(part, _PlainMasks) else part) for name, part in parts
+        (name, causal_mask(part[-1], cpu).expand(part) if isinstance(part, torch.Size) else part)
+        for name, part in parts
     )
 
 
 def _split_tensors(batch: BatchTensors) -> tuple[Any, ...]:
-    """Reduce a batch for another process, with placeholders for plain masks.
+    """Reduce a batch for another process, with the shapes of plain masks in place of them.
 
     In shared memory one process could silently change the mask of the other.
     """
     parts = [
-        (name, _PlainMasks(tuple(tensor.shape)) if is_causal_mask(tensor) else tensor)
-        for name, tensor in batch.items()
+        (name, tensor.shape if is_causal_mask(tensor) else tensor) for name, tensor in batch.items()
     ]
     return _join_tensors, (parts,)
 
@@ -334,20 +320,19 @@ def _take(name: str, tensor: torch.Tensor, place: int) -> Any:
 
 def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in pinned memory; one that is expanded over the samples stays expanded."""
-    if _is_expanded(tensor):
-        return tensor[:1].pin_memory().expand(tensor.shape)
-    return tensor.pin_memory()
+    return _transfer(tensor, torch.Tensor.pin_memory)
 
 
 def move_tensor(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
     """Return a tensor on a device; one that is expanded over the samples stays expanded."""
-    if _is_expanded(tensor):
-        return tensor[:1].to(device, non_blocking=non_blocking).expand(tensor.shape)
-    return tensor.to(device, non_blocking=non_blocking)
+    return _transfer(tensor, lambda part: part.to(device, non_blocking=non_blocking))
 
 
-def _is_expanded(tensor: torch.Tensor) -> bool:
-    return tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0
+def _transfer(tensor: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return a moved tensor; of one that is expanded over the samples only one sample is moved."""
+    if tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
+        return move(tensor[:1]).expand(tensor.shape)
+    return move(tensor)
 
 
 def batch_of_items(dataset: Any, positions: Sequence[int | None]) -> SampleBatch:

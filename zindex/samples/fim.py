@@ -177,15 +177,12 @@ class MiddleFiller:
             return tokens
         # Split between characters, not tokens: models must learn to start within a token.
         start, stop = sorted((stream.below(len(text) + 1), stream.below(len(text) + 1)))
-        prefix, middle, suffix = map(
-            self.codec.encode, (text[:start], text[start:stop], text[stop:])
-        )
+        texts = text[:start], text[start:stop], text[stop:]
+        prefix, middle, suffix = map(self.codec.encode, texts)
+        parts: list[npt.ArrayLike] = [[self.prefix], prefix, [self.suffix], suffix, [self.middle]]
         if stream.draw(self.spm_rate):
-            begin: list[int] = [self.prefix, self.suffix]
-            return np.concatenate([begin, suffix, [self.middle], prefix, middle], dtype=np.int64)
-        return np.concatenate(
-            [[self.prefix], prefix, [self.suffix], suffix, [self.middle], middle], dtype=np.int64
-        )
+            parts = [[self.prefix, self.suffix], suffix, [self.middle], prefix]
+        return np.concatenate([*parts, middle], dtype=np.int64)
 
 
 def _fill_texts(

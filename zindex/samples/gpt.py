@@ -5,24 +5,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
 from zindex.samples.batch import BatchRequest, SampleBatch, Tensors, empty_array, group_samples
 from zindex.samples.tensors import (
-    TextSettings,
     make_room,
     make_text_tensors,
     order_tensors,
     pad_texts,
     plain_masks,
 )
-from zindex.samples.texts import (
-    IndexedText,
-    Parts,
-    Texts,
-    cached_rows,
-    choose_samples,
-)
+from zindex.samples.texts import IndexedText, Parts, Texts, cached_rows, choose_samples
 from zindex.store.reader import SampleIndex, can_read_samples, read_samples
 
 
@@ -44,25 +37,14 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     settings = wanted.open_text(wanted.which[0]).settings
     padding, ids = wanted.is_padding, wanted.dataset_ids
     if is_worker and settings.depends_on_text:
-        text = pad_texts(texts, settings.pad)
-        arguments = text, settings, padding, ids
-        return SampleBatch.of_text(partial(_make_of_text, *arguments, share_mask), len(text))
+        text = Texts.of_text(pad_texts(texts, settings.pad))
+        arguments = text, settings, padding, ids, None
+        make = partial(make_text_tensors, *arguments, share_mask=share_mask)
+        return SampleBatch.of_text(make, len(padding))
     epochs = find_epochs(wanted, texts)
     return SampleBatch(
         make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
     )
-
-
-def _make_of_text(
-    text: AnyArray,
-    settings: TextSettings,
-    is_padding: BoolArray,
-    dataset_ids: AnyArray | None,
-    share_mask: bool,
-) -> Tensors:
-    """Return the tensors of a batch whose text may come from another process."""
-    texts = Texts.of_text(text)
-    return make_text_tensors(texts, settings, is_padding, dataset_ids, None, share_mask=share_mask)
 
 
 def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | None:
@@ -137,7 +119,7 @@ def read_texts(wanted: BatchRequest) -> Texts:
     Rounds: shuffle index, sample index, document index, bounds of documents, tokens.
     """
     chosen = choose_samples(wanted)
-    samples, settings = chosen.samples, chosen.members[0].settings
+    samples, settings = chosen.samples, chosen.groups[0][0].settings
     width = settings.sequence_length + settings.extra
     bounds = chosen.read("sample_index", samples, samples + 2).reshape(-1, 2, 2)
     starts, counts = bounds[:, 0, 0], bounds[:, 1, 0] - bounds[:, 0, 0] + 1
@@ -149,7 +131,7 @@ def read_texts(wanted: BatchRequest) -> Texts:
     begins, ends = np.zeros_like(documents), parts.bounds.lengths.copy()
     begins[parts.firsts] = bounds[:, 0, 1]
     ends[parts.lasts] = bounds[:, 1, 1] + settings.extra
-    fills = any(member.fill for member in chosen.members)
+    fills = any(member.fill for member, _ in chosen.groups)
     dtype = np.dtype(np.int64) if fills else parts.dtype
     texts = parts.lay_out(ends - begins, empty_array((len(samples), width), dtype))
     damaged = parts.find_damage(texts, begins, min_length=0)

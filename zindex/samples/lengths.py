@@ -35,8 +35,7 @@ def stored_source(low_level_dataset: StoredDataset) -> LengthSource:
     """Return the lengths of a stored dataset, digested once for all its splits."""
     source = _sources.get(low_level_dataset)
     if source is None:
-        path = str(low_level_dataset.path_prefix)
-        source = LengthSource.of(path, low_level_dataset.length_file)
+        source = LengthSource.of(str(low_level_dataset.path_prefix), low_level_dataset.length_file)
         _sources[low_level_dataset] = source
     return source
 

@@ -141,19 +141,17 @@ def _get_ltor_masks_and_position_ids(
     """
     length = data.numel()
     positions = torch.arange(length, dtype=torch.long, device=data.device)
-    starts = None
+    starts = torch.zeros_like(positions)
     if reset_position_ids or reset_attention_mask:
         starts = document_starts(data, eod_token)
     attention_mask = None
     if create_attention_mask:
         attention_mask = positions > positions[:, None]
-        if starts is not None and reset_attention_mask:
+        if reset_attention_mask:
             attention_mask.logical_or_(positions < starts[:, None])
         attention_mask = attention_mask.unsqueeze(0)
     loss_mask = torch.ones(length, dtype=torch.float32, device=data.device)
     if eod_mask_loss:
         loss_mask[data == eod_token] = 0.0
-    position_ids = positions
-    if starts is not None and reset_position_ids:
-        position_ids = positions - starts
+    position_ids = positions - starts if reset_position_ids else positions
     return attention_mask, loss_mask, position_ids

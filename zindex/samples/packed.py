@@ -67,7 +67,7 @@ def read_packed_texts(wanted: BatchRequest) -> Texts:
     Rounds: shuffle index, offsets of samples, parts, bounds of documents, tokens.
     """
     chosen = choose_samples(wanted)
-    samples, plan = chosen.samples, chosen.members[0].arrays.plan
+    samples, plan = chosen.samples, chosen.groups[0][0].arrays.plan
     bounds = chosen.read("sample_offset", samples, samples + 2).reshape(-1, 2)
     starts, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
     wrong = (counts < 1) | (counts > plan.rules.max_documents)

@@ -10,20 +10,8 @@ from zindex.samples.batch import Arrays, Shapes, Tensors, allocate_arrays
 from zindex.samples.masks import causal_mask
 from zindex.samples.texts import Texts
 
-# Names of an item, in its order.
-_ORDER = (
-    "dataset_id",
-    "tokens",
-    "labels",
-    "attention_mask",
-    "loss_mask",
-    "position_ids",
-    "cu_seqlens",
-    "max_seqlen",
-    "document_ids",
-    "epoch",
-    "sample_id",
-)
+# The first names of an item; the others are in the order of `make_room`.
+_FIRST = ("dataset_id", "tokens", "labels", "attention_mask")
 
 
 class TextSettings(NamedTuple):
@@ -93,7 +81,7 @@ def order_tensors(tensors: Tensors) -> Tensors:
     """Return the tensors of a batch in the order of an item, plain positions for each sample."""
     size = len(tensors["tokens"])
     tensors["position_ids"] = tensors["position_ids"].expand(size, -1)
-    return {name: tensors[name] for name in _ORDER if name in tensors}
+    return {name: tensors[name] for name in _FIRST if name in tensors} | tensors
 
 
 def plain_masks(size: int, length: int, *, share: bool = False) -> torch.Tensor:

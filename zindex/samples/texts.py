@@ -337,19 +337,12 @@ class Texts:
 class ChosenSamples:
     """The samples of a batch, ordered by dataset."""
 
-    #: Their datasets.
-    members: list[IndexedText]
-    #: The samples of each dataset.
-    slices: list[slice]
+    #: Their datasets, and the samples of each.
+    groups: list[tuple[IndexedText, slice]]
     #: Shape (samples,): place of each sample in the batch.
     rows: Int64Array
     #: Shape (samples,): the sample's number in its dataset.
     samples: Int64Array
-
-    @property
-    def groups(self) -> list[tuple[IndexedText, slice]]:
-        """The datasets with the slices of their samples."""
-        return list(zip(self.members, self.slices, strict=True))
 
     def read(self, name: str, starts: Int64Array, stops: Int64Array) -> Int64Array:
         """Return rows ``[starts[i], stops[i])`` of an array of sample i's index, for each i."""
@@ -366,12 +359,12 @@ class ChosenSamples:
 def choose_samples(wanted: BatchRequest) -> ChosenSamples:
     """Return the samples of a batch by their numbers."""
     rows, slices = group_samples(wanted.which, len(wanted.datasets))
-    members = [wanted.open_text(wanted.which[rows[own.start]]) for own in slices]
+    groups = [(wanted.open_text(wanted.which[rows[own.start]]), own) for own in slices]
     samples = read_round(
         Spans(member.arrays.shuffle_index, *find_spans(wanted.positions[rows[own]]))
-        for member, own in zip(members, slices, strict=True)
+        for member, own in groups
     )
-    return ChosenSamples(members, slices, rows, samples)
+    return ChosenSamples(groups, rows, samples)
 
 
 class Parts:
@@ -393,8 +386,8 @@ class Parts:
         #: Shape (samples,): first and last part of each sample.
         self.lasts = np.cumsum(counts) - 1
         self.firsts = self.lasts - counts + 1
-        edges = self.firsts[[rows.start for rows in chosen.slices]]
-        own = [member.documents for member in chosen.members]
+        edges = self.firsts[[rows.start for _, rows in chosen.groups]]
+        own = [member.documents for member, _ in chosen.groups]
         self.groups = list(zip(own, slices_at(edges, len(documents)), strict=True))
         self.bounds = read_bounds(self.groups, documents)
 

@@ -173,32 +173,13 @@ def make_span_tensors(
     tensors = make_text_tensors(texts, settings, is_padding, dataset_ids, epochs)
     joints = np.flatnonzero(~is_last)
     if joints.size:
-        labels = read.tokens[(read_starts + sizes)[joints]] if extra else None
-        rows, joint_columns = spans.owners[joints], (columns + sizes - 1)[joints]
-        _set_labels(tensors, rows, joint_columns, labels, settings, is_padding)
-    return tensors
-
-
-def _set_labels(
-    tensors: Tensors,
-    rows: Int64Array,
-    columns: Int64Array,
-    labels: AnyArray | None,
-    settings: TextSettings,
-    is_padding: BoolArray,
-) -> None:
-    """Set the labels of the last tokens of spans, and their weight in the loss.
-
-    Without ``labels``, where no extra token is drawn, these tokens predict nothing.
-    """
-    weight = ~is_padding[rows]
-    if labels is None:
-        weight[:] = False
-    else:
-        weight &= labels != settings.pad
+        last = spans.owners[joints], (columns + sizes - 1)[joints]
+        # Without an extra token, the last tokens of spans have no labels, as in padding.
+        labels = read.tokens[(read_starts + sizes)[joints]] if extra else np.array(settings.pad)
+        is_pad = labels == settings.pad
+        weight = ~(is_padding[last[0]] | is_pad)
         if settings.eod_mask_loss:
-            weight &= tensors["tokens"].numpy()[rows, columns] != settings.eod
-    tensors["labels"].numpy()[rows, columns] = (
-        0 if labels is None else np.where(labels == settings.pad, 0, labels)
-    )
-    tensors["loss_mask"].numpy()[rows, columns] = weight
+            weight &= tensors["tokens"].numpy()[last] != settings.eod
+        tensors["labels"].numpy()[last] = np.where(is_pad, 0, labels)
+        tensors["loss_mask"].numpy()[last] = weight
+    return tensors

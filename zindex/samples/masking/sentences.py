@@ -6,13 +6,7 @@ from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
 from zindex.kernels.masked_rows import SampleTexts
 from zindex.samples.batch import BatchRequest
-from zindex.samples.texts import (
-    DocumentTokens,
-    IndexedText,
-    Parts,
-    choose_samples,
-    read_tokens,
-)
+from zindex.samples.texts import DocumentTokens, IndexedText, Parts, choose_samples, read_tokens
 
 
 def read_sentences(wanted: BatchRequest) -> SampleTexts:
