@@ -269,14 +269,8 @@ def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = 
             f"a multimodal .idx file of {num_sequences} sequences must have {with_modes} bytes, "
             f"but {path} has {size} and so no modes; open it without multimodal"
         )
-    return IdxFile(
-        path=path,
-        dtype=TOKEN_DTYPES[code],
-        num_sequences=num_sequences,
-        num_documents=num_entries - 1,
-        num_tokens=0,
-        has_modes=size != plain or bool(multimodal),
-    )
+    has_modes = size != plain or bool(multimodal)
+    return IdxFile(path, TOKEN_DTYPES[code], num_sequences, num_entries - 1, 0, has_modes)
 
 
 def _check_sequences(descriptor: int, index: IdxFile) -> int:

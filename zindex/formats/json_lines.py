@@ -9,6 +9,7 @@ name, the last value wins.
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 from zindex.errors import SourceError
@@ -99,14 +100,10 @@ def _parse_slowly(line: bytes) -> Any:
     except RecursionError:
         raise SourceError("there is JSON that is nested too deeply") from None
     except ValueError as error:
-        raise SourceError(f"there is no JSON: {_explain(error)}") from None
-
-
-def _explain(error: ValueError) -> str:
-    """Return why a line is not JSON; its column counts from 1, as editors do."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at column {error.colno:,}"
-    return str(error)
+        reason: object = error
+        if isinstance(error, json.JSONDecodeError):  # its column counts from 1, as editors do
+            reason = f"{error.msg} at column {error.colno:,}"
+        raise SourceError(f"there is no JSON: {reason}") from None
 
 
 def cut_lines(
@@ -148,13 +145,8 @@ def cut_lines(
         if carry_nbytes:
             lines[0] = b"".join((*carry, lines[0]))
         if stop is not None and after >= stop:
-            at = offset
-            for number, line in enumerate(lines):
-                if at >= stop:
-                    del lines[number:]
-                    break
-                at += len(line) + 1
-            yield offset, lines
+            starts = accumulate((len(line) + 1 for line in lines), initial=offset)
+            yield offset, [line for line, start in zip(lines, starts, strict=False) if start < stop]
             return
         yield offset, lines
         offset, carry, carry_nbytes = after, [rest], len(rest)

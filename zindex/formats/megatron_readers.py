@@ -87,9 +87,7 @@ class _IndexReader:
                 "count again or leave it out"
             )
         arrays = self.file.map_arrays()
-        self.sequence_lengths = arrays.sequence_lengths
-        self.sequence_pointers = arrays.sequence_pointers
-        self.document_indices = arrays.document_indices
+        self.sequence_lengths, self.sequence_pointers, self.document_indices, _ = arrays
         self.sequence_modes = arrays.sequence_modes if multimodal else None
 
     def __len__(self) -> int:

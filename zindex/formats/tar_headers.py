@@ -23,9 +23,8 @@ _DIGITS = re.compile(r"\d{1,19}")
 #: Kinds of members, by their type byte.
 REGULAR = frozenset(b"0\x007")
 DIRECTORY = ord("5")
-PAX = frozenset(b"xX")
-PAX_GLOBAL = ord("g")
-LONG_NAME, LONG_LINK = ord("L"), ord("K")
+#: Extended headers: two kinds of pax, the pax of all members, a long name, and a long link.
+EXTENSIONS = frozenset(b"xXgLK")
 #: Members that are refused; none has content.
 LINKS = {
     ord("1"): "a hard link",
@@ -103,6 +102,15 @@ class Extension:
     name: bytes | None = None
     nbytes: int | None = None
     is_sparse: bool = False
+
+    def take(self, kind: int, content: bytes) -> None:
+        """Apply an extended header of one of `EXTENSIONS`; errors as of `take_pax`."""
+        if kind == ord("L"):
+            self.name = content.partition(b"\0")[0]
+        elif kind == ord("g"):
+            Extension().take_pax(content, is_global=True)
+        elif kind != ord("K"):
+            self.take_pax(content)
 
     def take_pax(self, content: bytes, *, is_global: bool = False) -> None:
         """Apply the fields of a pax header; SourceError, with the reason only, if it is damaged."""

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 from zindex.errors import SourceError
@@ -152,33 +152,23 @@ class JsonlFiles(PartFiles):
         """Return the line breaks before the last byte before a part."""
         counts = self._breaks.setdefault(number, {})
         known = next(part for part in range(inner, -1, -1) if part in counts or not part)
-        count, nbytes = counts.get(known, 0), self._step
-        if known == inner:
-            return count
-        file = self._files[number]
-        with open_local(file) as descriptor:
-            while known < inner:
-                # The last byte before a part may be a line break: the part begins with a line then.
-                at, stop = max(0, known * nbytes - 1), (known + 1) * nbytes - 1
-                while at < stop:
-                    chunk = read_local(file, descriptor, at, min(LOCAL_NBYTES, stop - at))
-                    if not chunk:
-                        break
-                    count += chunk.count(b"\n")
-                    at += len(chunk)
-                known += 1
-                counts[known] = count
+        count = counts.get(known, 0)
+        if known < inner:
+            file, edges = self.part_edges(number)
+            found = accumulate(count_breaks(file, edges[known : inner + 1]), initial=count)
+            counts.update(enumerate(found, known))
+            count = counts[inner]
         return count
 
-    def part_edges(self, number: int) -> tuple[Path, list[int]]:
-        """Return a local file and the bytes between which line breaks are counted.
+    def part_edges(self, number: int) -> tuple[SourceFile, list[int]]:
+        """Return a file and the bytes between which line breaks are counted.
 
         Consecutive edges enclose the range of bytes that `with_breaks` needs the count of, for
-        each part of the file but the last.
+        each part of the file but the last. The last byte before a part may be a line break: the
+        part begins with a line then.
         """
         nbytes, num_parts = self._step, len(self.url_parts(number))
-        edges = [0, *(inner * nbytes - 1 for inner in range(1, num_parts))]
-        return Path(str(self._files[number].place)), edges
+        return self._files[number], [0, *(inner * nbytes - 1 for inner in range(1, num_parts))]
 
     def with_breaks(self, breaks: Mapping[int, Sequence[int]]) -> Self:
         """Return these files with known line numbers, parsed alike on every machine.
@@ -194,6 +184,17 @@ class JsonlFiles(PartFiles):
         other._breaks = {number: dict(enumerate(counts)) for number, counts in breaks.items()}
         other._is_exact = True
         return other
+
+
+def count_breaks(file: SourceFile, edges: Sequence[int]) -> list[int]:
+    """Task: count the line breaks of a local file between consecutive edges."""
+    counts = [0] * (len(edges) - 1)
+    with open_local(file) as descriptor:
+        for number, (at, stop) in enumerate(pairwise(edges)):
+            while chunk := read_local(file, descriptor, at, min(LOCAL_NBYTES, stop - at)):
+                counts[number] += chunk.count(b"\n")
+                at += len(chunk)
+    return counts
 
 
 def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:

@@ -1,6 +1,8 @@
 """Read Parquet files, one row group at a time."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, StoreUnreadableError
@@ -103,8 +105,12 @@ class ParquetFiles(PartFiles):
             with _open(file) as opened:
                 self._check_columns(opened.schema_arrow.names, file.url)
                 before = 0 if groups is None else sum(rows for rows, _ in groups[:inner])
-                wanted = None if groups is None else [inner]
-                for key, row in enumerate(_read_rows(opened, wanted, self.columns), before):
+                wanted = [inner] if groups is not None else [*range(opened.num_row_groups)]
+                batches = opened.iter_batches(
+                    _NUM_ROWS, row_groups=wanted, columns=self.columns, use_threads=False
+                )
+                rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+                for key, row in enumerate(rows, before):
                     sample = {name: "" if item is None else item for name, item in row.items()}
                     yield sample | {"__url__": file.url, "__key__": str(key)}
         except DamageError as damage:
@@ -122,15 +128,17 @@ def load_parquet() -> Any:
     return pyarrow.parquet
 
 
-def _open(file: SourceFile) -> Any:
-    """Open a file; `DamageError` if it is not Parquet."""
+@contextmanager
+def _open(file: SourceFile) -> Iterator[Any]:
+    """Open a file for a block; `DamageError` if it is not Parquet or cannot be read there."""
     import pyarrow
 
     source: Any = file.place
     if isinstance(source, ObjectPath):
         source = pyarrow.BufferReader(b"".join(read_chunks(file)))
     try:
-        return load_parquet().ParquetFile(source)
+        with load_parquet().ParquetFile(source) as opened:
+            yield opened
     except FileNotFoundError:
         raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
     except PermissionError as error:
@@ -138,26 +146,5 @@ def _open(file: SourceFile) -> Any:
             f"{file.url} must be readable, the system refuses it: {error}; give the right to read"
         ) from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise DamageError(_first_line(error), 0) from error
-
-
-def _read_rows(
-    opened: Any, groups: list[int] | None, columns: list[str] | None
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of row groups as mappings; `DamageError` where they cannot be read."""
-    import pyarrow
-
-    wanted = range(opened.metadata.num_row_groups) if groups is None else groups
-    try:
-        for batch in opened.iter_batches(
-            _NUM_ROWS, row_groups=list(wanted), columns=columns, use_threads=False
-        ):
-            yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DamageError(_first_line(error), 0) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of a library's message, as the end of a sentence."""
-    lines = str(error).splitlines()
-    return f"there is none: {lines[0] if lines else type(error).__name__}"
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DamageError(f"there is none: {reason}", 0) from error

@@ -23,7 +23,6 @@ from zindex.sources.tar_members import (
     ArchiveBuffer,
     ChunkBuffer,
     FileBuffer,
-    Refusal,
     check_rest,
     iterate_members,
 )
@@ -132,9 +131,8 @@ class TarFiles(PartFiles):
                     base = name.rfind("/") + 1
                     dot = name.find(".", base)
                     if (dot <= base or name[0] == "_") and key_of(name) is None:
-                        if isinstance(content, Refusal):
-                            refused = DamageError(content.reason, start)
-                            self.damage.report(url, refused, "that member")
+                        if isinstance(content, DamageError):
+                            self.damage.report(url, content, "that member")
                         continue
                     key = name[:dot]
                     if key != current:
@@ -148,7 +146,7 @@ class TarFiles(PartFiles):
                     elif not is_whole:
                         continue
                     field = name[dot + 1 :].lower()
-                    if isinstance(content, Refusal):
+                    if isinstance(content, DamageError):
                         reason = content.reason
                     elif field in sample:
                         reason = f"there is a second {field!r} of the sample {key[:200]!r}"
@@ -183,9 +181,8 @@ class TarFiles(PartFiles):
             start = self._find_start(number, inner, headers)
             if start is None:
                 yield ChunkBuffer(iter([bytes(BLOCK_NBYTES)])), 0, 0
-                return
-            buffer = FileBuffer(file, descriptor, STEP_NBYTES)
-            yield buffer, start, (inner + 1) * self._step
+            else:
+                yield FileBuffer(file, descriptor, STEP_NBYTES), start, (inner + 1) * self._step
 
     def _note_start(self, number: int, inner: int, start: int | None) -> None:
         """Remember the first sample after a part, for all parts that begin with it."""

@@ -5,18 +5,14 @@ Nothing is unpacked, and no name or link is followed: names only become keys of 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from zindex.errors import SourceError
 from zindex.formats.tar_headers import (
     BLOCK_NBYTES,
     DIRECTORY,
+    EXTENSIONS,
     LINKS,
-    LONG_LINK,
-    LONG_NAME,
     MAX_EXTENSION_NBYTES,
-    PAX,
-    PAX_GLOBAL,
     REGULAR,
     Extension,
     read_header,
@@ -35,16 +31,8 @@ STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
 _MAX_AHEAD_NBYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why the content of a member is refused."""
-
-    reason: str
-    offset: int
-
-
-#: Offset of a member, including its extended headers; its name; its content.
-Member = tuple[int, str, bytes | Refusal]
+#: Offset of a member, including its extended headers; its name; its content, or why it is refused.
+Member = tuple[int, str, bytes | DamageError]
 
 
 class ArchiveBuffer(ABC):
@@ -200,12 +188,13 @@ def iterate_members(
                 nbytes = nbytes if extension.nbytes is None else extension.nbytes
                 sparse, extension = extension.is_sparse, None
             name = raw.decode("utf-8", "surrogateescape")
-            content: bytes | Refusal = b""
+            content: bytes | DamageError = b""
             reason = _refuse(name, nbytes) if not sparse else "is sparse"
             if kind == 0 and name.endswith("/"):  # a directory of old programs
                 nbytes = 0
             elif reason is not None:
-                yield start, name, Refusal(f"there is a member {name[:200]!r} that {reason}", start)
+                reason = f"there is a member {name[:200]!r} that {reason}"
+                yield start, name, DamageError(reason, start)
             else:
                 if with_content:
                     stop = at + BLOCK_NBYTES + nbytes
@@ -225,7 +214,7 @@ def iterate_members(
                 "utf-8", "surrogateescape"
             )
             reason = f"there is {LINKS[kind]} {name[:200]!r}, which is not followed"
-            yield start, name, Refusal(reason, start)
+            yield start, name, DamageError(reason, start)
             start, extension = position, None
         else:
             extension = extension or Extension()
@@ -248,21 +237,15 @@ def _take_extension(
     archive: ArchiveBuffer, position: int, nbytes: int, kind: int, extension: Extension
 ) -> None:
     """Apply an extended header to the member after it; DamageError if its kind is unknown."""
-    if kind not in PAX and kind not in (PAX_GLOBAL, LONG_NAME, LONG_LINK):
+    if kind not in EXTENSIONS:
         text = "a sparse member" if kind == ord("S") else f"a member of kind {chr(kind)!r}"
         raise DamageError(f"there is {text}, which is not supported", position - BLOCK_NBYTES)
     if nbytes > MAX_EXTENSION_NBYTES:
         reason = f"there is an extended header of {nbytes:,} bytes"
         raise DamageError(f"{reason}, more than {MAX_EXTENSION_NBYTES:,}", position - BLOCK_NBYTES)
     archive.cover(position, nbytes)
-    content = archive.buffer[:nbytes]
     try:
-        if kind in PAX:
-            extension.take_pax(content)
-        elif kind == PAX_GLOBAL:
-            Extension().take_pax(content, is_global=True)
-        elif kind == LONG_NAME:
-            extension.name = content.partition(b"\0")[0]
+        extension.take(kind, archive.buffer[:nbytes])
     except SourceError as error:
         raise DamageError(str(error), position - BLOCK_NBYTES) from None
 

@@ -16,7 +16,6 @@ from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.formats import json_lines
 from zindex.formats.json_lines import decode_with_json, parse_exactly
 from zindex.ingest.records import open_files as module
-from zindex.ingest.records import partitions
 from zindex.ingest.records.open_files import (
     find_kind,
     find_text_kind,
@@ -26,6 +25,7 @@ from zindex.ingest.records.open_files import (
 )
 from zindex.ingest.records.partitions import count_all_lines
 from zindex.ingest.records.read_partitions import own_copy
+from zindex.sources import jsonl_files
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.tar_files import TarFiles
@@ -114,12 +114,12 @@ def test_lines_are_numbered_in_every_part(
     tmp_path: Path, texts: list[str], part_nbytes: int, read_nbytes: int
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"x": text} for text in texts])
-    before = partitions._READ_NBYTES
-    partitions._READ_NBYTES = read_nbytes
+    before = jsonl_files.LOCAL_NBYTES
+    jsonl_files.LOCAL_NBYTES = read_nbytes
     try:
         files = exact(path, part_nbytes)
     finally:
-        partitions._READ_NBYTES = before
+        jsonl_files.LOCAL_NBYTES = before
     found = [record for part in range(files.num_parts) for record in files.read_part(part)]
     url = str(path)
     assert found == [{"x": text, "__url__": url, "__key__": str(i)} for i, text in enumerate(texts)]

@@ -136,15 +136,8 @@ def _read_array(folder: str, key: str, entry: Any) -> KeyedArray:
         group_offset = parse_offsets(
             entry["group_offsets"], stop=len(item_offset) - 1, where=f"{where} group_offsets,"
         )
-    return KeyedArray(
-        key,
-        path,
-        dtype,
-        span_start=np.zeros(1, np.int64),
-        value_offset=np.array([0, length], np.int64),
-        item_offset=item_offset,
-        group_offset=group_offset,
-    )
+    whole_file = np.zeros(1, np.int64), np.array([0, length], np.int64)
+    return KeyedArray(key, path, dtype, *whole_file, item_offset, group_offset)
 
 
 def _regular_size(path: str) -> int:
@@ -229,12 +222,8 @@ def write_bin_folder(
             path = os.path.join(target, f"{key}.bin")
             partial = stack.enter_context(replacing(path))
             meta[key] = _write_values(partial, blocks, parse_dtype(dtypes[key], where=path))
-            meta[key] |= _write_offsets(
-                meta[key]["shape"][0],
-                (item_offset or {}).get(key),
-                (group_offset or {}).get(key),
-                where=path,
-            )
+            offsets = (cuts.get(key) for cuts in (item_offset or {}, group_offset or {}))
+            meta[key] |= _write_offsets(meta[key]["shape"][0], *offsets, where=path)
         with open(meta_partial, "w", encoding="utf-8") as file:
             json.dump(meta, file)
         with suppress(FileNotFoundError):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.formats.keyed.bin_folder import META, read_bin_shards
@@ -237,10 +237,9 @@ def _fit(shard: KeyedShard, dtypes: Mapping[str, str], *, has_faults: bool) -> K
             shard.name,
             _count(list(shard.arrays.values())),
         )
-    arrays = {}
-    for key, array in shard.arrays.items():
-        fitted = replace(array, dtype=dtypes.get(key, array.dtype))
-        if not is_matched:
-            fitted = replace(fitted, item_offset=None, group_offset=None)
-        arrays[key] = fitted
+    cuts: dict[str, Any] = {} if is_matched else {"item_offset": None, "group_offset": None}
+    arrays = {
+        key: replace(array, dtype=dtypes.get(key, array.dtype), **cuts)
+        for key, array in shard.arrays.items()
+    }
     return KeyedShard(shard.name, arrays)

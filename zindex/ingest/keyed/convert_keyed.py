@@ -13,7 +13,7 @@ from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.keyed.shards import FileFormat, KeyedFormat, detect_format, read_shards
 from zindex.ingest.driver import Workers, open_workers, write_store
 from zindex.ingest.keyed.keyed_source import KeyedSource, digest_spans, store_spans
-from zindex.ingest.keyed.token_lines import TokenLines, open_token_lines
+from zindex.ingest.keyed.token_lines import open_token_lines
 from zindex.ingest.length_source import join_digests
 from zindex.ingest.records.import_records import import_records, url_spec
 from zindex.ingest.records.open_files import open_files
@@ -108,7 +108,9 @@ def convert_keyed(
                 "leave it out, or leave out lines that do not match with on_damage='skip' "
                 "(--on-damage skip)"
             )
-        lines = open_lines(source, dtypes, on_damage)
+        files, identity = open_files(source, "jsonl", on_damage=on_damage)
+        names = check_dtypes(dtypes) if dtypes else None
+        lines = open_token_lines(files, identity["source"], names, on_damage=on_damage)
         return import_records(
             lines,
             target,
@@ -148,15 +150,6 @@ def _is_lines(source: Any) -> bool:
     text = os.fspath(source)
     is_pattern = any(sign in text for sign in "{,") and not os.path.exists(text)
     return is_pattern or (_JSONL.search(text) is not None and not os.path.isdir(text))
-
-
-def open_lines(
-    source: Paths, dtypes: Mapping[str, npt.DTypeLike] | None, on_damage: OnDamage
-) -> TokenLines:
-    """Return the records of jsonl files of keyed tokens."""
-    files, identity = open_files(source, "jsonl", on_damage=on_damage)
-    names = check_dtypes(dtypes) if dtypes else None
-    return open_token_lines(files, identity["source"], names, on_damage=on_damage)
 
 
 def _one_path(source: Any) -> str:

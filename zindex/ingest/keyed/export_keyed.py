@@ -14,12 +14,12 @@ import numpy.typing as npt
 from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, StoreError, check_choice
-from zindex.execution.executor import Executor, open_executor, run_builds, run_together
-from zindex.execution.progress import Progress, open_progress
+from zindex.execution.executor import run_builds, run_together
 from zindex.formats.keyed.bin_folder import META, write_bin_folder
 from zindex.formats.keyed.h5_file import write_h5_file
 from zindex.formats.keyed.natural_order import natural_key
 from zindex.formats.keyed.shards import KeyedFormat
+from zindex.ingest.driver import open_workers
 from zindex.io.local import local_path, replacing
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
@@ -94,20 +94,20 @@ def export_keyed(
     names = name_shards(_stored_names(store), kind)
     _check_folder(root, [file for name in names for file in _files_of(name, keys, kind)], overwrite)
 
-    async def main(executor: Executor, shown: Progress) -> list[str]:
-        with shown.step(os.path.basename(root), len(names)) as advance:
+    async def main() -> list[str]:
+        with workers.shown.step(os.path.basename(root), len(names)) as advance:
 
             async def one(number: int, name: str) -> str:
                 path = os.path.normpath(os.path.join(root, name))
                 key = f"export-{store.root.name[:28]}-{number}"
-                await executor.run(export_shard, store, number, path, kind, key=key)
+                await workers.executor.run(export_shard, store, number, path, kind, key=key)
                 advance(1)
                 return path
 
             return await run_together(one(number, name) for number, name in enumerate(names))
 
-    with open_executor(client) as executor, open_progress(progress) as shown:
-        return run_builds(main(executor, shown))
+    with open_workers(client, None, progress) as workers:
+        return run_builds(main())
 
 
 def stored_keys(store: Store) -> list[StoredKey]:

@@ -61,7 +61,7 @@ def open_files(
     """
     if not isinstance(source, str | os.PathLike | Sequence):
         own = source.identity() if isinstance(source, WrappedFiles) else {}
-        return source, _identify(source, None, ()) | own
+        return source, {"source": source.fingerprint(), "kind": None, "meta_names": []} | own
     kind = kind or find_kind(source, include_dirs)
     check_choice("kind", kind, get_args(FilesKind))
     reopen: Callable[..., SampleFiles] = partial(JsonlFiles, source, on_damage=on_damage)
@@ -79,7 +79,8 @@ def open_files(
     elif part_nbytes is None:
         nbytes = sum(whole.part_nbytes(part) or 0 for part in range(whole.num_parts))
         part_nbytes = share_nbytes(nbytes, JSONL_PART_NBYTES, least_nbytes)
-    return reopen(part_nbytes=part_nbytes), _identify(whole, kind, meta_names)
+    identity = {"source": whole.fingerprint(), "kind": kind, "meta_names": list(meta_names)}
+    return reopen(part_nbytes=part_nbytes), identity
 
 
 def share_nbytes(nbytes: int, most: int, least: int | None = None) -> int:
@@ -90,13 +91,6 @@ def share_nbytes(nbytes: int, most: int, least: int | None = None) -> int:
     """
     share = 1 << max(0, -(-nbytes // _NUM_SHARES) - 1).bit_length()
     return min(most, max(_LEAST_NBYTES if least is None else least, share))
-
-
-def _identify(
-    source: SampleFiles, kind: FilesKind | None, meta_names: Sequence[str]
-) -> dict[str, Any]:
-    """Return the identity of files: enough to open them again at another place."""
-    return {"source": source.fingerprint(), "kind": kind, "meta_names": list(meta_names)}
 
 
 def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
@@ -179,16 +173,17 @@ def open_texts(
     """
     kind = kind or find_text_kind(source)
     check_choice("kind (--kind)", kind, get_args(TextKind))
-    if kind == "text":
-        files = TextFiles(source, on_damage=on_damage)
-        return files, files.fingerprint()
+    if kind == "jsonl":
+        opened, identity = open_files(
+            source, kind, part_nbytes=part_nbytes, on_damage=on_damage, least_nbytes=least_nbytes
+        )
+        return opened, identity["source"]
+    files: SampleFiles
     if kind == "parquet":
-        tables = ParquetFiles(source, columns=columns, on_damage=on_damage)
-        return tables, tables.fingerprint()
-    opened, identity = open_files(
-        source, kind, part_nbytes=part_nbytes, on_damage=on_damage, least_nbytes=least_nbytes
-    )
-    return opened, identity["source"]
+        files = ParquetFiles(source, columns=columns, on_damage=on_damage)
+    else:
+        files = TextFiles(source, on_damage=on_damage)
+    return files, files.fingerprint()
 
 
 def find_text_kind(source: Paths) -> TextKind:

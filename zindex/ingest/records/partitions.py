@@ -1,17 +1,15 @@
 """The read stage of an import: one task per partition of the source, each a run of its parts."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, pairwise
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import accumulate, chain
 from typing import Any
 
 from zindex.execution.executor import Executor, run_together
 from zindex.ingest.driver import Claim, Workers
 from zindex.ingest.records.open_files import share_nbytes
 from zindex.ingest.records.read_partitions import Partition, ReadResult, Settings, read_partition
-from zindex.io import files
-from zindex.sources.jsonl_files import JsonlFiles
+from zindex.sources.jsonl_files import JsonlFiles, count_breaks
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.store.commit import fingerprint
 
@@ -19,8 +17,8 @@ from zindex.store.commit import fingerprint
 PARTITION_NBYTES = 1 << 26
 #: Most parts of the source that one task reads.
 MAX_PARTS = 4096
-# Parts whose lines one task counts, and bytes that it reads at a time.
-_MAX_RANGES, _READ_NBYTES = 4, 1 << 22
+# Parts whose lines one task counts.
+_MAX_RANGES = 4
 
 
 async def read_source(
@@ -109,24 +107,13 @@ async def count_all_lines(source: SampleFiles, executor: Executor, name: str) ->
         return source
 
     async def count(number: int) -> list[int]:
-        path, edges = source.part_edges(number)
+        file, edges = source.part_edges(number)
         batches = [edges[i : i + _MAX_RANGES + 1] for i in range(0, len(edges) - 1, _MAX_RANGES)]
         found = await run_together(
-            executor.run(count_breaks, path, batch, key=f"lines-{name[:28]}-{number}-{i}")
+            executor.run(count_breaks, file, batch, key=f"lines-{name[:28]}-{number}-{i}")
             for i, batch in enumerate(batches)
         )
         return list(accumulate(chain.from_iterable(found), initial=0))
 
     breaks = await run_together(map(count, range(len(source.urls))))
     return source.with_breaks(dict(enumerate(breaks)))
-
-
-def count_breaks(path: Path, edges: Sequence[int]) -> list[int]:
-    """Task: count the line breaks of a file between consecutive edges."""
-    return [
-        sum(
-            bytes(files.read_range(path, at, min(at + _READ_NBYTES, stop))).count(b"\n")
-            for at in range(start, stop, _READ_NBYTES)
-        )
-        for start, stop in pairwise(edges)
-    ]

@@ -81,13 +81,10 @@ class RecordStreams(NamedTuple):
         """Bytes of all streams, in file order."""
         return [size for field in self.fields for size in field.sizes(self.num_records)]
 
-    def bases(self) -> dict[str, tuple[int, int, int]]:
+    def bases(self) -> dict[str, Sequence[int]]:
         """Return the byte offsets of the three streams of each field."""
         offsets = list(accumulate(map(stored_nbytes, self.sizes), initial=0))
-        return {
-            field.name: (offsets[3 * i], offsets[3 * i + 1], offsets[3 * i + 2])
-            for i, field in enumerate(self.fields)
-        }
+        return {field.name: offsets[3 * i : 3 * i + 3] for i, field in enumerate(self.fields)}
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> "RecordStreams":

@@ -162,7 +162,7 @@ def read_spans(
     root: Place, kind: Kind, dtype: npt.DTypeLike, spans: Sequence[StreamSpan]
 ) -> AnyArray:
     """Return the elements of consecutive spans of an array of a field."""
-    fill = {"value": _fill_values, "offset": _fill_offsets, "form": _fill_forms}[kind]
+    fill = _fill_offsets if kind == "offset" else _fill_stored
     out = np.zeros(sum(span.stop - span.start for span in spans), dtype)
     row = 0
     for span in spans:
@@ -172,11 +172,11 @@ def read_spans(
     return out
 
 
-def _fill_values(root: Place, span: StreamSpan, out: AnyArray) -> None:
-    """Fill in the values of a field."""
-    assert span.name is not None  # a missing field has no values
-    raw = out.view(np.uint8)
-    read_stream(root, span.name, span.base, span.nbytes, span.start * out.itemsize, raw)
+def _fill_stored(root: Place, span: StreamSpan, out: AnyArray) -> None:
+    """Fill in the values or the forms of a field; a missing field has no values, and form 0."""
+    if span.name is not None:
+        raw = out.view(np.uint8)
+        read_stream(root, span.name, span.base, span.nbytes, span.start * out.itemsize, raw)
 
 
 def _fill_offsets(root: Place, span: StreamSpan, out: AnyArray) -> None:
@@ -188,9 +188,3 @@ def _fill_offsets(root: Place, span: StreamSpan, out: AnyArray) -> None:
     read_stream(root, span.name, span.base, span.nbytes, 0, lengths.view(np.uint8))
     out[:] += lengths[: span.start].sum()
     out[1:] += np.cumsum(lengths[span.start :])
-
-
-def _fill_forms(root: Place, span: StreamSpan, out: AnyArray) -> None:
-    """Fill in the forms of records; a missing field has form 0."""
-    if span.name is not None:
-        read_stream(root, span.name, span.base, span.nbytes, span.start, out)
