@@ -154,9 +154,8 @@ def _find_files(name: str, endings: Sequence[str]) -> list[SourceFile]:
 def _files_of(name: str, endings: Sequence[str]) -> Iterator[SourceFile]:
     """Yield the file of a name, or the files of a folder."""
     scheme, separator, rest = name.partition("://")
-    if name.startswith("pipe:"):
-        raise _refused(name, "pipe:")
-    if not separator or scheme == "file":
+    is_command = name.startswith("pipe:")
+    if not is_command and (not separator or scheme == "file"):
         yield from _local_files(name, local_path(name), endings)
     elif scheme in SCHEMES or scheme in _S3_NAMES:
         place = ObjectPath.parse(f"s3://{rest}" if scheme in _S3_NAMES else name)
@@ -164,14 +163,11 @@ def _files_of(name: str, endings: Sequence[str]) -> Iterator[SourceFile]:
             compression = _compression(found.name)
             yield SourceFile(str(found), found, None, compression, scheme == "metaboto3")
     else:
-        raise _refused(name, f"{scheme}://")
-
-
-def _refused(name: str, scheme: str) -> ConfigError:
-    return ConfigError(
-        f"a source must be a path or a URL of file, {', '.join(SCHEMES)}, boto3 or metaboto3, got "
-        f"{scheme!r} in {mask(name)[:200]!r}; no command is run and no other scheme is read"
-    )
+        got = "pipe:" if is_command else f"{scheme}://"
+        raise ConfigError(
+            f"a source must be a path or a URL of file, {', '.join(SCHEMES)}, boto3 or metaboto3, "
+            f"got {got!r} in {mask(name)[:200]!r}; no command is run and no other scheme is read"
+        )
 
 
 def _compression(name: str) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import dropwhile
 from typing import Any
 
 import google_crc32c
@@ -209,22 +210,14 @@ def parse_chain(codecs: Sequence[Any], *, itemsize: int, ndim: int) -> CodecChai
     ndim
         Dimensions of the array.
     """
-    steps: list[str] = []
-    serialized = False
-    for codec in codecs:
-        name, settings = parse_extension(codec)
-        if not serialized:
-            if name == "transpose" and settings.get("order") == list(range(ndim)):
-                continue
-            if name != "bytes" or not (
-                itemsize == 1 or settings.get("endian") == "little" == sys.byteorder
-            ):
-                return None
-            serialized = True
-        elif name == "crc32c" or name in _COMPRESSORS:
-            steps.append(name)
-        else:
-            return None
-    if not serialized or sum(step in _COMPRESSORS for step in steps) > 1:
-        return None
-    return CodecChain(tuple(steps))
+    order = list(range(ndim))
+    named = dropwhile(
+        lambda codec: codec[0] == "transpose" and codec[1].get("order") == order,
+        map(parse_extension, codecs),
+    )
+    name, settings = next(named, (None, {}))
+    is_native = itemsize == 1 or settings.get("endian") == "little" == sys.byteorder
+    steps = tuple(step for step, _ in named)
+    num_compressors = sum(step in _COMPRESSORS for step in steps)
+    is_known = num_compressors <= 1 and num_compressors + steps.count("crc32c") == len(steps)
+    return CodecChain(steps) if name == "bytes" and is_native and is_known else None

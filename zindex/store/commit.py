@@ -307,11 +307,7 @@ def commit_files(
         "zarr_format": 3,
         "node_type": "group",
         "attributes": {"zindex": facts},
-        "consolidated_metadata": {
-            "kind": "inline",
-            "must_understand": False,
-            "metadata": metadata,
-        },
+        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata},
     }
     facts["root_sha256"] = fingerprint(root)
     contents[ROOT_KEY] = canonical_json(root).encode()

@@ -155,11 +155,6 @@ def _cut(values: npt.NDArray[Any], spans: Spans) -> Iterator[memoryview]:
 def _open_column(store: Store, field: RecordField) -> _Column:
     """Return the readers of a field."""
     forms = store[field.form_array.name] if field.has_forms else None
-    return _Column(
-        field.name,
-        store[field.value.name],
-        store[field.offset.name],
-        forms,
-        _NONE if field.form is None else field.form,
-        np.empty(0, field.dtype),
-    )
+    values, offsets = store[field.value.name], store[field.offset.name]
+    form = _NONE if field.form is None else field.form
+    return _Column(field.name, values, offsets, forms, form, np.empty(0, field.dtype))

@@ -28,7 +28,7 @@ from zindex.errors import (
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.store.codecs import CRC_NBYTES, Buffer, checksum
-from zindex.store.commit import canonical_json, check_place, fingerprint, parse_json
+from zindex.store.commit import canonical_json, check_place, read_sealed, seal
 
 IMPORT_KEY = "_zindex/import.json"
 SCRATCH_KEY = "_zindex/scratch"
@@ -77,24 +77,19 @@ def end_import(root: Place) -> None:
 
 def write_note(root: Place, name: str, content: dict[str, Any]) -> None:
     """Write the summary of a partition, after its values; the first one stays."""
-    text = canonical_json(content | {"sha256": fingerprint(content)})
-    files.write_once(root / SCRATCH_KEY / f"{name}.json", [text.encode()])
+    files.write_once(root / SCRATCH_KEY / f"{name}.json", [seal(content, "sha256")])
 
 
 def read_note(root: Place, name: str) -> dict[str, Any] | None:
     """Return the summary of a partition, or None if it is missing or damaged."""
     path = root / SCRATCH_KEY / f"{name}.json"
     try:
-        content = parse_json(files.read_file(path), str(path))
+        return read_sealed(path, "sha256")
     except StoreNotFoundError:
         return None
-    except StoreError:
-        content = {}
-    digest = content.pop("sha256", None)
-    if digest != fingerprint(content):
+    except (StoreError, VerificationError):
         files.remove_file(path)
         return None
-    return content
 
 
 def has_notes(root: Place) -> bool:
