@@ -70,9 +70,8 @@ def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> l
 
 def _is_size(size: Any) -> bool:
     """Return whether a value is a whole number of samples, such as 7 or 7.0."""
-    if not isinstance(size, (int, float, np.integer, np.floating)):
-        return False
-    return bool(size >= 0 and size == size // 1)
+    is_number = isinstance(size, (int, float, np.integer, np.floating))
+    return bool(is_number and size >= 0 and size == size // 1)
 
 
 def _blend_of(split: Split, config: BlendedMegatronDatasetConfig) -> Blend | None:

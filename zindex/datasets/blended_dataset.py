@@ -6,7 +6,6 @@ The index of a blend is built by ``zindex.indexing``, and read here.
 import logging
 import math
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,7 @@ from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import Identified, MegatronDataset
-from zindex.datasets.sample_dataset import IndexedSampleDataset, as_given
+from zindex.datasets.sample_dataset import IndexArray, IndexedSampleDataset, as_given
 from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing.blend_arrays import (
@@ -39,7 +38,7 @@ from zindex.samples.batch import (
 from zindex.store.commit import fingerprint
 from zindex.store.open import FollowedStore, Store
 from zindex.store.reader import LocalReader
-from zindex.store.rows import RowReader, Spans, read_many
+from zindex.store.rows import Spans, read_many
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +84,11 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         If another rank has not built the index in time.
     """
 
+    #: Shape (samples,), int16 or int32: the dataset at each position.
+    dataset_index = IndexArray()
+    #: Shape (samples,), int32 or int64: the sample of that dataset at each position.
+    dataset_sample_index = IndexArray()
+
     def __init__(
         self,
         datasets: Sequence[MegatronDataset],
@@ -101,14 +105,9 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         kept = self._leave_out(weights)
         self.plan = plan_blend(kept, self.size, self.split, config)
         self.weights = kept if self.size is None else self.plan.weights.tolist()
-        self.unique_identifiers = OrderedDict()
-        self.unique_identifiers["class"] = type(self).__name__
-        self.unique_identifiers["datasets"] = [item.unique_identifiers for item in self.datasets]
-        self.unique_identifiers["split"] = self.split.name
-        self.unique_identifiers["weights"] = self.weights
-        self.unique_identifiers["size"] = self.size
-        if config.order != "megatron":
-            self.unique_identifiers["order"] = config.order
+        members = [item.unique_identifiers for item in self.datasets]
+        facts = {"datasets": members, "split": self.split.name}
+        self._identify(facts | {"weights": self.weights, "size": self.size}, config.order)
         if len(self.datasets) == 1:
             log_single_rank(
                 logger, logging.WARNING, "a blend of %s alone is made", self._path_of(0)
@@ -161,16 +160,6 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         return f"dataset {dataset}" if path is None else str(path)
 
     @property
-    def dataset_index(self) -> RowReader | AnyArray:
-        """Shape (samples,), int16 or int32: the dataset at each position."""
-        return self._open_arrays().dataset_index
-
-    @property
-    def dataset_sample_index(self) -> RowReader | AnyArray:
-        """Shape (samples,), int32 or int64: the sample of that dataset at each position."""
-        return self._open_arrays().dataset_sample_index
-
-    @property
     def dataset_count(self) -> npt.NDArray[np.int64]:
         """Shape (datasets,), int64: samples that the blend draws of each dataset."""
         return np.asarray(self._open_arrays().dataset_count)
@@ -213,10 +202,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
         """Return the samples at positions, made together unless a dataset makes its own items."""
-        arrays = self._open_arrays()
-        dataset_ids, samples = read_rows(
-            [arrays.dataset_index, arrays.dataset_sample_index], positions
-        )
+        dataset_ids, samples = read_draws(self._open_arrays(), positions)
         make = self._find_maker(dataset_ids)
         if make is None:
             return batch_of_items(self, as_given(positions, is_padding))
@@ -229,9 +215,8 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         datasets: list[Any] = [self.datasets[i] for i in set(dataset_ids.tolist())]
         first = datasets[0]
         for item in datasets:
-            if not getattr(item, "_is_plain", False):
-                return None
-            if item.config is not first.config and item.config != first.config:
+            is_alike = item.config is first.config or item.config == first.config
+            if not (is_alike and getattr(item, "_is_plain", False)):
                 return None
         maker: Callable[..., SampleBatch] = first._make_together
         return maker
@@ -311,8 +296,9 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         return f" to {(math.ceil(1000 * needed - 1e-6) + 1) / 1000:g}"
 
 
-def read_rows(arrays: Sequence[RowReader | AnyArray], positions: Int64Array) -> list[AnyArray]:
-    """Return the rows of arrays at positions, in one round."""
+def read_draws(blend: BlendArrays, positions: Int64Array) -> list[AnyArray]:
+    """Return the datasets and their samples at positions of a blend, in one round."""
+    arrays = (blend.dataset_index, blend.dataset_sample_index)
     if all(isinstance(array, np.ndarray) for array in arrays):
         return [array[positions] for array in arrays]
     starts, stops = find_spans(positions)

@@ -154,13 +154,7 @@ class BlendedMegatronDatasetBuilder:
                 open_path(path)
             return members
         with ThreadPoolExecutor(num_threads, thread_name_prefix="zindex-open") as pool:
-            futures = [pool.submit(open_path, path) for path in by_path]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            list(pool.map(open_path, by_path))  # an error cancels what has not begun
         return members
 
     def _open_path(self, path: str | None, groups: Iterable[Sequence["_Place"]]) -> None:

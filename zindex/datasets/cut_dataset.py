@@ -13,7 +13,7 @@ from zindex.datasets.sample_dataset import SampleDataset
 from zindex.maintenance.edits.consumed import ConsumedTable
 from zindex.maintenance.edits.draws import shuffle_cut
 from zindex.plan.journal import Source
-from zindex.samples.batch import SampleBatch, Tensors
+from zindex.samples.batch import SampleBatch
 from zindex.samples.token_spans import TokenSpans, make_span_tensors
 
 
@@ -62,8 +62,20 @@ class CutDataset(SampleDataset):
         return f"what was left of {self.base._where}"
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
-        """Return the samples at positions, as `GPTDataset` does."""
-        return SampleBatch(self.make_tensors(positions, is_padding))
+        """Return the samples at positions, with the tensors of a GPT item."""
+        length, base = self.config.sequence_length, self.base
+        samples = self.shuffle(positions)
+        spans = self.find_tokens(samples * length, (samples + 1) * length)
+        dataset_ids = epochs = None
+        if self.config.with_provenance:
+            dataset_ids = np.zeros(len(samples), np.int16)
+            is_first = np.append(True, np.diff(spans.owners) > 0)
+            epochs = spans.starts[is_first] // base._epochs.tokens_per_epoch
+        settings = self.config.text_settings(base._pad_token_id)
+        tensors = make_span_tensors(
+            base.open_text(), spans, settings, samples, is_padding, dataset_ids, epochs
+        )
+        return SampleBatch(tensors)
 
     def shuffle(self, positions: IntegerArray) -> Int64Array:
         """Return the samples at positions."""
@@ -92,26 +104,3 @@ class CutDataset(SampleDataset):
             deeper = self.parent.find_tokens(spans.starts, spans.stops)
             spans = deeper._replace(owners=spans.owners[deeper.owners]).merge()
         return spans
-
-    def make_tensors(self, positions: Int64Array, is_padding: BoolArray) -> Tensors:
-        """Return the tensors of a batch, by the names of a GPT item.
-
-        Parameters
-        ----------
-        positions
-            Shape (samples,), from the start.
-        is_padding
-            Shape (samples,): samples that only fill up the batch.
-        """
-        length, base = self.config.sequence_length, self.base
-        samples = self.shuffle(positions)
-        spans = self.find_tokens(samples * length, (samples + 1) * length)
-        dataset_ids = epochs = None
-        if self.config.with_provenance:
-            dataset_ids = np.zeros(len(samples), np.int16)
-            is_first = np.append(True, np.diff(spans.owners) > 0)
-            epochs = spans.starts[is_first] // base._epochs.tokens_per_epoch
-        settings = self.config.text_settings(base._pad_token_id)
-        return make_span_tensors(
-            base.open_text(), spans, settings, samples, is_padding, dataset_ids, epochs
-        )

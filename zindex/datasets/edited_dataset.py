@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
-from zindex.datasets.blended_dataset import BlendedDataset, read_rows
+from zindex.datasets.blended_dataset import BlendedDataset, read_draws
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
@@ -17,7 +17,6 @@ from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split, current_rank
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
 from zindex.indexing.ensure import BuildRequest
-from zindex.maintenance.edits.draws import PoolTable
 from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.blend_plan import MAX_INT16_DATASETS, BlendPlan
 from zindex.samples.batch import BatchRequest, SampleBatch
@@ -65,15 +64,13 @@ class EditedDataset(SampleDataset):
         self.split: Split = blend.split
         self._state = journal.state
         self._ends = [segment.stop for segment in self._state.segments]
-        self._pools: list[PoolTable] = []
+        self._pools = [*map(journal.pools, range(len(self._state.blends)))]
         self._arrays: dict[int, BlendArrays] = {}
         rank = current_rank()
-        for number, facts in enumerate(self._state.blends):
-            self._pools.append(journal.pools(number))
-            if number:
-                plan = journal.blend_plan(facts, number)
-                needed = BuildRequest(plan, journal.config.index)
-                obtain(needed, partial(self._receive, number, plan), rank, config)
+        for number, facts in enumerate(self._state.blends[1:], start=1):
+            plan = journal.blend_plan(facts, number)
+            needed = BuildRequest(plan, journal.config.index)
+            obtain(needed, partial(self._receive, number, plan), rank, config)
         self.sources: list[GPTDataset | CutDataset] = []
         for number in range(len(self._state.sources)):
             self.sources.append(self._open_source(journal, number))
@@ -212,10 +209,6 @@ class EditedDataset(SampleDataset):
             segment = self._state.segments[number]
             inside = np.flatnonzero(segments == number)
             arrays = self._arrays.get(segment.blend) or self.blend._open_arrays()
-            datasets, draws = read_rows(
-                [arrays.dataset_index, arrays.dataset_sample_index],
-                positions[inside] - segment.start + segment.offset,
-            )
-            found = self._pools[segment.blend].find(datasets, draws)
-            sources[inside], samples[inside] = found
+            draws = read_draws(arrays, positions[inside] - segment.start + segment.offset)
+            sources[inside], samples[inside] = self._pools[segment.blend].find(*draws)
         return sources, samples

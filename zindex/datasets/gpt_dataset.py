@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.megatron_dataset import Indices
+from zindex.datasets.sample_dataset import IndexArray
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
@@ -36,7 +38,6 @@ from zindex.samples.masks import causal_mask
 from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
 from zindex.samples.texts import IndexedText, Texts
-from zindex.store.rows import RowReader
 
 # Megatron Core's names, for its callers.
 _build_document_index = build_document_index
@@ -82,6 +83,13 @@ class GPTDataset(TextDataset[IndexArrays]):
 
     config: GPTDatasetConfig
 
+    #: Shape (rows,), int32: documents in the order in which their tokens are streamed.
+    document_index = IndexArray()
+    #: Shape (samples + 1, 2), int32: rows j and j + 1 enclose sample j.
+    sample_index = IndexArray()
+    #: Shape (samples,), uint32: the sample at each position.
+    shuffle_index = IndexArray()
+
     _epochs: EpochPlan
     _make_together: ClassVar[Callable[..., SampleBatch]] = staticmethod(make_batch)
     _read_index = staticmethod(open_index_arrays)
@@ -109,21 +117,6 @@ class GPTDataset(TextDataset[IndexArrays]):
         """Whether a last sample that is not full is omitted."""
         is_valid = self.index_split is Split.valid
         return not is_valid or self.config.drop_last_partial_validation_sequence
-
-    @property
-    def document_index(self) -> RowReader | AnyArray:
-        """Shape (rows,), int32: documents in the order in which their tokens are streamed."""
-        return self._open_arrays().document_index
-
-    @property
-    def sample_index(self) -> RowReader | AnyArray:
-        """Shape (samples + 1, 2), int32: rows j and j + 1 enclose sample j."""
-        return self._open_arrays().sample_index
-
-    @property
-    def shuffle_index(self) -> RowReader | AnyArray:
-        """Shape (samples,), uint32: the sample at each position."""
-        return self._open_arrays().shuffle_index
 
     def __len__(self) -> int:
         return self._epochs.num_samples
@@ -312,7 +305,7 @@ class MockGPTDataset(GPTDataset):
         self,
         dataset: MockGPTLowLevelDataset,
         dataset_path: str | None,
-        indices: npt.NDArray[np.integer[Any]] | range,
+        indices: Indices,
         num_samples: int | None,
         index_split: Split,
         config: GPTDatasetConfig,

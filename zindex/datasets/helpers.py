@@ -246,10 +246,7 @@ def build_mapping(
             f"[0, 1], got {max_seq_length} and {short_seq_prob}"
         )
     rule = sentence_rule(max_seq_length, min_num_sent, short_seq_prob)
-    mapping = _map(docs_, sizes_, None, rule, seed, num_epochs, max_num_samples)
-    if verbose:
-        logger.info("mapped sentences to %d samples", len(mapping))
-    return mapping
+    return _map(docs_, sizes_, None, rule, seed, num_epochs, max_num_samples, verbose)
 
 
 def build_blocks_mapping(
@@ -300,10 +297,7 @@ def build_blocks_mapping(
             f"{len(docs_) - 1} documents, got {max_seq_length} and {len(titles_sizes_)}"
         )
     rule = block_rule(max_seq_length, one_sentence_blocks=use_one_sent_blocks)
-    mapping = _map(docs_, sizes_, titles_sizes_, rule, seed, num_epochs, max_num_samples)
-    if verbose:
-        logger.info("mapped sentences to %d blocks", len(mapping))
-    return mapping
+    return _map(docs_, sizes_, titles_sizes_, rule, seed, num_epochs, max_num_samples, verbose)
 
 
 def _map(
@@ -314,6 +308,7 @@ def _map(
     seed: int,
     num_epochs: int,
     max_num_samples: int,
+    verbose: bool,
 ) -> AnyArray:
     """Return the samples of as many epochs as needed, shuffled."""
     if not -(2**31) <= seed < 2**31 or max_num_samples < 0:
@@ -343,4 +338,7 @@ def _map(
     columns = 3 if titles is None else 4
     mapping: AnyArray = np.concatenate(epochs) if epochs else np.empty((0, columns), dtype)
     shuffle_rows64(mapping, seed_order(seed))
+    if verbose:
+        what = "samples" if titles is None else "blocks"
+        logger.info("mapped sentences to %d %s", len(mapping), what)
     return mapping

@@ -230,11 +230,10 @@ class IndexedDataset(SequenceDataset):
     @staticmethod
     def exists(path_prefix: str) -> bool:
         """Return whether both files of the pair exist, on a file system or in object storage."""
+        paths = idx_path(path_prefix), bin_path(path_prefix)
         if is_object_storage_path(path_prefix):
-            return dataset_exists(path_prefix, get_idx_path(path_prefix), get_bin_path(path_prefix))
-        return os.path.exists(get_idx_path(path_prefix)) and os.path.exists(
-            get_bin_path(path_prefix)
-        )
+            return dataset_exists(path_prefix, *paths)
+        return all(map(os.path.exists, paths))
 
 
 class IndexedDatasetBuilder(PairWriter):

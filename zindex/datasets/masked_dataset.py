@@ -298,10 +298,9 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
             "order": config.order,
         }
         if is_stored(dataset):
-            facts = _facts.get(dataset)
-            if facts is None:
-                facts = _facts[dataset] = stored_facts(self._source)
-            return plan_mapping(self._source, span, facts=facts, **settings)
+            if dataset not in _facts:
+                _facts[dataset] = stored_facts(self._source)
+            return plan_mapping(self._source, span, facts=_facts[dataset], **settings)
         bounds = dataset.document_indices
         return MappingPlan(
             source=memory_facts(lengths.memory_facts(dataset.sequence_lengths), bounds),

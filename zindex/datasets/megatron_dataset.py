@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,8 @@ from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.formats.megatron_cache import describe
 
 LowLevelDataset: TypeAlias = IndexedDataset | ZarrIndexedDataset | Iterable[Any]
+#: Elements of a low-level dataset, by number.
+Indices: TypeAlias = npt.NDArray[np.integer[Any]] | range
 
 #: Pad id for a tokenizer without one, or with an ambiguous one: no dataset contains this id.
 _PAD_TOKEN_ID = -1
@@ -32,6 +35,12 @@ class Identified:
     """What has an identity in Megatron."""
 
     unique_identifiers: OrderedDict[str, Any]
+
+    def _identify(self, facts: dict[str, Any], order: str) -> None:
+        """Set the identity: the class and other facts, and the order unless it is Megatron's."""
+        # Megatron's key has no entry for the order.
+        ours = {} if order == "megatron" else {"order": order}
+        self.unique_identifiers = OrderedDict({"class": type(self).__name__} | facts | ours)
 
     @property
     def unique_description(self) -> str:
@@ -75,7 +84,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         self,
         dataset: LowLevelDataset,
         dataset_path: str | None,
-        indices: npt.NDArray[np.integer[Any]] | range,
+        indices: Indices,
         num_samples: int | None,
         index_split: Split,
         config: BlendedMegatronDatasetConfig,
@@ -89,16 +98,9 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         self.num_samples = None if num_samples is None else int(num_samples)
         self.index_split = index_split
         self.config = config
-        self.unique_identifiers = OrderedDict()
-        self.unique_identifiers["class"] = type(self).__name__
-        self.unique_identifiers["dataset_path"] = self.dataset_path
-        self.unique_identifiers["num_samples"] = self.num_samples
-        self.unique_identifiers["index_split"] = self.index_split.name
-        for name in self._key_config_attributes():
-            self.unique_identifiers[name] = getattr(self.config, name)
-        if config.order != "megatron":
-            # Megatron's key has no entry for the order.
-            self.unique_identifiers["order"] = config.order
+        settings = {name: getattr(config, name) for name in self._key_config_attributes()}
+        facts = {"dataset_path": dataset_path, "num_samples": self.num_samples}
+        self._identify(facts | {"index_split": index_split.name} | settings, config.order)
         self._pad_token_id = _resolve_pad(
             config.tokenizer, allow_ambiguous=bool(config.allow_ambiguous_pad_tokens)
         )
@@ -127,7 +129,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         return found
 
     @indices.setter
-    def indices(self, indices: npt.NDArray[np.integer[Any]] | range) -> None:
+    def indices(self, indices: Indices) -> None:
         self._indices = _as_range(indices)
 
     @property
@@ -159,9 +161,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         """Return a sample."""
 
 
-def _as_range(
-    indices: npt.NDArray[np.integer[Any]] | range,
-) -> npt.NDArray[np.integer[Any]] | range:
+def _as_range(indices: Indices) -> Indices:
     """Return consecutive numbers as a range, others unchanged."""
     if isinstance(indices, range) or not indices.size:
         return indices
@@ -193,17 +193,12 @@ def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
 
 def _special_tokens(tokenizer: Any) -> list[Any]:
     """Return the ids of the special tokens that a tokenizer names, except padding."""
-    try:
-        named = [
-            value for name, value in tokenizer.special_tokens_dict.items() if name != "pad_token"
-        ]
-    except (AttributeError, IndexError, ValueError):
-        named = []
-    if named:
-        return named
-    for name in ("eos", "eod"):
-        try:
-            named.append(getattr(tokenizer, name))
-        except (AttributeError, NotImplementedError):
-            continue
+    named: list[Any] = []
+    with suppress(AttributeError, IndexError, ValueError):
+        tokens = tokenizer.special_tokens_dict
+        named = [value for name, value in tokens.items() if name != "pad_token"]
+    if not named:
+        for name in ("eos", "eod"):
+            with suppress(AttributeError, NotImplementedError):
+                named.append(getattr(tokenizer, name))
     return named

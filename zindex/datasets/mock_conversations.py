@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zindex.arrays import Int64Array
 from zindex.datasets.indexed_dataset import IndexedDataset
+from zindex.datasets.sequences import SequenceDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_choice
 from zindex.ingest.length_source import is_store
@@ -127,25 +128,22 @@ class MockSFTLowLevelDataset:
         """Return the ids of a conversation: shape (length,), int64."""
         count = int(self.sequence_lengths[idx % self.size])
         if self.indexed_dataset is not None:
-            return self._take_real(idx, count)
+            return _take_real(self.indexed_dataset, idx, count)
         ids = np.arange(1, count + 1, dtype=np.int64)
         return ids if self.vocab_size is None else ids % self.vocab_size
 
-    def _take_real(self, idx: int, count: int) -> Int64Array:
-        """Return tokens of as many consecutive documents as needed."""
-        dataset = self.indexed_dataset
-        assert dataset is not None
-        parts: list[npt.NDArray[Any]] = [np.empty(0, np.int64)]
-        document = idx
-        while count > 0:
-            tokens = dataset[document % len(dataset)][:count]
-            parts.append(tokens)
-            count -= len(tokens)
-            document += 1
-        return np.concatenate(parts, dtype=np.int64)
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "sequence_lengths"}
+
+
+def _take_real(dataset: SequenceDataset, document: int, count: int) -> Int64Array:
+    """Return tokens of as many consecutive documents as needed."""
+    parts: list[npt.NDArray[Any]] = [np.empty(0, np.int64)]
+    while count > 0:
+        parts.append(dataset[document % len(dataset)][:count])
+        count -= len(parts[-1])
+        document += 1
+    return np.concatenate(parts, dtype=np.int64)
 
 
 def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
+from zindex.datasets.sample_dataset import IndexArray
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
@@ -15,7 +16,6 @@ from zindex.indexing.packing import PackedArrays
 from zindex.plan.packing import PackingPlan, PackingRules
 from zindex.samples.packed import make_packed_batch
 from zindex.samples.texts import IndexedText
-from zindex.store.rows import RowReader
 
 
 class PackedGPTDataset(TextDataset[PackedArrays]):
@@ -68,6 +68,13 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
 
     config: GPTDatasetConfig
 
+    #: Shape (parts, 2): document id, and token offset in it, sample after sample.
+    part_index = IndexArray()
+    #: Shape (samples + 1,): part at which each sample starts.
+    sample_offset = IndexArray()
+    #: Shape (samples,): the sample at each position.
+    shuffle_index = IndexArray()
+
     _make_together = staticmethod(make_packed_batch)
     _read_index = staticmethod(PackedArrays.open)
 
@@ -91,21 +98,6 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
     def rules(self) -> PackingRules:
         """The rules that pack documents into samples."""
         return self.config.packing or PackingRules()
-
-    @property
-    def part_index(self) -> RowReader:
-        """Shape (parts, 2): document id, and token offset in it, sample after sample."""
-        return self._open_arrays().part_index
-
-    @property
-    def sample_offset(self) -> RowReader:
-        """Shape (samples + 1,): part at which each sample starts."""
-        return self._open_arrays().sample_offset
-
-    @property
-    def shuffle_index(self) -> RowReader:
-        """Shape (samples,): the sample at each position."""
-        return self._open_arrays().shuffle_index
 
     @property
     def padding_share(self) -> float:

@@ -45,7 +45,12 @@ def collect(builds: Builds) -> Iterator[None]:
 
 
 def obtain(
-    request: BuildRequest, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
+    request: BuildRequest,
+    receive: Receive,
+    rank: int,
+    config: BlendedMegatronDatasetConfig,
+    *,
+    may_collect: bool = True,
 ) -> None:
     """Call back with a store, or None for an index to compute: now, or after collected builds.
 
@@ -59,18 +64,12 @@ def obtain(
         The rank of this process, or of the process that it is a worker of.
     config
         The timeouts for other ranks.
+    may_collect
+        Whether the request may be collected; otherwise the callback is always immediate.
     """
-    builds = _collector.get()
-    if builds is None:
-        obtain_now(request, receive, rank, config)
-    else:
-        builds.add(request, receive)
-
-
-def obtain_now(
-    request: BuildRequest, receive: Receive, rank: int, config: BlendedMegatronDatasetConfig
-) -> None:
-    """Call back now, after the store is built or found; parameters as of `obtain`."""
+    if may_collect and (collected := _collector.get()) is not None:
+        collected.add(request, receive)
+        return
     this = Rank(rank, config.index_timeout, config.index_takeover)
     with Builds(this, config.follow, max_computed_rows=config.max_computed_rows) as builds:
         builds.add(request, receive)

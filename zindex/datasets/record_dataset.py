@@ -92,8 +92,7 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         ConfigError
             If ``process_fn`` does not make exactly one item of it.
         """
-        record = self._reader.read(self._number(index))
-        return record if self.process_fn is None else self._process([record])[0]
+        return self._process([self._reader.read(self._number(index))])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several records, read together: torch's DataLoader calls this.
@@ -103,12 +102,12 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         indices
             Numbers, as of single records, in any order.
         """
-        records = self._reader.read_many([self._number(index) for index in indices])
-        return records if self.process_fn is None else self._process(records)
+        return self._process(self._reader.read_many([self._number(index) for index in indices]))
 
     def _process(self, records: list[dict[str, Any]]) -> list[Any]:
-        """Return the items that ``process_fn`` makes of records, one for each."""
-        assert self.process_fn is not None
+        """Return the items that ``process_fn`` makes of records, one for each; or the records."""
+        if self.process_fn is None:
+            return records
         count = len(records)
         keys = [record.get(KEY) for record in records]
         items = list(self.process_fn(iter(records)))

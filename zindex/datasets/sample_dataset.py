@@ -10,7 +10,7 @@ import torch
 
 from zindex.arrays import BoolArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.ranks import obtain, obtain_now
+from zindex.datasets.ranks import obtain
 from zindex.datasets.utils import current_rank
 from zindex.indexing.ensure import BuildRequest
 from zindex.samples.batch import BatchRequest, Item, SampleBatch, batch_of_items, resolve_positions
@@ -114,6 +114,16 @@ def inherits(kind: type, names: tuple[str, ...]) -> bool:
     return all(getattr(kind, name, None) is getattr(home, name, None) for name in names)
 
 
+class IndexArray:
+    """An array of a dataset's index, opened at its first use; an attribute of the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, dataset: Any, owner: type) -> Any:
+        return self if dataset is None else getattr(dataset._open_arrays(), self._name)
+
+
 class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     """Samples by an index that is found or built at construction, or computed at first use."""
 
@@ -171,7 +181,7 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
             if self._is_stored and self._store is not None:
                 self._arrays = self._read_index(self._store)
             elif self._is_stored:
-                obtain_now(self._needed, self._receive, self._rank, self.config)
+                obtain(self._needed, self._receive, self._rank, self.config, may_collect=False)
             if self._arrays is None:
                 self._arrays = self._compute_arrays()
         return self._arrays

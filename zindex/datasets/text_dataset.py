@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
-from zindex.datasets.megatron_dataset import MegatronDataset
+from zindex.datasets.megatron_dataset import Indices, MegatronDataset
 from zindex.datasets.object_storage_utils import find_storage
 from zindex.datasets.sample_dataset import ArraysT, IndexedSampleDataset
 from zindex.datasets.utils import Split
@@ -47,7 +46,7 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
         self,
         indexed_dataset: Any,
         dataset_path: str | None,
-        indexed_indices: npt.NDArray[np.integer[Any]] | range,
+        indexed_indices: Indices,
         num_samples: int | None,
         index_split: Split,
         config: BlendedMegatronDatasetConfig,

@@ -15,6 +15,7 @@ from zindex.loading.data_parallel import find_place
 from zindex.loading.reading import BatchReader, WorkerPool, read_ahead, start_workers
 from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, choose_order, count_samples
 from zindex.loading.state import dataset_fingerprint
+from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 
 logger = logging.getLogger(__name__)
@@ -365,14 +366,10 @@ def _open_dataset(run: Any, tokenizer: Any, split: str, settings: dict[str, Any]
 
 def _choose_prefetch(prefetch: int | None, num_workers: int, *, is_ours: bool) -> int:
     """Return the prefetch depth."""
-    for name, value in (("num_workers", num_workers), ("prefetch", prefetch or 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{name} must be a whole number of at least 0, got {value!r}")
+    check_whole("num_workers", num_workers, 0)
     if prefetch is not None:
-        return prefetch
-    if num_workers:
-        return _WORKER_AHEAD * num_workers
-    return _THREADS_AHEAD if is_ours else 0
+        return check_whole("prefetch", prefetch, 0)
+    return _WORKER_AHEAD * num_workers or (_THREADS_AHEAD if is_ours else 0)
 
 
 def _choose_pinning(pin_memory: bool | None) -> bool:

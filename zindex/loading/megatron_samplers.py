@@ -16,7 +16,31 @@ from zindex.loading.sampler import check_ranks
 from zindex.plan.settings import check_whole
 
 
-class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
+class _RankSampler(torch.utils.data.Sampler[list[int]]):
+    """The attributes of all samplers, and their checks."""
+
+    def __init__(
+        self, total_samples: int, consumed_samples: int, micro_batch_size: int, rank: int, size: int
+    ) -> None:
+        if total_samples <= 0:
+            raise PlanError(
+                f"total_samples must be at least 1, got {total_samples}; leave the dataset out"
+            )
+        check_whole("micro_batch_size", micro_batch_size, 1)
+        check_ranks(rank, size)
+        self.total_samples = total_samples
+        self.consumed_samples = consumed_samples
+        self.micro_batch_size = micro_batch_size
+        self.data_parallel_rank = rank
+        self.data_parallel_size = size
+        self.micro_batch_times_data_parallel_size = micro_batch_size * size
+
+    def __len__(self) -> int:
+        """Return the samples of the dataset: not the batches, as in Megatron."""
+        return self.total_samples
+
+
+class MegatronPretrainingSampler(_RankSampler):
     """Consecutive micro-batches for each rank, in the dataset's order (``single``).
 
     Parameters
@@ -50,22 +74,14 @@ class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
         data_parallel_size: int,
         drop_last: bool = True,
     ) -> None:
-        _check_sizes(total_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
+        place = (data_parallel_rank, data_parallel_size)
+        super().__init__(total_samples, consumed_samples, micro_batch_size, *place)
         if consumed_samples >= total_samples:
             raise PlanError(
                 f"consumed_samples must be less than total_samples, got {consumed_samples:,} of "
                 f"{total_samples:,}; no samples are left"
             )
-        self.total_samples = total_samples
-        self.consumed_samples = consumed_samples
-        self.micro_batch_size = micro_batch_size
-        self.data_parallel_rank = data_parallel_rank
-        self.micro_batch_times_data_parallel_size = micro_batch_size * data_parallel_size
         self.drop_last = drop_last
-
-    def __len__(self) -> int:
-        """Return the samples of the dataset: not the batches, as in Megatron."""
-        return self.total_samples
 
     def get_start_end_idx(self) -> tuple[int, int]:
         """Return the bounds of this rank's samples within a step."""
@@ -81,7 +97,7 @@ class MegatronPretrainingSampler(torch.utils.data.Sampler[list[int]]):
                 yield list(range(first + begin, stop))
 
 
-class MegatronFullValidationSampler(torch.utils.data.Sampler[list[int]]):
+class MegatronFullValidationSampler(_RankSampler):
     """Every sample once, dealt to the ranks in turn, in batches of one.
 
     Ranks differ by one batch at most, so there must be no collective per batch.
@@ -102,11 +118,7 @@ class MegatronFullValidationSampler(torch.utils.data.Sampler[list[int]]):
     def __init__(
         self, total_samples: int, data_parallel_rank: int, data_parallel_size: int
     ) -> None:
-        _check_sizes(total_samples, 1, data_parallel_rank, data_parallel_size)
-        self.total_samples = total_samples
-        self.data_parallel_rank = data_parallel_rank
-        self.data_parallel_size = data_parallel_size
-        self.micro_batch_size = 1
+        super().__init__(total_samples, 0, 1, data_parallel_rank, data_parallel_size)
 
     @property
     def _samples(self) -> range:
@@ -153,7 +165,7 @@ class RandomSeedDataset(torch.utils.data.Dataset[Any]):
         return self.dataset[idx]
 
 
-class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
+class MegatronPretrainingRandomSampler(_RankSampler):
     """Micro-batches for each rank, shuffled in every epoch (``cyclic``).
 
     An iteration is the rest of an epoch. ``consumed_samples`` counts the batches taken from the
@@ -207,8 +219,9 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
         data_sharding: bool,
         global_batch_size: int | None = None,
     ) -> None:
-        _check_sizes(total_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
-        step = micro_batch_size * data_parallel_size
+        place = (data_parallel_rank, data_parallel_size)
+        super().__init__(total_samples, consumed_samples, micro_batch_size, *place)
+        step = self.micro_batch_times_data_parallel_size
         if global_batch_size is not None and (global_batch_size % step or data_sharding):
             raise ConfigError(
                 f"global_batch_size must be a multiple of {step:,}, micro_batch_size * "
@@ -222,20 +235,10 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
                 "micro-batches"
             )
         self.dataset = dataset
-        self.total_samples = total_samples
-        self.consumed_samples = consumed_samples
-        self.micro_batch_size = micro_batch_size
-        self.data_parallel_rank = data_parallel_rank
-        self.data_parallel_size = data_parallel_size
         self.data_sharding = data_sharding
-        self.micro_batch_times_data_parallel_size = step
         self.last_batch_size = total_samples % step
         self.global_batch_size = global_batch_size
         self.epoch = 0
-
-    def __len__(self) -> int:
-        """Return the samples of the dataset: not the batches, as in Megatron."""
-        return self.total_samples
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._iterate_epoch() if self.global_batch_size is None else self._iterate_steps()
@@ -307,15 +310,3 @@ class MegatronPretrainingRandomSampler(torch.utils.data.Sampler[list[int]]):
         generator = torch.Generator()
         generator.manual_seed(self.epoch)
         return torch.randperm(num_samples, generator=generator)
-
-
-def _check_sizes(
-    total_samples: int, micro_batch_size: int, data_parallel_rank: int, data_parallel_size: int
-) -> None:
-    """Check the common arguments of all samplers."""
-    if total_samples <= 0:
-        raise PlanError(
-            f"total_samples must be at least 1, got {total_samples}; leave the dataset out"
-        )
-    check_whole("micro_batch_size", micro_batch_size, 1)
-    check_ranks(data_parallel_rank, data_parallel_size)

@@ -19,14 +19,8 @@ from zindex.loading.sampler import Positions
 Collate = Callable[[Any], Any]
 
 # Tensors that weight the loss, and their value for samples without weight.
-_NO_WEIGHT = {
-    "loss_mask": 0,
-    "target_ids": -100,
-    "chosen_mask": 0,
-    "rejected_mask": 0,
-    "masks": 0,
-    "group_mask": 0,
-}
+_WEIGHTS = ("loss_mask", "target_ids", "chosen_mask", "rejected_mask", "masks", "group_mask")
+_NO_WEIGHT = dict.fromkeys(_WEIGHTS, 0) | {"target_ids": -100}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ number of ranks, the micro-batch size, loader workers or prefetched batches.
 """
 
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError
@@ -31,12 +31,7 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain values, with its version."""
-        return {
-            "version": STATE_VERSION,
-            "fingerprint": self.fingerprint,
-            "consumed_samples": self.consumed_samples,
-            "epoch": self.epoch,
-        }
+        return {"version": STATE_VERSION} | asdict(self)
 
 
 def parse_state(
