@@ -222,7 +222,7 @@ def test_build_writes_a_timeline(blend_file: Path, tmp_path: Path) -> None:
     succeed("build", blend_file, "--timeline", tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     stages = {event["cat"] for event in events if event["ph"] == "X"}
-    assert {"open", "blend", "documents"} <= stages
+    assert {"open", "blend", "arrays"} <= stages
 
 
 @pytest.mark.parametrize("name", ["none/trace.json", "."])

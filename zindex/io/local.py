@@ -106,7 +106,7 @@ def write_once(
     partial = partial_path(path)
     try:
         descriptor = os.open(partial, flags, 0o666)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(partial, flags, 0o666)
     with _removing(partial):
