@@ -126,12 +126,7 @@ def down(context: click.Context, folder: str) -> None:
 
 @contextmanager
 def open_client(
-    index: str,
-    *,
-    client: str | None,
-    cluster: str | None,
-    folder: str | None,
-    **settings: Any,
+    index: str, *, client: str | None, cluster: str | None, folder: str | None, **settings: Any
 ) -> Iterator[tuple[bool, Any]]:
     """Yield whether this process builds, and the client or address to build with.
 

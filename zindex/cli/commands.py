@@ -304,23 +304,12 @@ def _find_quickstart() -> Path:
     package = Path(__file__).resolve().parents[1]
     name = "01_quickstart.py"
     places = [package.parent / "examples" / name, package / "_examples" / name]
-    for place in places:
-        if place.exists():
-            return place
+    if place := next(filter(Path.exists, places), None):
+        return place
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-for _command in (
-    bench,
-    cluster,
-    convert,
-    count,
-    edit,
-    export,
-    import_command,
-    lengths,
-    merge,
-    prepare_command,
-    tokenize_command,
-):
+_FILES = (convert, count, export, import_command, merge, tokenize_command)
+_RUNS = (bench, cluster, edit, lengths, prepare_command)
+for _command in (*_FILES, *_RUNS):
     main.add_command(_command)

@@ -41,12 +41,7 @@ _weights = partial(
 @options.scheduler
 @options.summary()
 def edit(
-    run_file: str,
-    at: int | None,
-    split: str,
-    verify: bool,
-    client: str | None,
-    **settings: Any,
+    run_file: str, at: int | None, split: str, verify: bool, client: str | None, **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Change a run from a position on, or show its edits.
 

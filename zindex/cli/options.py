@@ -134,6 +134,17 @@ def choose_processes(scheduler: str | None, num_processes: int | None) -> int | 
     return num_processes
 
 
+def use_record_store(
+    *, chunk_nbytes: int, shard_nbytes: int, codec: Any, num_processes: int | None, **settings: Any
+) -> dict[str, Any]:
+    """Return the settings of a command with `record_store`, with a grid and its processes."""
+    from zindex.store.layout import ChunkGrid
+
+    processes = choose_processes(settings["client"], num_processes)
+    grid = ChunkGrid(chunk_nbytes, shard_nbytes, codec)
+    return settings | {"grid": grid, "num_processes": processes}
+
+
 def one_or_all(sources: Sequence[str]) -> str | Sequence[str]:
     """Return a single source as a text, several as they are."""
     return sources[0] if len(sources) == 1 else sources

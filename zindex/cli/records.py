@@ -31,15 +31,7 @@ from zindex.inspection.tables.formatting import count_noun
 @options.record_store
 @options.summary(timed=True)
 def import_command(
-    sources: tuple[str, ...],
-    target: str,
-    fields: tuple[str, ...],
-    codec: Any,
-    chunk_nbytes: int,
-    shard_nbytes: int,
-    client: str | None,
-    num_processes: int | None,
-    **settings: Any,
+    sources: tuple[str, ...], target: str, fields: tuple[str, ...], **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Import tar or jsonl files for random access.
 
@@ -47,18 +39,14 @@ def import_command(
     the store. Resumes from finished shards.
     """
     from zindex.ingest.records.import_records import import_records
-    from zindex.store.layout import ChunkGrid
     from zindex.store.records import KEY
 
     store = import_records(
         options.one_or_all(sources),
         target,
         fields=fields or None,
-        grid=ChunkGrid(chunk_nbytes, shard_nbytes, codec),
-        client=client,
-        num_processes=options.choose_processes(client, num_processes),
         progress=True,
-        **settings,
+        **options.use_record_store(**settings),
     )
     names = [field["name"] for field in store.spec["fields"] if field["name"] != KEY]
     facts = {

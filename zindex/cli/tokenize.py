@@ -184,11 +184,6 @@ def tokenize_command(
     tokenizer_type: str | None,
     tokenizer_options: dict[str, Any],
     columns: tuple[str, ...],
-    codec: str,
-    chunk_nbytes: int,
-    shard_nbytes: int,
-    client: str | None,
-    num_processes: int | None,
     **settings: Any,
 ) -> tuple[dict[str, Any], str]:
     """Tokenise texts or dialogues into a store.
@@ -202,26 +197,25 @@ def tokenize_command(
     others = _RECORD_NAMES if is_corpus else _CORPUS_NAMES
     _refuse_others(context, others, train_type, settings["to"])
     settings = {
-        name: value for name, value in settings.items() if name not in others and value is not None
+        name: value
+        for name, value in options.use_record_store(**settings).items()
+        if name not in others and value is not None
     }
-    settings |= {"tokenizer": given, "client": client, "progress": True}
-    settings["num_processes"] = options.choose_processes(client, num_processes)
+    settings |= {"tokenizer": given, "progress": True}
     source = options.one_or_all(sources)
     if is_corpus:
-        return _make_corpus(source, target, codec, column=_text_column(columns), **settings)
-    grid = (chunk_nbytes, shard_nbytes, codec)
+        return _make_corpus(source, target, column=_text_column(columns), **settings)
     pairs = options.parse_pairs(columns, "--column", "prompt=question")
-    return _make_store(source, target, train_type, grid, columns=pairs, **settings)
+    return _make_store(source, target, train_type, columns=pairs, **settings)
 
 
 def _make_store(
-    source: Any, target: str, train_type: Any, grid: tuple[Any, ...], **settings: Any
+    source: Any, target: str, train_type: Any, **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Write a keyed store and return its summary."""
     from zindex.ingest.keyed.tokenize import tokenize
-    from zindex.store.layout import ChunkGrid
 
-    store = tokenize(source, target, train_type, grid=ChunkGrid(*grid), **settings)
+    store = tokenize(source, target, train_type, **settings)
     counts = {item["name"]: item["num_values"] for item in store.spec["fields"]}
     facts = {
         **options.describe_records(store),
@@ -237,7 +231,7 @@ def _make_store(
 
 
 def _make_corpus(
-    source: Any, target: str, codec: Any, **settings: Any
+    source: Any, target: str, grid: Any, **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Write a corpus for pre-training and return its summary."""
     from dataclasses import asdict, replace
@@ -245,8 +239,8 @@ def _make_corpus(
     from zindex.ingest.convert import TOKEN_GRID
     from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus
 
-    grid = None if codec == "none" else replace(TOKEN_GRID, codec=codec)
-    made = tokenize_corpus(source, target, grid=grid, **settings)
+    own = None if grid.codec == "none" else replace(TOKEN_GRID, codec=grid.codec)
+    made = tokenize_corpus(source, target, grid=own, **settings)
     return asdict(made), (
         f"{made.place}: {made.num_tokens:,} tokens ({made.token_dtype}) in {made.num_documents:,} "
         f"documents and {made.num_sequences:,} sequences{options.left_out(made.num_skipped)}"

@@ -14,13 +14,7 @@ from zindex.cluster.network import LOOPBACK, own_address
 from zindex.cluster.rendezvous import Rendezvous, receive_by_store, send_by_store
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import NodeSettings
-from zindex.cluster.starting import (
-    Node,
-    connect,
-    prepare_scheduler,
-    start_and_wait,
-    start_node,
-)
+from zindex.cluster.starting import Node, connect, prepare_scheduler, start_and_wait, start_node
 from zindex.cluster.watchdog import Watchdog
 from zindex.errors import ConfigError, check_choice
 from zindex.execution.timeline import Timeline

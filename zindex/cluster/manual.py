@@ -123,10 +123,8 @@ def _find_running(rendezvous: Rendezvous) -> list[str]:
     running = []
     for name in rendezvous.nodes:
         machine, _, process = name.rpartition("-")
-        if machine == os.uname().nodename:
-            with suppress(ProcessLookupError, ValueError):
+        with suppress(ProcessLookupError, ValueError):
+            if machine == os.uname().nodename:
                 os.kill(int(process), 0)
-                running.append(name)
-        else:
             running.append(name)
     return running

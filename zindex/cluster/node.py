@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zindex.cluster.rendezvous import LOGS, POLL_SECONDS, Rendezvous
-from zindex.cluster.resources import (
-    choose_memory,
-    choose_scratch,
-    choose_threads,
-    open_scratch,
-)
+from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import NodeSettings
 from zindex.io.backoff import Backoff
 

@@ -86,25 +86,14 @@ def _make_parser() -> argparse.ArgumentParser:
     for name in ("--data-path", *(f"--{split}-data-path" for split in SPLIT_NAMES)):
         parser.add_argument(name, nargs="*")
     for name in (
-        "--data-args-path",
-        "--per-split-data-args-path",
-        "--per-dataset-sequences-path",
-        "--split",
-        "--data-cache-path",
-        "--object-storage-cache-path",
-        "--phase-transition-iterations",
-        "--yaml-cfg",
+        *("--data-args-path", "--per-split-data-args-path", "--per-dataset-sequences-path"),
+        *("--data-cache-path", "--object-storage-cache-path", "--yaml-cfg"),
+        *("--split", "--phase-transition-iterations", "--dataloader-type"),
     ):
         parser.add_argument(name)
     for name in (
-        "--seq-length",
-        "--encoder-seq-length",
-        "--decoder-seq-length",
-        "--train-iters",
-        "--train-samples",
-        "--global-batch-size",
-        "--eval-global-batch-size",
-        "--vocab-size",
+        *("--seq-length", "--encoder-seq-length", "--decoder-seq-length", "--vocab-size"),
+        *("--train-iters", "--train-samples", "--global-batch-size", "--eval-global-batch-size"),
     ):
         parser.add_argument(name, type=int)
     parser.add_argument("--seed", type=int, default=1234)
@@ -115,13 +104,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mask-prob", type=float, default=0.15)
     parser.add_argument("--short-seq-prob", type=float, default=0.1)
     parser.add_argument("--rampup-batch-size", nargs="*")
-    parser.add_argument("--dataloader-type")
-    parser.add_argument(
-        "--bert-no-binary-head", action="store_false", dest="bert_binary_head", default=True
-    )
-    parser.add_argument(
-        "--no-mmap-bin-files", action="store_false", dest="mmap_bin_files", default=True
-    )
+    parser.add_argument("--bert-no-binary-head", action="store_false", dest="bert_binary_head")
+    parser.add_argument("--no-mmap-bin-files", action="store_false", dest="mmap_bin_files")
     for name in ("--mock-data", "--sft", "--full-validation", "--multiple-validation-sets"):
         parser.add_argument(name, action="store_true")
     return parser

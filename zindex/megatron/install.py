@@ -21,22 +21,10 @@ from zindex.errors import ConfigError, check_choice
 logger = logging.getLogger(__name__)
 
 _CORE = (
-    "bert_dataset",
-    "blended_dataset",
-    "blended_megatron_dataset_builder",
-    "blended_megatron_dataset_config",
-    "data_schedule",
-    "gpt_dataset",
-    "helpers",
-    "indexed_dataset",
-    "masked_dataset",
-    "megatron_dataset",
-    "megatron_tokenizer",
-    "multimodal_dataset",
-    "object_storage_utils",
-    "t5_dataset",
-    "utils",
-    "utils_s3",
+    *("bert_dataset", "gpt_dataset", "masked_dataset", "multimodal_dataset", "t5_dataset"),
+    *("blended_megatron_dataset_builder", "blended_megatron_dataset_config", "blended_dataset"),
+    *("data_schedule", "indexed_dataset", "megatron_dataset", "megatron_tokenizer"),
+    *("helpers", "object_storage_utils", "utils", "utils_s3"),
 )
 _TRAINING = ("fim_dataset", "sft_dataset", "varlen_dataset")
 

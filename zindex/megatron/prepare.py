@@ -5,14 +5,23 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from zindex.datasets.bert_dataset import BERTMaskedWordPieceDataset
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError
 from zindex.execution.reconnecting_client import connect_client
 from zindex.megatron.arguments import Kind, Sizes, TrainingArguments, as_config, parse_arguments
 from zindex.megatron.install import set_defaults
+
+# Fill-in-the-middle datasets use GPT's index.
+_CLASSES: dict[Kind, Any] = {
+    "gpt": GPTDataset,
+    "bert": BERTMaskedWordPieceDataset,
+    "t5": T5MaskedWordPieceDataset,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ def _build_phases(arguments: TrainingArguments) -> list[PreparedSplit]:
 
 def _build_phase(kind: Kind, config: Any, sizes: Sizes, phase: int) -> list[PreparedSplit]:
     """Build the datasets of a phase; indices that two phases share are built once."""
-    datasets = BlendedMegatronDatasetBuilder(_class_of(kind), sizes, lambda: True, config).build()
+    datasets = BlendedMegatronDatasetBuilder(_CLASSES[kind], sizes, lambda: True, config).build()
     made = []
     for split, built in zip(Split, datasets, strict=True):
         for dataset in built if isinstance(built, list) else [built]:
@@ -105,16 +114,3 @@ def _build_phase(kind: Kind, config: Any, sizes: Sizes, phase: int) -> list[Prep
             members = dataset.datasets if isinstance(dataset, BlendedDataset) else [dataset]
             made.append(PreparedSplit(phase, split.name, len(dataset), len(members)))
     return made
-
-
-def _class_of(kind: Kind) -> Any:
-    """Return the class of the datasets; fill-in-the-middle datasets use GPT's index."""
-    if kind == "bert":
-        from zindex.datasets.bert_dataset import BERTMaskedWordPieceDataset
-
-        return BERTMaskedWordPieceDataset
-    if kind == "t5":
-        from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset
-
-        return T5MaskedWordPieceDataset
-    return GPTDataset

@@ -39,51 +39,33 @@ class StageCost:
     memory_nbytes: float = 0.0
 
 
-# Bytes of memory traffic for each element: the streams, and a cache line for each random access.
-_MEMORY_NBYTES = {
-    "check": 20.0,
-    "documents": 90.0,
-    "count": 80.0,
-    "samples": 40.0,
-    "shuffle": 12.0,
-    "blend": 20.0,
-    "describe": 0.0,
-    "store": 18.0,
+#: Costs of the stages in the scalable order. Memory traffic counts the streams, and a cache line
+#: for each random access.
+STAGE_COSTS = {
+    "check": StageCost(0.5e-3, 10e-9, 20.0),
+    "documents": StageCost(3.5e-3, 25e-9, 90.0),
+    "count": StageCost(1.0e-3, 8e-9, 80.0),
+    "samples": StageCost(3.5e-3, 30e-9, 40.0),
+    "shuffle": StageCost(3.5e-3, 8e-9, 12.0),
+    "blend": StageCost(5e-3, 12e-9, 20.0),
+    "describe": StageCost(0.5e-3, 0.0),
+    "store": StageCost(5e-3, 3e-9, 18.0),
 }
-
-
-def stage_cost(stage: str, task_seconds: float, element_seconds: float) -> StageCost:
-    """Return the cost of a stage, with its known memory traffic."""
-    return StageCost(task_seconds, element_seconds, _MEMORY_NBYTES.get(stage, 0.0))
-
-
-def _stage_costs(**seconds: tuple[float, float]) -> Mapping[str, StageCost]:
-    return {stage: stage_cost(stage, *cost) for stage, cost in seconds.items()}
+# Those in Megatron's order where it differs: one task shuffles a dataset.
+_MEGATRON_COSTS = {
+    "documents": StageCost(6e-3, 8e-9, 90.0),
+    "shuffle": StageCost(5e-3, 8e-9, 12.0),
+    "blend": StageCost(5e-3, 40e-9, 20.0),
+}
 
 
 @dataclass(frozen=True)
 class Costs:
     """Costs of steps and bandwidths of machines: measured, or plausible defaults of a server."""
 
-    #: Stage -> cost in the scalable order.
-    stages: Mapping[str, StageCost] = field(
-        default_factory=lambda: _stage_costs(
-            check=(0.5e-3, 10e-9),
-            documents=(3.5e-3, 25e-9),
-            count=(1.0e-3, 8e-9),
-            samples=(3.5e-3, 30e-9),
-            shuffle=(3.5e-3, 8e-9),
-            blend=(5e-3, 12e-9),
-            describe=(0.5e-3, 0.0),
-            store=(5e-3, 3e-9),
-        )
-    )
-    #: Stage -> cost in Megatron's order where it differs: one task shuffles a dataset.
-    megatron: Mapping[str, StageCost] = field(
-        default_factory=lambda: _stage_costs(
-            documents=(6e-3, 8e-9), shuffle=(5e-3, 8e-9), blend=(5e-3, 40e-9)
-        )
-    )
+    #: Stage -> cost in the scalable order, and in Megatron's where it differs.
+    stages: Mapping[str, StageCost] = field(default_factory=lambda: STAGE_COSTS)
+    megatron: Mapping[str, StageCost] = field(default_factory=lambda: _MEGATRON_COSTS)
     #: Seconds of Python for each task besides its computation: in the process that submits tasks,
     #: in Dask's scheduler, and on the worker.
     client_task_seconds: float = 1.3e-3

@@ -11,11 +11,11 @@ import numpy as np
 
 from zindex.execution.timeline import Span
 from zindex.inspection.bench.cost_model import (
+    STAGE_COSTS,
     Costs,
     Machines,
     StageCost,
     forecast_build,
-    stage_cost,
 )
 from zindex.inspection.bench.job import Job
 
@@ -74,8 +74,8 @@ def fit_costs(builds: Sequence[MeasuredBuild], costs: Costs) -> Costs:
             if stage in build.job.loads() and build.stage_seconds.get(stage)
         ]
         if rows:
-            fitted = fit_stage(rows)
-            stages[stage] = stage_cost(stage, fitted.task_seconds, fitted.element_seconds)
+            memory_nbytes = STAGE_COSTS[stage].memory_nbytes
+            stages[stage] = replace(fit_stage(rows), memory_nbytes=memory_nbytes)
     bundles = [build for build in builds if build.bundle_seconds]
     index_seconds = costs.index_seconds
     if bundles:

@@ -94,10 +94,7 @@ def describe_build(
         "order": order,
         "store": stored,
         "index": index,
-        "grid": {
-            "chunk_length": min(CHUNK_LENGTH, shard_length),
-            "shard_length": shard_length,
-        },
+        "grid": {"chunk_length": min(CHUNK_LENGTH, shard_length), "shard_length": shard_length},
     }
     job = Job(
         data.num_tokens,

@@ -1,5 +1,6 @@
 """Tables and JSON of the edits of a run."""
 
+from dataclasses import fields
 from typing import Any
 
 from zindex.config import RunConfig
@@ -80,12 +81,6 @@ def _describe(entry: JournalEntry) -> str:
 
 
 def entry_json(entry: JournalEntry) -> dict[str, Any]:
-    """Return one edit as JSON values."""
-    return {
-        "number": entry.number,
-        "position": entry.position,
-        "change": entry.change,
-        "before": entry.before,
-        "fingerprint": entry.fingerprint,
-        "certificate": entry.certificate,
-    }
+    """Return one edit as JSON values, without the state of the run."""
+    names = [field.name for field in fields(entry) if field.name != "state"]
+    return {name: getattr(entry, name) for name in names}

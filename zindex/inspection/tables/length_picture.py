@@ -81,11 +81,10 @@ def _draw_histograms(
         max(2, *(source.histogram.longest for source in sources)) * 1.2,
     )
     axis.set_ylabel("share of the source's length")
-    axis.set_title("Lengths", loc="left", weight="bold")
     if num_sources > len(sources):
         axis.plot([], [], " ", label=f"and {num_sources - len(sources):,} smaller sources")
     axis.legend(frameon=False, fontsize=8)
-    _tidy(axis)
+    _finish(axis, "Lengths")
 
 
 def _group(histogram: LengthHistogram) -> tuple[Any, Any]:
@@ -114,8 +113,7 @@ def _draw_epochs(axis: Any, draws: Sequence[SourceDraws], colors: dict[str, Any]
     axis.invert_yaxis()
     axis.set_xlabel(f"epochs (dotted: 1, dashed: {MAX_EPOCHS:g})")
     total = sum(drawn.num_samples for drawn in draws)
-    axis.set_title(f"Epochs in {total:,} samples", loc="left", weight="bold")
-    _tidy(axis)
+    _finish(axis, f"Epochs in {total:,} samples")
 
 
 def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
@@ -133,10 +131,10 @@ def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
     axis.set(xlabel="sequence length", ylabel="percent", ylim=(-2, 102))
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axis.set_title("Choice of a sequence length", loc="left", weight="bold")
     axis.legend(frameon=False, fontsize=8)
-    _tidy(axis)
+    _finish(axis, "Choice of a sequence length")
 
 
-def _tidy(axis: Any) -> None:
+def _finish(axis: Any, title: str) -> None:
+    axis.set_title(title, loc="left", weight="bold")
     axis.spines[["top", "right"]].set_visible(False)

@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zindex.indexing.packing import (
-    Basis,
-    PackingSizes,
-    measure_packing,
-    read_packing_sizes,
-)
+from zindex.indexing.packing import Basis, measure_packing, read_packing_sizes
 from zindex.indexing.run_plan import PlannedIndex
 from zindex.indexing.store_build import find_index
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
@@ -57,23 +52,20 @@ def make_packing_rows(
         Documents to pack for an estimate.
     """
     length = max(min(_LEAST_PACKED, num_packed), num_packed // max(1, len(items)))
-    rows = []
-    for item, status in zip(items, statuses, strict=True):
-        store = find_index(item.plan.store_plan(folder)) if status.committed else None
-        sizes = (
-            measure_packing(item.plan, item.source, length)
-            if store is None
-            else read_packing_sizes(store)
-        )
-        rows.append(_make_row(item, status, sizes))
-    return tuple(rows)
+    planned = zip(items, statuses, strict=True)
+    return tuple(_make_row(item, status, folder, length) for item, status in planned)
 
 
 def _make_row(
-    item: PlannedIndex[PackingPlan], status: StoreStatus, sizes: PackingSizes
+    item: PlannedIndex[PackingPlan], status: StoreStatus, folder: str, length: int
 ) -> PackingRow:
-    """Return the row of one packed index."""
+    """Return the row of one packed index, estimated until the index is built."""
     plan = item.plan
+    store = find_index(plan.store_plan(folder)) if status.committed else None
+    if store is None:
+        sizes = measure_packing(plan, item.source, length)
+    else:
+        sizes = read_packing_sizes(store)
     num_partitions = sizes.num_epochs * plan.partitions_per_epoch
     layouts = plan.layouts_of(num_partitions, sizes.num_samples, sizes.num_parts)
     fields = index_fields(

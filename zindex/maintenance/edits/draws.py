@@ -1,6 +1,6 @@
 """Draws of a blend: marked as they are read, and mapped to the samples of sources."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,11 +63,14 @@ class BlendScan:
             )
         return np.bincount(datasets, minlength=len(self.counts)).astype(np.int64)
 
-    def mark_all(self, spans: Spans) -> Int64Array:
-        """Mark the draws of all positions of spans; return their number for each dataset."""
+    def mark_all(
+        self, spans: Spans, visit: Callable[..., object] = lambda *draws: None
+    ) -> Int64Array:
+        """Mark and visit the draws of all positions; return their number for each dataset."""
         total = np.zeros(len(self.counts), np.int64)
-        for datasets, numbers in self.blocks(spans):
-            total += self.mark(datasets, numbers)
+        for draws in self.blocks(spans):
+            total += self.mark(*draws)
+            visit(*draws)
         return total
 
 

@@ -16,7 +16,7 @@ from zindex.errors import ConfigError
 from zindex.io.objects import is_remote
 from zindex.maintenance.edits.draws import BlendScan, Spans
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, append_entry, open_journal
-from zindex.maintenance.edits.replan import LastCounts, Replan, open_blend_scan
+from zindex.maintenance.edits.replan import Replan, open_blend_scan
 from zindex.plan.journal import Change, check_change, consumed_ranges, leave_out
 
 
@@ -150,25 +150,30 @@ def _apply(journal: RunJournal, change: Change, position: int, client: Any) -> J
         segments, skipped = leave_out(state.segments, *change.skip)
         state = replace(state, segments=segments, skipped=(*state.skipped, *skipped))
         certificate["num_skipped"] = change.skip[1] - change.skip[0]
-    counts = _count(journal, scan, *consumed_ranges(state, last, position))
+    *counts, planned = _count(journal, scan, *consumed_ranges(state, last, position))
     rows = [
-        {"dataset": path, "consumed": int(consumed), "skipped": int(skipped)}
-        for path, consumed, skipped in zip(
-            state.datasets, counts.consumed, counts.skipped, strict=True
-        )
+        {"dataset": path, "consumed": consumed, "skipped": skipped}
+        for path, consumed, skipped in zip(state.datasets, *counts, strict=True)
     ]
     if change.is_new_plan:
         replan = Replan(journal, change, position, client)
-        state, certificate["sources"] = replan.run(state, scan, counts, rows)
+        state, certificate["sources"] = replan.run(state, scan, planned, rows)
     certificate |= {"datasets": rows, "num_samples": state.num_samples}
     return append_entry(journal, position, change, state, certificate)
 
 
-def _count(journal: RunJournal, scan: BlendScan, consumed: Spans, skipped: Spans) -> LastCounts:
-    """Mark the consumed draws of the last blend, and count them by dataset of the run."""
+def _count(
+    journal: RunJournal, scan: BlendScan, consumed: Spans, skipped: Spans
+) -> list[list[int]]:
+    """Mark the consumed draws of the last blend, and count its draws by dataset of the run.
+
+    Returns
+    -------
+    counts
+        Consumed, skipped and coming draws of each dataset.
+    """
     chosen = np.array(journal.state.blends[-1].datasets, np.int64)
-    parts = [scan.mark_all(consumed), scan.mark_all(skipped), scan.counts]
     by_dataset = np.zeros((3, len(journal.state.datasets)), np.int64)
-    by_dataset[:, chosen] = parts
+    by_dataset[:, chosen] = scan.mark_all(consumed), scan.mark_all(skipped), scan.counts
     by_dataset[2] -= by_dataset[0] + by_dataset[1]
-    return LastCounts(*by_dataset)
+    return by_dataset.tolist()

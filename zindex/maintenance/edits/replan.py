@@ -1,7 +1,7 @@
 """Plan the rest of an edited run: its next blend, and the sources that this draws from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,6 @@ from zindex.plan.journal import (
 from zindex.plan.keys import edit_seed
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
-
-
-@dataclass(frozen=True, slots=True)
-class LastCounts:
-    """Samples of each dataset of the run that its last blend has drawn, or would still draw."""
-
-    consumed: Int64Array
-    skipped: Int64Array
-    planned: Int64Array
 
 
 def build_stores(requests: Sequence[BuildRequest], client: Any = None) -> list[Store]:
@@ -78,7 +69,7 @@ class Replan:
         self.seed = edit_seed(journal.config.seed, journal.split, len(journal.entries) + 1)
 
     def run(
-        self, state: RunState, scan: BlendScan, counts: LastCounts, rows: list[dict[str, Any]]
+        self, state: RunState, scan: BlendScan, planned: list[int], rows: list[dict[str, Any]]
     ) -> tuple[RunState, list[dict[str, Any]]]:
         """Return the run with its new blend, and the certificate's rows of its sources.
 
@@ -86,17 +77,18 @@ class Replan:
         ----------
         state
             The run before the edit, without the positions that it skips.
-        scan, counts
-            The last blend: all of its consumed draws are marked and counted.
+        scan, planned
+            The last blend, with all of its consumed draws marked, and the samples that it would
+            still draw of each dataset.
         rows
-            The certificate's rows of datasets; extended.
+            The certificate's rows of datasets, with what the last blend consumed; extended.
         """
         old_length = state.sequence_length
         consumed = self._fold(scan)
         proof = [_prove(number, state.sources[number], item) for number, item in consumed.items()]
-        tokens = zip(state.consumed_tokens, counts.consumed * old_length, strict=True)
-        state = replace(state, consumed_tokens=tuple(int(old + more) for old, more in tokens))
-        planned = counts.planned.tolist()
+        spent = zip(state.consumed_tokens, rows, strict=True)
+        tokens = tuple(old + row["consumed"] * old_length for old, row in spent)
+        state = replace(state, consumed_tokens=tokens)
         state, coming = plan_next(state, self.change, self.position, planned, seed=self.seed)
         self._check_epochs(state, coming)
         cut: dict[int, ConsumedSet] = {}

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,8 @@ def verify_journal(
     for number, facts in enumerate(state.blends):
         scan = open_blend_scan(journal, number, client)
         walk.check_room(number, scan.counts)
-        consumed, skipped = consumed_ranges(state, number, state.num_samples)
-        counts = []
-        for ranges in (consumed, skipped):
-            total = np.zeros(len(facts.datasets), np.int64)
-            for datasets, draws in scan.blocks(ranges):
-                total += scan.mark(datasets, draws)
-                walk.mark(number, datasets, draws)
-            counts.append(total)
+        ranges = consumed_ranges(state, number, state.num_samples)
+        counts = [scan.mark_all(spans, partial(walk.mark, number)) for spans in ranges]
         if number + 1 < len(state.blends):
             entry = next(e for e in journal.entries if len(e.state.blends) == number + 2)
             _check_counts(entry, facts.datasets, *counts)
