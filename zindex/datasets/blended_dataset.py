@@ -215,8 +215,9 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         datasets: list[Any] = [self.datasets[i] for i in set(dataset_ids.tolist())]
         first = datasets[0]
         for item in datasets:
-            is_alike = item.config is first.config or item.config == first.config
-            if not (is_alike and getattr(item, "_is_plain", False)):
+            if not getattr(item, "_is_plain", False):
+                return None
+            if item.config is not first.config and item.config != first.config:
                 return None
         maker: Callable[..., SampleBatch] = first._make_together
         return maker
