@@ -24,6 +24,7 @@ from zindex.datasets.run_datasets import open_run
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor
+from zindex.indexing.packing import PackingBuild
 from zindex.plan.packing import PackingRules
 from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 
@@ -322,6 +323,35 @@ def test_an_index_of_other_data_is_an_error(write_corpus: WriteCorpus) -> None:
     dataset._dataset = shorter
     with pytest.raises(VerificationError, match=r"must hold 1 to 4 parts .* build it again"):
         dataset.__getitems__(range(len(dataset)))
+
+
+def test_a_small_blend_waits_for_its_packings(
+    write_corpus: WriteCorpus,
+    tmp_path: Path,
+    tokenizer: FakeTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The blend is computed, and its check needs the packings: each is built once, for both."""
+    built: list[Any] = []
+    build = PackingBuild.build
+
+    async def build_and_record(self: PackingBuild) -> Any:
+        built.append(self.root)
+        return await build(self)
+
+    monkeypatch.setattr(PackingBuild, "build", build_and_record)
+    paths = [write_corpus(LENGTHS * n, name=f"corpus-{n}") for n in (1, 2)]
+    config = make_run(
+        tmp_path,
+        *(DatasetConfig(path, weight=1.0) for path in paths),
+        split="100,0,0",
+        sequence_length=8,
+        samples={"train": 60},
+        packing=PackingRules(4),
+    )
+    blend = open_run(config, tokenizer)["train"]
+    assert len(blend) == 60
+    assert len(built) == len(set(built)) == 2
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])

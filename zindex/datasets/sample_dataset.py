@@ -177,13 +177,13 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
 
     def _open_arrays(self) -> ArraysT:
         """Return the arrays of the index, built, found or computed at first use."""
-        if self._arrays is None:
-            if self._is_stored and self._store is not None:
-                self._arrays = self._read_index(self._store)
-            elif self._is_stored:
+        if self._arrays is None and self._is_stored:
+            if self._store is None:
                 obtain(self._needed, self._receive, self._rank, self.config, may_collect=False)
-            if self._arrays is None:
-                self._arrays = self._compute_arrays()
+            else:
+                self._arrays = self._read_index(self._store)
+        if self._arrays is None:
+            self._arrays = self._compute_arrays()
         return self._arrays
 
     def __getstate__(self) -> dict[str, Any]:

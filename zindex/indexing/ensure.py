@@ -140,10 +140,10 @@ class Builds:
     ``max_computed_rows`` rows together, `finish` calls back with None for each, to compute it. This
     depends on the requests only, so all ranks decide alike.
 
-    By default `finish` waits for all stores, and builds that are unfinished when
-    the block is left are cancelled; finished shards stay. With a patience, stores are followed:
-    each is received at once, to be read while it is built, and again when it is committed; the
-    builds outlast the block, unless an error leaves it, and end with the process.
+    By default `finish` waits for all stores, and builds that are unfinished when the block is left
+    are cancelled; finished shards stay. With a patience, stores are followed: each is received at
+    once, to be read while it is built, and again when it is committed; the builds outlast the
+    block, unless an error leaves it, and end with the process.
 
     Parameters
     ----------
@@ -251,12 +251,17 @@ class Builds:
         ZindexError
             If a build fails here or on another rank.
         """
+        if self.patience is None:
+            self._finish()
+        else:
+            self._finish_in_background()
+        # Last: the check of a small blend may need what was stored for its datasets.
         small, self._small = self._small, []
         for _, receive in small:
             receive(None)
-        if self.patience is None:
-            self._finish()
-            return
+
+    def _finish_in_background(self) -> None:
+        """Wait for the stores that cannot be followed; the others are finished in a thread."""
         if self._receivers and self._background is None:
             _stop_at_exit(self)
             self._background = BackgroundBuild(self._run, "zindex-follow")

@@ -295,7 +295,7 @@ def free_nbytes(path: Path) -> int:
         try:
             status = os.statvfs(path)
             return status.f_bavail * status.f_frsize
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             path = path.parent
 
 
