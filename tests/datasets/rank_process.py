@@ -15,9 +15,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tests.conftest import FakeTokenizer
+from tests.datasets.configs import plain_config
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.ranks import RankStep
 from zindex.errors import SourceError
 from zindex.execution.executor import ThreadExecutor
@@ -118,16 +118,7 @@ def main(settings: dict[str, Any]) -> None:
         else GPTDataset
     )
     cls.__name__ = "GPTDataset"
-    config = GPTDatasetConfig(
-        random_seed=1,
-        sequence_length=8,
-        tokenizer=FakeTokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-        **settings["config"],
-    )
+    config = plain_config(**settings["config"])
     absent = settings.get("absent", [])
     try:
         datasets = BlendedMegatronDatasetBuilder(

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import zindex
-from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.conftest import WriteCorpus
+from tests.datasets.configs import plain_config
 from zindex.datasets import blended_megatron_dataset_builder, ranks
 from zindex.datasets.blend_requests import request_splits
 from zindex.datasets.blended_dataset import BlendedDataset
@@ -32,17 +33,7 @@ from zindex.store.layout import ChunkGrid
 
 
 def make_config(**settings: Any) -> GPTDatasetConfig:
-    defaults: dict[str, Any] = {
-        "random_seed": 1,
-        "sequence_length": 8,
-        "tokenizer": FakeTokenizer(),
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
-        "create_attention_mask": False,
-        "max_computed_rows": 0,
-    }
-    return GPTDatasetConfig(**(defaults | settings))
+    return plain_config(**({"max_computed_rows": 0} | settings))
 
 
 def build(sizes: Any, cls: Any = GPTDataset, **settings: Any) -> list[Any]:

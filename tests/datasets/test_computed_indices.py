@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.datasets.configs import plain_config
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_config import GPTDatasetConfig
@@ -27,18 +28,8 @@ BLEND_ARRAYS = ("dataset_index", "dataset_sample_index", "dataset_count")
 
 
 def make_config(folder: Path, **choices: Any) -> GPTDatasetConfig:
-    defaults: dict[str, Any] = {
-        "random_seed": 7,
-        "sequence_length": 8,
-        "tokenizer": FakeTokenizer(),
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
-        "create_attention_mask": False,
-        "split": "80,20,0",
-        "path_to_cache": str(folder),
-    }
-    return GPTDatasetConfig(**(defaults | choices))
+    defaults = {"random_seed": 7, "split": "80,20,0", "path_to_cache": str(folder)}
+    return plain_config(**(defaults | choices))
 
 
 def build(sizes: list[int], folder: Path, **choices: Any) -> list[Any]:

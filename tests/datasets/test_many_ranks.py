@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.conftest import WriteCorpus
+from tests.datasets.configs import plain_config
 from tests.datasets.rank_process import summarize
 from tests.forked import Forked
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
 
 SIZES = [60, 20, None]
 
@@ -41,16 +42,7 @@ def run_config(write_corpus: WriteCorpus, tmp_path: Path) -> dict[str, Any]:
 
 def expected(run_config: dict[str, Any], tmp_path: Path) -> list[Any]:
     """Return what one process alone gets, at another place."""
-    config = GPTDatasetConfig(
-        random_seed=1,
-        sequence_length=8,
-        tokenizer=FakeTokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-        **(run_config | {"path_to_cache": str(tmp_path / "alone")}),
-    )
+    config = plain_config(**(run_config | {"path_to_cache": str(tmp_path / "alone")}))
     return summarize(BlendedMegatronDatasetBuilder(GPTDataset, SIZES, lambda: True, config).build())
 
 

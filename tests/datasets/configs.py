@@ -1,0 +1,20 @@
+"""Configurations that tests of datasets share."""
+
+from typing import Any
+
+from tests.conftest import FakeTokenizer
+from zindex.datasets.gpt_config import GPTDatasetConfig
+
+
+def plain_config(**choices: Any) -> GPTDatasetConfig:
+    """Return the configuration of plain text in samples of 8 tokens, without masks."""
+    defaults: dict[str, Any] = {
+        "random_seed": 1,
+        "sequence_length": 8,
+        "tokenizer": FakeTokenizer(),
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": False,
+        "create_attention_mask": False,
+    }
+    return GPTDatasetConfig(**(defaults | choices))
