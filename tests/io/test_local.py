@@ -290,3 +290,10 @@ def test_free_bytes_of_a_place_that_is_not_there_yet(
     status = os.statvfs(tmp_path)
     monkeypatch.setattr(local.os, "statvfs", lambda path: status)
     assert free_nbytes(tmp_path / "a" / "b") == status.f_bavail * status.f_frsize
+
+
+def test_free_space_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    status = os.statvfs(tmp_path)
+    for path in (tmp_path, tmp_path / "none" / "deep", tmp_path / "file" / "below"):
+        assert 0 < free_nbytes(path) <= status.f_blocks * status.f_frsize
