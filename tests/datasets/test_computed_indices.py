@@ -126,19 +126,24 @@ def test_a_run_of_small_datasets_writes_nothing(
             assert arrived[position]["tokens"].equal(other[position]["tokens"])
 
 
-def test_what_is_stored_depends_on_the_rows_of_all_small_indices(
-    paths: list[str], tmp_path: Path
+def test_only_the_largest_of_too_many_small_indices_are_stored(
+    write_corpus: WriteCorpus, tmp_path: Path
 ) -> None:
-    choices: dict[str, Any] = {"blend": (paths, [1.0, 1.0, 1.0]), "split": "100,0,0"}
-    train = build([90, 0, 0], tmp_path / "none", **choices)[0]
-    rows = sum(member.document_index.size + len(member) for member in train.datasets) + len(train)
-    build([90, 0, 0], tmp_path / "enough", max_computed_rows=rows, **choices)
-    build([90, 0, 0], tmp_path / "short", max_computed_rows=rows - 1, **choices)
-    assert not (tmp_path / "enough").exists()
-    assert sorted(path.name.split("-")[0] for path in (tmp_path / "short").iterdir()) == [
-        *["blend"],
-        *["gpt"] * 3,
-    ]
+    paths = [write_corpus(LENGTHS * n, name=f"c{n}") for n in range(1, 9)]
+    choices: dict[str, Any] = {"blend": (paths, [1.0] * 8), "split": "100,0,0"}
+    computed = build([80, 0, 0], tmp_path / "none", **choices)[0]
+    rows = [member.document_index.size + len(member) for member in computed.datasets]
+    limit = max(rows)
+    assert len(computed) <= limit < (sum(rows) + len(computed)) / 4
+    num_stored, rest = 0, sorted([*rows, len(computed)])
+    while sum(rest) > 4 * limit:
+        num_stored += 1
+        rest.pop()
+    stored = build([80, 0, 0], tmp_path / "some", max_computed_rows=limit, **choices)[0]
+    assert len(list((tmp_path / "some").iterdir())) == num_stored
+    assert not (tmp_path / "none").exists()
+    assert_equal_arrays(stored, computed, BLEND_ARRAYS)
+    assert stored[79]["tokens"].equal(computed[79]["tokens"])
 
 
 def test_small_indices_are_computed_next_to_large_stored_ones(

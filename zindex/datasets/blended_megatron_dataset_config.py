@@ -103,8 +103,8 @@ class BlendedMegatronDatasetConfig:
     #: each member, ``ceil(size * weight)``, instead of by the weights themselves.
     renormalize_blend_weights: bool = field(default=False, kw_only=True)
 
-    #: Ours: rows of all small indices together up to which nothing is stored: each process computes
-    #: them in a moment, at the first sample. 0 stores all.
+    #: Ours: rows of an index up to which it is not stored: each process computes it in a moment, at
+    #: the first sample; the smallest first, up to four times as many rows in a run. 0 stores all.
     max_computed_rows: int = field(default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True)
 
     #: Ours: seconds that a rank waits at most for an index that another rank builds.

@@ -40,8 +40,10 @@ from zindex.store.open import Store, follow_plan
 
 logger = logging.getLogger(__name__)
 
-#: Rows of all small indices of a run together, up to which each process computes them: 50 MB.
+#: Rows of a small index, which each process computes: 50 MB.
 MAX_COMPUTED_ROWS = 1 << 22
+# All small indices of a run together have at most so many times the rows of the largest.
+_RUN_FACTOR = 4
 # Seconds between two checks of a builder for failures of other ranks.
 _LISTEN = 0.5
 # A run starts with the first shards of its blends and of any index; other shards are less urgent.
@@ -136,9 +138,9 @@ class BuildRequest:
 class Builds:
     """Stores that a run needs, built in the background while the caller adds more.
 
-    A context manager. Small indices are not stored: as long as they have at most
-    ``max_computed_rows`` rows together, `finish` calls back with None for each, to compute it. This
-    depends on the requests only, so all ranks decide alike.
+    A context manager. Small indices are not stored: `finish` calls back with None for each that has
+    at most ``max_computed_rows`` rows, to compute it, the smallest first up to four times as many
+    rows together. This depends on the requests only, so all ranks decide alike.
 
     By default `finish` waits for all stores, and builds that are unfinished when the block is left
     are cancelled; finished shards stay. With a patience, stores are followed: each is received at
@@ -155,7 +157,7 @@ class Builds:
         Called with an error that ended builds in the background, to notify other processes; reads
         in this process raise it too.
     max_computed_rows
-        Most rows, of all small indices together, that each process computes; 0 stores all.
+        Most rows of an index that each process computes; 0 stores all.
     """
 
     def __init__(
@@ -173,9 +175,7 @@ class Builds:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._requests: dict[Place, BuildRequest] = {}
-        # Small indices, while they are few enough to be computed.
         self._small: list[tuple[BuildRequest, Receive]] = []
-        self._num_small_rows = 0
         self._receivers: dict[Place, list[Receive]] = {}
         self._committed: dict[Place, Store] = {}
         # Followed blends, which are received last, and stores that cannot be followed.
@@ -198,18 +198,10 @@ class Builds:
 
         On rank 0 its build begins now, unless it is small. Thread-safe.
         """
-        num_rows = request.plan.num_build_rows
-        if not request.is_computable or num_rows > self.max_computed_rows:
-            self._add(request, receive)
-            return
-        with self._changed:
+        if request.is_computable and request.plan.num_build_rows <= self.max_computed_rows:
             self._small.append((request, receive))
-            self._num_small_rows += num_rows
-            if self._num_small_rows <= self.max_computed_rows:
-                return
-            added, self._small = self._small, []
-        for item in added:
-            self._add(*item)
+        else:
+            self._add(request, receive)
 
     def _add(self, request: BuildRequest, receive: Receive) -> None:
         """Call back with a committed store, or begin to build it."""
@@ -251,14 +243,28 @@ class Builds:
         ZindexError
             If a build fails here or on another rank.
         """
+        computed = self._take_small()
         if self.patience is None:
             self._finish()
         else:
             self._finish_in_background()
         # Last: the check of a small blend may need what was stored for its datasets.
-        small, self._small = self._small, []
-        for _, receive in small:
+        for receive in computed:
             receive(None)
+
+    def _take_small(self) -> list[Receive]:
+        """Return the receivers of indices to compute, and store those that exceed the limit."""
+        small, self._small = self._small, []
+        excess = sum(request.plan.num_build_rows for request, _ in small)
+        excess -= _RUN_FACTOR * self.max_computed_rows
+        if excess > 0:
+            # They were added by several threads, but all ranks must decide alike.
+            small.sort(key=lambda item: (item[0].plan.num_build_rows, item[0].root))
+        while excess > 0:
+            request, receive = small.pop()
+            self._add(request, receive)
+            excess -= request.plan.num_build_rows
+        return [receive for _, receive in small]
 
     def _finish_in_background(self) -> None:
         """Wait for the stores that cannot be followed; the others are finished in a thread."""

@@ -23,6 +23,8 @@ _Key: TypeAlias = tuple[str, str, ArrayFiles]
 #: Limit in bytes of what a process remembers of files, without decoded chunks.
 KNOWN_NBYTES = 1 << 28
 _MAX_DESCRIPTORS = 1 << 15
+# Files that kernel calls may keep open beyond the budget: a part of it, or these.
+_RETIRED_PART, _MIN_RETIRED = 8, 8
 
 
 def num_descriptors() -> int:
@@ -52,6 +54,7 @@ class FileTable:
         for key in self.arrays:
             self.keys_of_root.setdefault(key[0], set()).add(key)
         self.lock = threading.Lock()
+        self.kernel_ended = threading.Condition(self.lock)
         self.budget = num_descriptors()
         #: Open files in the order of the clock algorithm that evicts them; by number, so that no
         #: frame of a thread that a fork ends keeps a file open.
@@ -138,6 +141,10 @@ class FileTable:
             array.show(file)
             self.ring.append((array, shard))
             self._close_some(self.budget)
+            # While a kernel call lasts, nothing is closed: others may open only so many files.
+            most = max(_MIN_RETIRED, self.budget // _RETIRED_PART)
+            while self.active and len(self.retired) > most:
+                self.kernel_ended.wait()
         return file
 
     def _descriptor(self, array: OpenArray, shard: int) -> int:
@@ -188,6 +195,7 @@ class FileTable:
             oldest = next(iter(self.active), self.clock + 1)
             while self.retired and self.retired[0][0] < oldest:
                 self.retired.popleft()
+            self.kernel_ended.notify_all()
 
     def mark_verified(self, file: OpenFile, chunks: Iterable[int]) -> None:
         """Mark chunks of an open file as verified."""
