@@ -67,6 +67,8 @@ def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
             return int(reader.spec["num_tokens"])
         offsets = reader[schema.SEQUENCE_OFFSET.name]
         return int(offsets[stop]) - int(offsets[start])
+    if start == 0 and stop == reader.num_sequences:
+        return reader.num_tokens
     first, last = (reader.sequence_offsets(row, row + 1)[0] for row in (start, stop))
     return int(last - first)
 
@@ -90,6 +92,8 @@ def _read_concurrently(reader: RowReader, start: int, stop: int) -> npt.NDArray[
 def is_store(path: PlaceLike) -> bool:
     """Return whether a path is a zindex store, committed or unfinished."""
     root = place_of(path)
+    if isinstance(root, Path) and not root.is_dir():
+        return False
     return files.exists(root / ROOT_KEY) or files.exists(root / PLAN_KEY)
 
 
