@@ -1,13 +1,15 @@
 """Fixed costs: what ordinary sizes cost a user who has set nothing, against Megatron Core.
 
-``python -m tests.benchmarks.bench_fixed --runs 3``
+``python -m tests.benchmarks.bench_fixed --runs 3``; ``--documents 1e8 --datasets 10000`` takes long
 
 Contenders take turns, each run in a fresh process without a variable of the environment and with an
 empty home folder: the first process of ours finds no compiled kernel, the second finds those of the
 first, and the third finds the index that the second built, as Megatron Core's second finds its own
 caches. Each times the same work after its imports, which are a table of their own. Python's
 compiled modules exist. Ours may compute lazily, so a construction, the construction and the first
-sample, and the construction and one pass over all rows of all indices are three figures.
+sample, and the construction and one pass over all rows of all indices are three figures, and ratios
+are of the last. Where all is built, a forked loader worker reads its first sample, too. Whether an
+index is stored depends on its size: the rows "stored" and "computed" do one of both at every size.
 """
 
 import argparse
@@ -55,14 +57,21 @@ MODULE = "tests.benchmarks.bench_fixed"
 MEGATRON, MEGATRON_BUILT = "megatron-core", "megatron-core, all built"
 FIRST, SECOND = "zindex, first process", "zindex, second process"
 BUILT, ZINDEX = "zindex, all built", "zindex"
-#: Contender -> its package, and the folder of its indices in the home folder of a round.
-CONTENDERS = {
-    MEGATRON: ("megatron", "megatron"),
-    MEGATRON_BUILT: ("megatron", "megatron"),
-    FIRST: ("zindex", "first"),
-    SECOND: ("zindex", "second"),
-    BUILT: ("zindex", "second"),
+STORED, STORED_BUILT = "zindex, stored", "zindex, stored, all built"
+COMPUTED = "zindex, computed"
+#: Contender -> its package, the folder of its indices in the home folder of a round, and settings.
+CONTENDERS: dict[str, tuple[str, str, dict[str, int]]] = {
+    MEGATRON: ("megatron", "megatron", {}),
+    MEGATRON_BUILT: ("megatron", "megatron", {}),
+    FIRST: ("zindex", "first", {}),
+    SECOND: ("zindex", "second", {}),
+    BUILT: ("zindex", "second", {}),
+    STORED: ("zindex", "stored", {"max_computed_rows": 0}),
+    STORED_BUILT: ("zindex", "stored", {"max_computed_rows": 0}),
+    COMPUTED: ("zindex", "computed", {"max_computed_rows": 1 << 62}),
 }
+#: Those that find all built, or need nothing: a loader worker of theirs is measured.
+ALL_BUILT = (MEGATRON_BUILT, BUILT, STORED_BUILT, COMPUTED)
 #: Documents -> how many times as fast as Megatron Core the construction must be.
 DOCUMENT_GOALS = {1000: 1, 100_000: 1, 2_000_000: 2, 20_000_000: 3, 100_000_000: 3}
 #: Steps of a dataset's first use; each figure is counted from the start of the first.
@@ -82,7 +91,9 @@ COLD_LOADERS = {
 }
 
 
-def measure_steps(construct: Callable[[], Any], list_parts: Callable[[Any], Any]) -> dict[str, Any]:
+def measure_steps(
+    construct: Callable[[], Any], list_parts: Callable[[Any], Any], *, in_worker: bool
+) -> dict[str, Any]:
     """Return the figures of a dataset that is constructed and then read.
 
     Parameters
@@ -90,11 +101,23 @@ def measure_steps(construct: Callable[[], Any], list_parts: Callable[[Any], Any]
     construct
         Makes the dataset.
     list_parts
-        Returns the names and the arrays of its indices.
+        Returns the arrays of its indices.
+    in_worker
+        Whether a loader worker reads a sample first, whose time no other figure holds.
     """
     before, start = cpu_seconds(), time.perf_counter()
     dataset = construct()
     seconds, after = [time.perf_counter() - start], cpu_seconds()
+    worker: Figures = {}
+    if in_worker:
+        from torch.utils.data import DataLoader  # no part of the imports that are measured
+
+        begin = time.perf_counter()
+        batches = iter(DataLoader(dataset, num_workers=1, multiprocessing_context="fork"))
+        next(batches)
+        worker["loader_worker_seconds"] = time.perf_counter() - begin
+        del batches
+        start += time.perf_counter() - begin
     dataset[0]
     seconds.append(time.perf_counter() - start)
     for array in list_parts(dataset):
@@ -103,6 +126,7 @@ def measure_steps(construct: Callable[[], Any], list_parts: Callable[[Any], Any]
     seconds.append(time.perf_counter() - start)
     return {
         **dict(zip(STEPS, seconds, strict=True)),
+        **worker,
         "cpu_seconds": after - before,
         "peak_nbytes": peak_nbytes(),
         MADE: {"index": digest(*(np.asarray(part[:], np.int64) for part in list_parts(dataset)))},
@@ -131,36 +155,48 @@ def measure_files(folder: str) -> Figures:
     return {"written_nbytes": folder_nbytes(folder), "num_files": len(files)}
 
 
-def measure_documents(package: str, cache: str, prefix: str) -> dict[str, Any]:
+def measure_documents(
+    package: str, cache: str, prefix: str, *, in_worker: bool, **settings: int
+) -> dict[str, Any]:
     """Construct a ``GPTDataset``."""
     import_module(package, "gpt_dataset")
-    figures = measure_steps(lambda: make_dataset(package, prefix, cache, _LENGTH), list_indices)
-    return figures | measure_files(cache)
-
-
-def measure_builder(package: str, cache: str, run: str) -> dict[str, Any]:
-    """Let the builder make a blend and all its members."""
-    import_all(package)
-    paths, weights, num_samples = read_run(run)
     figures = measure_steps(
-        lambda: build_blend(package, paths, weights, num_samples, cache, _BLEND_LENGTH),
-        list_blend_indices,
+        lambda: make_dataset(package, prefix, cache, _LENGTH, **settings),
+        list_indices,
+        in_worker=in_worker,
     )
     return figures | measure_files(cache)
 
 
-def measure_blend(package: str, cache: str, run: str) -> dict[str, Any]:
+def measure_builder(
+    package: str, cache: str, run: str, *, in_worker: bool, **settings: int
+) -> dict[str, Any]:
+    """Let the builder make a blend and all its members."""
+    import_all(package)
+    paths, weights, num_samples = read_run(run)
+    figures = measure_steps(
+        lambda: build_blend(package, paths, weights, num_samples, cache, _BLEND_LENGTH, **settings),
+        list_blend_indices,
+        in_worker=in_worker,
+    )
+    return figures | measure_files(cache)
+
+
+def measure_blend(
+    package: str, cache: str, run: str, *, in_worker: bool, **settings: int
+) -> dict[str, Any]:
     """Construct a ``BlendedDataset`` of members that are constructed before."""
     import_all(package)
     paths, weights, num_samples = read_run(run)
     kind = import_module(package, "blended_dataset").BlendedDataset
     start = time.perf_counter()
-    members = [make_dataset(package, path, cache, _BLEND_LENGTH) for path in paths]
+    members = [make_dataset(package, path, cache, _BLEND_LENGTH, **settings) for path in paths]
     before = time.perf_counter() - start
-    config = make_config(package, (paths, weights), cache, _BLEND_LENGTH)
+    config = make_config(package, (paths, weights), cache, _BLEND_LENGTH, **settings)
     figures = measure_steps(
         lambda: kind(members, weights, num_samples, config),
         lambda blend: [blend.dataset_index, blend.dataset_sample_index],
+        in_worker=in_worker,
     )
     return figures | {"members_seconds": before}
 
@@ -239,6 +275,8 @@ MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "command": measure_command,
     "quickstart": measure_quickstart,
 }
+#: Parts that construct a dataset and read it.
+STEPPED = ("documents", "builder", "blend")
 
 
 def read_run(path: str) -> tuple[list[str], list[float], int]:
@@ -251,10 +289,11 @@ def read_run(path: str) -> tuple[list[str], list[float], int]:
 
 def run_worker(name: str, part: str, *arguments: str) -> None:
     """Measure one part of one contender in this process and print its figures as JSON."""
-    package, folder = CONTENDERS.get(name, (name, name))
+    package, folder, settings = CONTENDERS.get(name, (name, name, {}))
     cache = str(Path.home() / part / folder)
     Path(cache).parent.mkdir(exist_ok=True)
-    print(json.dumps(MEASURES[part](package, cache, *arguments)))
+    steps = {"in_worker": name in ALL_BUILT} | settings if part in STEPPED else {}
+    print(json.dumps(MEASURES[part](package, cache, *arguments, **steps)))
 
 
 def compare_indices(
@@ -268,33 +307,53 @@ def compare_indices(
             f"{title}: {state}",
             {name: runs[name] for name in names},
             rival=names[0],
+            ratio_of="pass_seconds",
             **settings,
         )
         for suffix, state, names in (
-            ("", "nothing is built", (MEGATRON, FIRST, SECOND)),
-            ("-built", "all is built", (MEGATRON_BUILT, BUILT)),
+            ("", "nothing is built", (MEGATRON, FIRST, SECOND, STORED)),
+            ("-built", "all is built", ALL_BUILT),
         )
     ]
 
 
-def with_bars(table: Table, goal: float, figures: Sequence[str] = STEPS) -> Table:
-    """Return the table with a bar of each figure for each contender of ours."""
-    for row in table.rows[1:]:
-        for figure in figures:
-            table = table.with_bar(row.contender, goal, figure=figure)
+def with_bars(table: Table, goal: float) -> Table:
+    """Return the table with a bar of each step for each contender of ours that sets nothing."""
+    for name in (FIRST, SECOND, BUILT):
+        for figure in STEPS:
+            table = table.with_bar(name, goal, figure=figure)
     return table
 
 
-def with_crossover(tables: Sequence[Table], unit: str) -> Table:
-    """Return the last of some sizes' tables with a note on where ours is as fast as the rival."""
+def with_limits(table: Table, limits: dict[str, float], *contenders: str) -> Table:
+    """Return the table with a bar for the most that each figure of some contenders may be."""
+    for name in contenders:
+        for figure, limit in limits.items():
+            table = table.with_limit(name, figure, limit)
+    return table
+
+
+def with_crossovers(tables: Sequence[Table]) -> Table:
+    """Return the last of some sizes' tables with notes on the sizes at which one row beats another.
+
+    What is compared is the time to a full pass.
+    """
     notes = []
-    for row in tables[-1].rows[1:]:
+    for ours, other in (
+        (FIRST, MEGATRON),
+        (SECOND, MEGATRON),
+        (BUILT, MEGATRON_BUILT),
+        (STORED_BUILT, COMPUTED),
+    ):
+        pairs = [(table, table.row(ours), table.row(other)) for table in tables]
         ratios = [
-            (table.ratio(each), table) for table in tables if (each := table.row(row.contender))
+            (table.compare(row, rival), table.key.removesuffix("-built").partition("-")[2])
+            for table, row, rival in pairs
+            if row and rival
         ]
-        fast = [table.key.rpartition("-")[2] for ratio, table in ratios if (ratio or 0) >= 1]
-        found = f"at least as fast as {MEGATRON} with {', '.join(fast)} {unit}"
-        notes.append(f"{row.contender}: {found if fast else 'slower at every size'}")
+        if ratios:
+            fast = ", ".join(size for ratio, size in ratios if (ratio or 0) >= 1) or "no size"
+            notes.append(f"crossover: {ours} is at least as fast as {other} at {fast}")
     return replace(tables[-1], notes=[*tables[-1].notes, *notes])
 
 
@@ -339,15 +398,14 @@ def compare_builders(folder: Path, num_datasets: int, num_runs: int) -> list[Tab
         notes=["pass: over both arrays of the blend and the three of each dataset"],
     )
     shutil.rmtree(place.parent)
-    if num_datasets < 1000:
-        return [with_bars(new, 1), with_bars(built, 1)]
-    new, built = with_bars(new, 2), with_bars(built, 3)
-    for figure, limit in (
-        ("written_nbytes", new.rows[0].median("written_nbytes") or 0.0),
-        ("num_files", 20),
-    ):
-        new = new.with_limit(SECOND, figure, limit)
-    return [new, built.with_limit(BUILT, "seconds", 0.3 * num_datasets / 1000)]
+    large = num_datasets >= 1000
+    most = {"written_nbytes": new.rows[0].median("written_nbytes") or 0.0, "num_files": 20}
+    opening = dict.fromkeys(("first_sample_seconds", "loader_worker_seconds"), num_datasets * 3e-4)
+    built = with_bars(built, 3 if large else 1)
+    return [
+        with_limits(with_bars(new, 2 if large else 1), most, SECOND, STORED),
+        with_limits(built, opening, BUILT, STORED_BUILT) if large else built,
+    ]
 
 
 def compare_blends(folder: Path, num_samples: int, num_runs: int) -> list[Table]:
@@ -423,10 +481,12 @@ def main() -> None:
     parser.add_argument(
         "--documents", nargs="*", type=float, default=[1e3, 1e5, 2e6, 2e7], help="of one dataset"
     )
-    parser.add_argument("--datasets", nargs="*", type=int, default=[1000], help="of a builder")
+    parser.add_argument(
+        "--datasets", nargs="*", type=int, default=[1, 10, 100, 1000], help="of a builder"
+    )
     parser.add_argument("--samples", type=float, default=1e4, help="of a blend; 0 leaves it out")
     parser.add_argument("--tokens", type=float, default=1e8, help="0 leaves the loaders out")
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2], help="of the loaders")
+    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2, 8], help="of the loaders")
     parser.add_argument("--length", type=int, default=8192, help="of the loaders' samples")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run of a loader")
     parser.add_argument("--commands", choices=("none", "build", "all"), default="all")
@@ -447,19 +507,18 @@ def main() -> None:
 
 def compare_all(folder: Path, options: argparse.Namespace) -> Iterator[Table]:
     """Yield the tables that the command line asks for."""
-    yield compare_imports(options.runs)
     if options.commands != "none":
+        yield compare_imports(options.runs)
         yield from compare_commands(folder, options.runs, quickstart=options.commands == "all")
-    for compare, sizes, unit in (
-        (compare_documents, options.documents, "documents"),
-        (compare_builders, options.datasets, "datasets"),
+    for compare, sizes in (
+        (compare_documents, options.documents),
+        (compare_builders, options.datasets),
     ):
-        seen: list[Table] = []
+        seen: list[list[Table]] = []
         for size in map(int, sizes):
-            new, built = compare(folder, size, options.runs)
-            seen.append(new)
-            yield new if len(seen) < len(sizes) else with_crossover(seen, unit)
-            yield built
+            seen.append(compare(folder, size, options.runs))
+            last = len(seen) == len(sizes)
+            yield from map(with_crossovers, zip(*seen, strict=True)) if last else seen[-1]
     if options.samples:
         yield from compare_blends(folder, int(options.samples), options.runs)
     if options.tokens:

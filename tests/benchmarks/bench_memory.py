@@ -2,11 +2,11 @@
 
 ``python -m tests.benchmarks.bench_memory --documents 1e7 1e8 1e9``
 
-Each build is a process of its own, with what it imports and compiles; ours runs its tasks on the
-embedded cluster, so that client, scheduler and worker are counted together. The documents are in a
-hundred datasets, or in one. ``anonymous`` leaves out pages of files, which the system takes back
-when it needs them. Megatron Core's rank 0 builds one dataset after the other; its peak is that of
-the largest one alone, without what it keeps of the others.
+Each build is a process of its own, with what it imports and compiles; ours runs its tasks in
+threads of the process. The documents are in a hundred datasets, or in one. ``anonymous`` leaves out
+pages of files, which the system takes back when it needs them. Megatron Core's rank 0 builds one
+dataset after the other; its peak is that of the largest one alone, without what it keeps of the
+others.
 """
 
 import json

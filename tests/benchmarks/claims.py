@@ -68,7 +68,7 @@ CLAIMS = (
     ),
     Claim(
         "5 trillion tokens in the scalable order, every array stored",
-        "bench_trillions",
+        "bench_trillions-long",
         "5e12",
         "zindex, scalable order",
     ),
@@ -97,9 +97,11 @@ CLAIMS = (
         Claim(text, "bench_fixed", table, row, "pass_seconds", small=True)
         for text, table, row in (
             ("a `GPTDataset` of 1,000 documents", "documents-1e3", "zindex, second process"),
-            ("without compiled kernels", "documents-1e3", "zindex, first process"),
+            ("2 million", "documents-2e6", "zindex, second process"),
+            ("20 million", "documents-2e7", "zindex, second process"),
             ("a blend of 1,000 datasets", "datasets-1000", "zindex, second process"),
             ("all of it built before", "datasets-1000-built", "zindex, all built"),
+            ("a blend of 10 that exist", "blend-10-1e4", "zindex, second process"),
         )
     ),
 )

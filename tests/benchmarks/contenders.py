@@ -52,12 +52,18 @@ def make_dataset(package: str, path: str, cache: str, length: int, **settings: A
 
 
 def build_blend(
-    package: str, paths: list[str], weights: list[float], num_samples: int, cache: str, length: int
+    package: str,
+    paths: list[str],
+    weights: list[float],
+    num_samples: int,
+    cache: str,
+    length: int,
+    **settings: Any,
 ) -> Any:
     """Return the training blend that a package's builder makes."""
     kind = import_module(package, "gpt_dataset").GPTDataset
     module = import_module(package, "blended_megatron_dataset_builder")
-    config = make_config(package, (paths, weights), cache, length)
+    config = make_config(package, (paths, weights), cache, length, **settings)
     sizes = [num_samples, 0, 0]
     return module.BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[0]
 

@@ -14,7 +14,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from tests.benchmarks.record import Record, Table
+from tests.benchmarks.record import Record, Table, tables_in
 
 Records = Mapping[str, Record]
 #: Readable on white and on black: the page has no say in what it is shown on.
@@ -92,7 +92,7 @@ def drawn_digest(path: Path) -> str | None:
 def tables_of(records: Records, benchmark: str, pattern: str) -> list[tuple[Table, list[float]]]:
     """Return the tables whose keys match, with the numbers that the pattern's groups hold."""
     found = []
-    for table in records[benchmark].tables if benchmark in records else []:
+    for table in tables_in(records, benchmark):
         match = re.fullmatch(pattern, table.key)
         if match:
             found.append((table, [float(group) for group in match.groups()]))

@@ -24,7 +24,7 @@ from tests.benchmarks.drawing import (
     make_series,
     tables_of,
 )
-from tests.benchmarks.record import Table
+from tests.benchmarks.record import Table, tables_in
 from tests.benchmarks.units import short_number
 
 
@@ -45,12 +45,21 @@ def draw_blend(axes: Axes, data: dict[str, Any]) -> None:
     finish_lines(axes, "datasets", "ns per sample")
 
 
-def lines_figure(name: str, benchmark: str, caption: str, pattern: str, x: str) -> Figure:
+def lines_figure(
+    name: str,
+    benchmark: str,
+    caption: str,
+    pattern: str,
+    x: str,
+    figure: str = "seconds",
+    leave_out: tuple[str, ...] = (),
+) -> Figure:
     """Return the figure of each contender's seconds against the size in the keys of tables."""
 
     def data(records: Records) -> dict[str, Any]:
         found = tables_of(records, benchmark, pattern)
-        lines = make_series([(table, numbers[0]) for table, numbers in found], "seconds")
+        tables = [(table, numbers[0]) for table, numbers in found]
+        lines = make_series(tables, figure, leave_out)
         return {"lines": lines} if lines else {}
 
     def draw(axes: Axes, data: dict[str, Any]) -> None:
@@ -83,7 +92,7 @@ def draw_read(axes: Axes, data: dict[str, Any]) -> None:
 
 def trillions_data(records: Records) -> dict[str, Any]:
     """Return by size and contender: seconds, what the disk alone needs, and the stages' shares."""
-    found = records["bench_trillions"].tables if "bench_trillions" in records else []
+    found = tables_in(records, "bench_trillions")
     stages = {table.key: table for table in found if table.key.startswith("stages-")}
     sizes = []
     for table, (tokens,) in tables_of(records, "bench_trillions", SIZE):
@@ -216,7 +225,7 @@ def draw_scaling(axes: Axes, data: dict[str, Any]) -> None:
 def check_data(records: Records) -> dict[str, Any]:
     """Return measured and predicted seconds of real builds, by workers."""
     points: dict[str, list[list[float]]] = {}
-    for table in records["bench_scaling"].tables if "bench_scaling" in records else []:
+    for table in tables_in(records, "bench_scaling"):
         for row in table.rows if table.key == "check" else []:
             pair = [row.median("seconds"), row.median("predicted_seconds")]
             if all(pair):
@@ -266,19 +275,22 @@ FIGURES = (
         f"documents-{SIZE}",
         "documents",
     ),
-    lines_figure(
-        "fixed-documents",
-        "bench_fixed",
-        "Seconds of the first construction of a GPTDataset against its documents",
-        f"documents-{SIZE}",
-        "documents",
-    ),
-    lines_figure(
-        "fixed-datasets",
-        "bench_fixed",
-        "Seconds of a blend's builder against its datasets of 200 documents",
-        f"datasets-{SIZE}",
-        "datasets",
+    *(
+        lines_figure(
+            f"fixed-{things}",
+            "bench_fixed",
+            f"Seconds from {work} to a full pass over its indices, against its {things}: where "
+            "lines cross, storing becomes faster than computing, or zindex than Megatron Core",
+            f"{things}-{SIZE}(?:-built)?",
+            things,
+            "pass_seconds",
+            # As fast as the second process, and as one of the rows that store or compute.
+            ("first process", "zindex, all built"),
+        )
+        for things, work in (
+            ("documents", "the construction of a GPTDataset"),
+            ("datasets", "a blend's builder"),
+        )
     ),
     Figure(
         "read-latency",

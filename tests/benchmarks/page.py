@@ -18,26 +18,16 @@ from tests.benchmarks.claims import CLAIMS, Claim, find, rival_name
 from tests.benchmarks.drawing import Figure, drawn_digest
 from tests.benchmarks.figures import FIGURES
 from tests.benchmarks.record import ROOT, Record, Table, code_version
+from tests.benchmarks.suite import NAMES
 from tests.benchmarks.units import cell, format_ratio, short_number, table_units
 
 HERE = Path(__file__).parent
 _COMMAND = "python -m tests.benchmarks.page"
+#: Figures of the same work that say how fast a contender is, besides that of a table's ratio.
+_STEPS = re.compile(r"(opening|first_samples?|first_batch|pass|loader_worker)_seconds|\w+_[num]s")
 _CODE = "<!-- code: {} -->"
 BEGIN = f"<!-- measured: written by {_COMMAND} -->"
 END = "<!-- measured: end -->"
-#: The page's order; benchmarks that are not named here follow.
-_ORDER = (
-    *(
-        "bench_fixed",
-        "bench_trillions",
-        "bench_build",
-        "bench_blend",
-        "bench_kernels",
-        "bench_peers",
-    ),
-    *("bench_memory", "bench_scaling", "bench_read", "bench_load", "bench_remote"),
-    *("bench_masked", "bench_mapping", "bench_tokenize"),
-)
 _README_FIGURE = "blend-cost"
 _OPENING = f"""# Benchmarks
 
@@ -50,10 +40,12 @@ machines are shared with others: a single run may be some tenths off, and ratios
 were taken together say more than the figures. Rivals run with their defaults where no note says
 otherwise.
 
-All of it again, in less than an hour, and then this page:
+All of it again, and then this page: some 40 minutes on two idle cores without `--all`, which adds
+the longest and those that rarely change; `--stale` leaves out what the code as it is has a record
+of:
 
 ```sh
-python -m tests.benchmarks --long
+python -m tests.benchmarks --all --stale
 {_COMMAND}
 ```
 """
@@ -77,7 +69,7 @@ class Places:
 def read_records(folder: Path) -> dict[str, Record]:
     """Return all records of a folder by the names of their benchmarks, in the page's order."""
     found = [Record.read(path) for path in sorted(folder.glob("*.json"))]
-    places = {name: place for place, name in enumerate(_ORDER)}
+    places = {name: place for place, name in enumerate(NAMES)}
     found.sort(key=lambda record: (places.get(record.benchmark, len(places)), record.benchmark))
     return {record.benchmark: record for record in found}
 
@@ -147,18 +139,26 @@ def _slower(records: Mapping[str, Record]) -> Iterator[str]:
         for table in record.tables:
             others = [row for row in table.rows if not is_ours(row.contender)]
             for row in table.rows:
-                ratios = [
-                    (ratio, other.contender)
-                    for other in others
-                    if is_ours(row.contender) and (ratio := table.compare(row, other))
-                ]
-                slowest, rival = min(ratios, default=(1.0, ""))
-                if slowest < 1:
-                    cells = (_line(row.contender), _line(rival), format_ratio(slowest))
-                    rows.append(" | ".join(["", _link_to(record, table), *cells, ""]).strip())
+                for figure in row.figures if is_ours(row.contender) else ():
+                    if not (
+                        figure == table.ratio_of
+                        or _STEPS.fullmatch(figure)
+                        or (figure == "seconds" and table.ratio_of.endswith("_seconds"))
+                    ):
+                        continue
+                    ratios = [
+                        (ratio, other.contender)
+                        for other in others
+                        if (ratio := table.compare(row, other, figure))
+                    ]
+                    slowest, rival = min(ratios, default=(1.0, ""))
+                    if slowest < 1:
+                        what = (row.contender, rival, table_units(table)[figure].heading)
+                        cells = [_link_to(record, table), *map(_line, what), format_ratio(slowest)]
+                        rows.append(f"| {' | '.join(cells)} |")
     if rows:
         yield "Every row in which zindex is slower than a contender that is not zindex.\n"
-        yield "| | row | slower than | ratio |\n|---|---|---|---:|"
+        yield "| | row | slower than | in | ratio |\n|---|---|---|---|---:|"
         yield from rows
 
 
@@ -170,7 +170,7 @@ def is_ours(contender: str) -> bool:
 def _section(record: Record, figures: list[Figure], code: str) -> Iterator[str]:
     """Yield all of one benchmark."""
     yield f'<a id="{_anchor(record)}"></a>\n\n## {_title(record)}\n'
-    sentence = _first_sentence(HERE / f"{record.benchmark}.py")
+    sentence = _first_sentence(HERE / f"{record.benchmark.partition('-')[0]}.py")
     if sentence:
         yield f"{sentence}\n"
     for figure in figures:
@@ -181,7 +181,9 @@ def _section(record: Record, figures: list[Figure], code: str) -> Iterator[str]:
     yield f"`{record.command}`\n"
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     age = "" if record.code == code else ", older than the code"
-    yield f"{describe_machine(record)}; {versions}; commit {record.commit}{age}, {record.date}.\n"
+    took = f", in {record.seconds / 60:.1f} minutes" if record.seconds else ""
+    dated = f"commit {record.commit}{age}, {record.date}{took}"
+    yield f"{describe_machine(record)}; {versions}; {dated}.\n"
 
 
 def _table(record: Record, table: Table) -> Iterator[str]:
@@ -227,7 +229,7 @@ def _notes(table: Table, has_ratio: bool) -> Iterator[str]:
 
 
 def make_headlines(
-    records: Mapping[str, Record], link: str, claims: tuple[Claim, ...] = CLAIMS
+    records: Mapping[str, Record], link: str, code: str, claims: tuple[Claim, ...] = CLAIMS
 ) -> tuple[str, list[str]]:
     """Return the text between the README's markers, and warnings.
 
@@ -237,6 +239,8 @@ def make_headlines(
         By the names of their benchmarks.
     link
         Path of the page, from the README.
+    code
+        As of `make_page`: a row of older code names its commit.
     claims
         Rows of the README's table.
     """
@@ -256,11 +260,14 @@ def make_headlines(
             theirs = f"{_line(found.rival.contender)}: {theirs}"
         text = "details" if found.ratio is None else format_ratio(found.ratio)
         where = f"{link}#{_anchor(record, found.table)}"
+        older = "" if record.code == code else f"; older code, commit {record.commit}"
         if claim.small:
             theirs = theirs.rpartition(": ")[2]
-            small.append(f"{claim.text} {ours} against {theirs} ([{text}]({where}))")
+            small.append(f"{claim.text} {ours} against {theirs} ([{text}]({where}){older})")
             continue
-        work = f"{claim.text[:1].upper()}{claim.text[1:]}<br><sub>{_heading(found.table)}</sub>"
+        work = (
+            f"{claim.text[:1].upper()}{claim.text[1:]}<br><sub>{_heading(found.table)}{older}</sub>"
+        )
         rows.append(f"| {work} | {theirs} | {ours} | [{text}]({where}) |")
     if not rows + small:
         return (
@@ -327,7 +334,7 @@ def write_all(places: Places) -> list[str]:
     for path in places.figures.glob("*.svg"):
         if path.name not in kept:
             path.unlink()
-    text, warnings = make_headlines(records, _link(places), places.claims)
+    text, warnings = make_headlines(records, _link(places), code_version(), places.claims)
     places.readme.write_text(replace_section(places.readme.read_text(), text))
     return warnings
 
@@ -339,7 +346,7 @@ def check_all(places: Places) -> tuple[list[str], list[str]]:
     page = places.page.read_text() if places.page.exists() else ""
     if page != make_page(records, read_code(page)):
         wrong.append(f"{places.page.name} of the benchmarks is not what the records give")
-    text, warnings = make_headlines(records, _link(places), places.claims)
+    text, warnings = make_headlines(records, _link(places), read_code(page), places.claims)
     readme = places.readme.read_text()
     if replace_section(readme, text) != readme:
         wrong.append("the README's section Measured is not what the records give")
@@ -362,7 +369,8 @@ def _link(places: Places) -> str:
 
 
 def _title(record: Record) -> str:
-    return record.benchmark.removeprefix("bench_").replace("_", " ").capitalize()
+    name = record.benchmark.removeprefix("bench_")
+    return name.replace("_", " ").replace("-", ", ").capitalize()
 
 
 def _link_to(record: Record, table: Table | None = None) -> str:

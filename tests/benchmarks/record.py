@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 _OUTPUTS = ("--json", "--folder")
 #: Variables of the environment that decide how fast something is.
 _VARIABLES = ("OMP_NUM_THREADS", "ZINDEX_BENCH_TOGETHER")
+_START = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class Table:
 class Record:
     """One run of one benchmark."""
 
+    #: The name of its file; what follows a hyphen tells forms of one module apart.
     benchmark: str
     command: str
     date: str
@@ -159,6 +162,8 @@ class Record:
     environment: dict[str, str] = field(default_factory=dict)
     #: What `code_version` returned; empty in records of before it was kept.
     code: str = ""
+    #: Of the whole command; 0 in records of before it was kept.
+    seconds: float = 0.0
 
     @classmethod
     def of(cls, benchmark: str, tables: list[Table], folder: str | None = None) -> "Record":
@@ -179,6 +184,7 @@ class Record:
             tables=tables,
             environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
             code=code_version(),
+            seconds=round(time.monotonic() - _START, 1),
         )
 
     def write(self, path: str | Path | None) -> None:
@@ -194,7 +200,17 @@ class Record:
             Table(**(table | {"rows": [Row(**row) for row in table["rows"]]}))
             for table in fields["tables"]
         ]
-        return cls(**(fields | {"tables": tables}))
+        return cls(**(fields | {"tables": tables, "benchmark": Path(path).stem}))
+
+
+def tables_in(records: Mapping[str, Record], module: str) -> list[Table]:
+    """Return the tables of all forms of one benchmark."""
+    return [
+        table
+        for name, record in records.items()
+        for table in record.tables
+        if name.partition("-")[0] == module
+    ]
 
 
 def name_size(size: float) -> str:

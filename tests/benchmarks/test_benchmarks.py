@@ -18,7 +18,9 @@ from tests.forked import run_python
 #: Those that have tests of their own.
 _TESTED_ELSEWHERE = {"bench_peers"}
 _TESTED = {
-    each.name: each for each in BENCHMARKS if each.exists and each.name not in _TESTED_ELSEWHERE
+    each.name: each
+    for each in BENCHMARKS
+    if each.exists and each.short and each.name not in _TESTED_ELSEWHERE
 }
 
 
@@ -66,7 +68,7 @@ def run_benchmark(
 ) -> Record:
     """Return the record of a benchmark's short form."""
     pytest.importorskip("megatron.core")
-    figures = tmp_path / "figures.json"
+    figures = tmp_path / f"{benchmark.name}.json"
     if arguments is None:
         arguments = benchmark.arguments(short=True)
     done = run_python(

@@ -93,14 +93,14 @@ def test_record_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.Mo
     table = make_table(rival={"ours": "theirs"}, notes=["a note"])
     record = Record.of("bench_things", [table], str(tmp_path))
     assert record.environment["OMP_NUM_THREADS"] == "1"
-    record.write(tmp_path / "record.json")
-    assert Record.read(tmp_path / "record.json") == record
+    record.write(tmp_path / "bench_things.json")
+    assert Record.read(tmp_path / "bench_things.json") == record
     record.write(None)
 
 
 def test_record_without_later_fields_is_read(tmp_path: Path) -> None:
     record = replace(Record.of("bench_things", [make_table()]), environment={})
-    path = tmp_path / "record.json"
+    path = tmp_path / "bench_things.json"
     record.write(path)
     fields = json.loads(path.read_text())
     del fields["environment"]

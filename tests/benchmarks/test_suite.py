@@ -1,28 +1,38 @@
 """The suite runs its benchmarks one after another, and continues after a failure."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import suite
+from tests.benchmarks.record import Record
 from tests.benchmarks.suite import BENCHMARKS, NAMES, Benchmark, main, run_suite
 
 FOLDER = Path(__file__).parent
+CORE = tuple(each.name for each in BENCHMARKS if not each.extra)
+SHORT = tuple(each.name for each in BENCHMARKS if each.short)
 
 
 def test_every_benchmark_is_in_the_suite() -> None:
-    assert {path.stem for path in FOLDER.glob("bench_*.py")} <= {*NAMES}
+    assert {path.stem for path in FOLDER.glob("bench_*.py")} == {
+        each.name for each in BENCHMARKS if each.short
+    }
     assert len({*NAMES}) == len(NAMES)
 
 
-@pytest.mark.parametrize("name", [each.name for each in BENCHMARKS if each.exists])
-@pytest.mark.parametrize("short", [True, False])
-def test_arguments_are_understood(name: str, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("benchmark", "short"),
+    [(each, short) for each in BENCHMARKS for short in (True, False) if each.short or not short],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_arguments_are_understood(
+    benchmark: Benchmark, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The long form takes too long to be run here: its arguments are parsed, and no more."""
     pytest.importorskip("megatron.core")
-    benchmark = next(each for each in BENCHMARKS if each.name == name)
-    module = importlib.import_module(f"tests.benchmarks.{name}")
+    module = importlib.import_module(benchmark.module)
 
     class UnderstoodError(Exception):
         """Raised instead of the work."""
@@ -30,7 +40,7 @@ def test_arguments_are_understood(name: str, short: bool, monkeypatch: pytest.Mo
     def stop(*_: object, **__: object) -> None:
         raise UnderstoodError
 
-    monkeypatch.setattr("sys.argv", [name, *benchmark.arguments(short=short)])
+    monkeypatch.setattr("sys.argv", [benchmark.name, *benchmark.arguments(short=short)])
     monkeypatch.setattr("tempfile.TemporaryDirectory", stop)
     monkeypatch.setattr("tests.benchmarks.turns.run_once", stop)
     with pytest.raises(UnderstoodError):
@@ -94,10 +104,11 @@ def test_long_form_without_records(
 @pytest.mark.parametrize(
     ("arguments", "names", "short", "folder"),
     [
-        ([], NAMES, False, suite.RESULTS),
-        (["--long"], NAMES, False, suite.RESULTS),
-        (["--short"], NAMES, True, None),
-        (["--short", "--json-folder", "{tmp}/new"], NAMES, True, "{tmp}/new"),
+        ([], CORE, False, suite.RESULTS),
+        (["--long", "--stale"], CORE, False, suite.RESULTS),
+        (["--all"], NAMES, False, suite.RESULTS),
+        (["--short"], SHORT, True, None),
+        (["--short", "--json-folder", "{tmp}/new"], SHORT, True, "{tmp}/new"),
         (
             ["--json-folder", "{tmp}", "--only", "bench_load", "bench_build"],
             ("bench_build", "bench_load"),
@@ -131,6 +142,20 @@ def test_command_line(
     assert calls == [(names, short, expected)]
     assert code == (1 if len(names) == 2 else 0)
     assert expected is None or expected.is_dir()
+
+
+def test_stale_are_those_without_a_record_of_this_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = Record("bench_load", "", "", "", {}, {}, [], code="new")
+    record.write(tmp_path / "bench_load.json")
+    replace(record, code="old").write(tmp_path / "bench_build.json")
+    monkeypatch.setattr(suite, "code_version", lambda: "new")
+    benchmarks = {each.name: each for each in BENCHMARKS}
+    stale = [name for name, each in benchmarks.items() if each.is_stale(tmp_path)]
+    assert stale == [name for name in NAMES if name != "bench_load"]
+    monkeypatch.setattr(suite, "code_version", lambda: "new+")
+    assert benchmarks["bench_load"].is_stale(tmp_path)
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
