@@ -306,7 +306,7 @@ def test_unexpected_errors_keep_their_traceback(
 
 def test_quickstart_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zindex.cli.commands.find_spec", lambda name: None)
-    assert "needs torch and xarray, which are not installed" in fail("quickstart")
+    assert "needs torch, which is not installed" in fail("quickstart")
 
 
 def test_verbose_logs_with_times(prefix: str, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronData
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.blend_arrays import compute_blend_arrays, draw_greedily
+from zindex.indexing.blend_arrays import compute_blend_arrays, empty_blend
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
+from zindex.kernels.blend import blend_range
 from zindex.plan.blend_plan import BlendPlan
 
 #: Zero lengths at every kind of place; 20 documents.
@@ -105,7 +106,8 @@ def test_small_blends_are_drawn_by_the_same_rule(
     else:
         plan = BlendPlan.weighted(shares, size, split="train", seed=1)
     counts = np.zeros(plan.num_datasets, np.int64)
-    expected = (*draw_greedily(plan, counts, 0, plan.num_samples), counts)
+    expected = (*empty_blend(plan, plan.num_samples), counts)
+    blend_range(plan.shares, counts, 0, *expected[:2])
     for got, array in zip(compute_blend_arrays(plan), expected, strict=True):
         assert got.dtype == array.dtype
         np.testing.assert_array_equal(got, array)

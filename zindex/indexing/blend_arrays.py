@@ -100,6 +100,8 @@ def draw_greedily(
     plan: BlendPlan, counts: npt.NDArray[np.int64], start: int, stop: int
 ) -> tuple[AnyArray, AnyArray]:
     """Return positions ``[start, stop)`` of Megatron's blend; advance ``counts`` in place."""
+    if start == 0 and stop * plan.num_datasets <= _FEW_ERRORS:
+        return _draw_few(plan, counts, stop)
     datasets, samples = empty_blend(plan, stop - start)
     blend_range(plan.shares, counts, start, datasets, samples)
     return datasets, samples
@@ -151,17 +153,17 @@ def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
     if plan.order == "scalable":
         return BlendArrays(*compute_scalable(plan, 0, plan.num_samples), plan.counts)
     counts = np.zeros(plan.num_datasets, np.int64)
-    if plan.num_samples * plan.num_datasets <= _FEW_ERRORS:
-        return BlendArrays(*_draw_few(plan, counts), counts)
     return BlendArrays(*draw_greedily(plan, counts, 0, plan.num_samples), counts)
 
 
-def _draw_few(plan: BlendPlan, counts: npt.NDArray[np.int64]) -> tuple[AnyArray, AnyArray]:
-    """Return a whole small blend in Megatron's order, and count its draws, in plain Python."""
+def _draw_few(
+    plan: BlendPlan, counts: npt.NDArray[np.int64], num_positions: int
+) -> tuple[AnyArray, AnyArray]:
+    """Return the first positions of Megatron's blend, and count their draws, in plain Python."""
     weights, drawn = plan.weights.tolist(), [0.0] * plan.num_datasets
     sizes = None if plan.sizes is None else plan.sizes.tolist()
     draws, numbers = [], []
-    for position in range(plan.num_samples):
+    for position in range(num_positions):
         scale = float(position or 1)
         errors = [weight * scale - count for weight, count in zip(weights, drawn, strict=False)]
         dataset = errors.index(max(errors))
@@ -172,7 +174,7 @@ def _draw_few(plan: BlendPlan, counts: npt.NDArray[np.int64]) -> tuple[AnyArray,
         if sizes is not None and drawn[dataset] == sizes[dataset]:
             weights[dataset] = -math.inf  # all its samples are drawn
     counts[:] = drawn
-    datasets, samples = empty_blend(plan, plan.num_samples)
+    datasets, samples = empty_blend(plan, num_positions)
     datasets[:], samples[:] = draws, numbers
     return datasets, samples
 
