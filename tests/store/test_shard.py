@@ -13,15 +13,9 @@ from numcodecs.zstd import Zstd
 
 from tests.store.stores import DTYPES, ONE, TWO, count_up
 from zindex.errors import VerificationError
+from zindex.store.codecs import checksum
 from zindex.store.layout import ArrayLayout, ChunkGrid
-from zindex.store.shard import (
-    ArrayFiles,
-    Receipt,
-    checksum,
-    decode_chunk,
-    decode_index,
-    encode_shard,
-)
+from zindex.store.shard import ArrayFiles, Receipt, decode_chunk, decode_index, encode_shard
 
 LAYOUT = ArrayLayout.plan(ONE, 10, np.int32, ChunkGrid(3, 6))
 MISSING = 2**64 - 1

@@ -25,7 +25,7 @@ from zindex.kernels import scatter_shuffle as kernels
 from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
 from zindex.plan.keys import Stage, split_key
 from zindex.plan.split import SPLIT_NAMES
-from zindex.store.shard import checksum
+from zindex.store.codecs import checksum
 
 Samples = npt.NDArray[np.unsignedinteger]
 

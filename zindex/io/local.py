@@ -372,12 +372,8 @@ class _Mapping:
         if address is None or address == _MAP_FAILED:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), path)
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": (size,),
-            "typestr": "|u1",
-            "version": 3,
-        }
+        fields = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = fields
         weakref.finalize(self, _libc().munmap, address, size).atexit = False
 
 

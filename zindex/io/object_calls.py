@@ -126,13 +126,12 @@ def _make_client(path: ObjectPath, *, writes: bool) -> Any:
                 f"{mask(endpoint)}; set {prefix}_ALLOW_HTTP=true to send data without encryption"
             )
     no_retries: Any = {"max_retries": 0}  # `ask` retries, with one deadline for all attempts
+    make: Any = store.from_url
+    if path.is_read_only:
+        make, options["allow_http"] = store.HTTPStore, path.scheme == "http"
+    url = f"{path.scheme}://{path.bucket}"
     try:
-        if path.is_read_only:
-            options["allow_http"] = path.scheme == "http"
-            url = f"{path.scheme}://{path.bucket}"
-            return store.HTTPStore(url, client_options=options, retry_config=no_retries)
-        bucket = f"{path.scheme}://{path.bucket}"
-        return store.from_url(bucket, client_options=options, retry_config=no_retries)
+        return make(url, client_options=options, retry_config=no_retries)
     except BaseError as error:
         raise ConfigError(
             f"{path} needs the settings of its store in the environment: {_reason(error)}"
@@ -204,13 +203,9 @@ def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: b
         except (FileNotFoundError, exceptions.AlreadyExistsError):
             raise
         except (exceptions.BaseError, CutShortError) as error:
-            seconds, last = backoff.elapsed, error
-            status = _status(error)
-            is_final = status == 501 or (
-                status is not None and 400 <= status < 500 and status not in (408, 409, 429)
-            )
-            if isinstance(error, refused) or is_final or attempt == NUM_ATTEMPTS:
+            seconds, status = backoff.elapsed, _status(error) or 0
+            is_final = isinstance(error, refused) or attempt == NUM_ATTEMPTS or status == 501
+            is_final |= 400 <= status < 500 and status not in (408, 409, 429)
+            if is_final or not backoff.wait():
                 raise unavailable(path, action, error, seconds=seconds, num_tries=attempt) from None
-        if not backoff.wait():
-            raise unavailable(path, action, last, seconds=seconds, num_tries=attempt)
     raise AssertionError("the last attempt returns or raises")

@@ -82,6 +82,7 @@ def put(
     for _ in range(object_calls.NUM_ATTEMPTS):
         try:
             ask(path, "written", request, writes=True)
+            return True
         except FileNotFoundError as error:
             raise unavailable(path, "written", error) from None
         except Exception as error:
@@ -91,8 +92,6 @@ def put(
             if head(path) is not None:
                 return False
             backoff.wait()
-        else:
-            return True
     raise StoreUnavailableError(
         f"{path} must be written, the store says that it exists and shows nothing; run again"
     )

@@ -4,7 +4,7 @@ Like `zindex.kernels.gather`, this kernel reads files itself. Arrays in memory a
 and width, so that there is one compiled version.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from zindex.kernels._intrinsics import (
 )
 from zindex.kernels._jit import jit
 from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span, _widen
+
+#: The tokens, labels and loss mask of a sample.
+Row: TypeAlias = tuple[Int64Array, Int64Array, npt.NDArray[np.float32]]
 
 #: Fields of a column, an array of integers in memory: its address, values, and bytes of a value,
 #: negative if signed.
@@ -157,32 +160,26 @@ def read_samples(
             store_int64(next_sample.ctypes.data, positions.size)
             break
         row = rows[i]
-        texts = (tokens[row], labels[row], loss_mask[row])
+        target = tokens[row], labels[row], loss_mask[row]
         if aligned and (item == 2 or item == -4):
-            _stream_row(address, item, extra, pad, *texts)
+            _stream_row(address, item, extra, pad, target)
         elif item == 2:
-            _fill_row(scratch.view(np.uint16), extra, pad, *texts)
+            _fill_row(scratch.view(np.uint16), extra, pad, target)
         elif item == -4:
-            _fill_row(scratch.view(np.int32), extra, pad, *texts)
+            _fill_row(scratch.view(np.int32), extra, pad, target)
         else:
-            target: Any = np.int64(wide.ctypes.data)
-            _widen(address, width, item, target)
-            _fill_row(wide, extra, pad, *texts)
+            widened: Any = np.int64(wide.ctypes.data)
+            _widen(address, width, item, widened)
+            _fill_row(wide, extra, pad, target)
         done += 1
     fence()
     return done
 
 
 @jit
-def _fill_row(
-    text: IntegerArray,
-    extra: int,
-    pad: int,
-    tokens: Int64Array,
-    labels: Int64Array,
-    loss_mask: npt.NDArray[np.float32],
-) -> None:
+def _fill_row(text: IntegerArray, extra: int, pad: int, target: Row) -> None:
     """Write tokens, labels and loss mask of a sample."""
+    tokens, labels, loss_mask = target
     for i in range(tokens.size):
         value = np.int64(text[i])
         tokens[i] = 0 if value == pad else value
@@ -197,16 +194,9 @@ def _fill_row(
 
 
 @jit
-def _stream_row(
-    text: int,
-    item: int,
-    extra: int,
-    pad: int,
-    tokens: Int64Array,
-    labels: Int64Array,
-    loss_mask: npt.NDArray[np.float32],
-) -> None:
+def _stream_row(text: int, item: int, extra: int, pad: int, target: Row) -> None:
     """Like `_fill_row`, past the caches; up to eight bytes after the text are read."""
+    tokens, labels, loss_mask = target
     first, second, third = tokens.ctypes.data, labels.ctypes.data, loss_mask.ctypes.data
     nbytes = abs(item)
     # One target at a time: the processor combines stores to a few cache lines only.

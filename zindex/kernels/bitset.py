@@ -25,7 +25,7 @@ def _get(words: UInt64Array, bit: Any) -> Any:
 
 
 @inline
-def _set(words: UInt64Array, bit: Any) -> None:
+def set_bit(words: UInt64Array, bit: Any) -> None:
     """Set one bit."""
     words[bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
 
@@ -109,7 +109,7 @@ def mark_images(
             continue
         image = np.int64(images[i])
         num_fresh += np.int64(_get(out, image) == 0)
-        _set(out, image)
+        set_bit(out, image)
     return int(num_fresh)
 
 
@@ -159,7 +159,7 @@ def deposit(
             used = k < num_draws and _get(draws, start + k) != 0
             k += 1
         if used:
-            _set(out, i)
+            set_bit(out, i)
             num_used += 1
     return int(num_used)
 

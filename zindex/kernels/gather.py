@@ -131,6 +131,7 @@ def _read_span(
     row_nbytes = load_int64(record + 8 * ROW_NBYTES)
     verified = load_int64(record + 8 * VERIFIED)
     indices = load_int64(record + 8 * INDICES)
+    target_nbytes = 8 if wide else row_nbytes
     row = start
     while row < stop:
         shard = row // shard_length
@@ -145,31 +146,25 @@ def _read_span(
             return False
         store_uint8(load_int64(record + 8 * USED) + shard, 1)
         count = min(chunk_length - skip, stop - row)
+        source = scratch if wide else target
         if indices:
             source = _decode(record, descriptor, shard, chunk, number, decoder)
             if not source:
                 return False
             source += skip * row_nbytes
-            if wide:
-                _widen(source, count, load_int64(record + 8 * WIDTH), target)
-                target += 8 * count
-            else:
+            if not wide:
                 memcpy(pointer(target), pointer(source), count * row_nbytes)
-                target += count * row_nbytes
-            row += count
-            continue
-        if wide:
-            count = min(count, scratch_nbytes // row_nbytes)
-        nbytes = count * row_nbytes
-        offset = load_int64(record + 8 * BASE) + skip * row_nbytes
-        offset += chunk * load_int64(record + 8 * STRIDE)
-        if pread(descriptor, pointer(scratch if wide else target), nbytes, offset) != nbytes:
-            return False
-        if wide:
-            _widen(scratch, count, load_int64(record + 8 * WIDTH), target)
-            target += 8 * count
         else:
-            target += nbytes
+            if wide:
+                count = min(count, scratch_nbytes // row_nbytes)
+            nbytes = count * row_nbytes
+            offset = load_int64(record + 8 * BASE) + skip * row_nbytes
+            offset += chunk * load_int64(record + 8 * STRIDE)
+            if pread(descriptor, pointer(source), nbytes, offset) != nbytes:
+                return False
+        if wide:
+            _widen(source, count, load_int64(record + 8 * WIDTH), target)
+        target += count * target_nbytes
         row += count
     return True
 

@@ -12,6 +12,7 @@ from zindex.arrays import Int32Array, Int64Array, IntegerArray, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._intrinsics import find_bit
 from zindex.kernels._jit import jit
+from zindex.kernels.bitset import set_bit
 
 #: Version of the fit and of the order of parts, increased if any packing changes.
 PACKING_VERSION = 1
@@ -231,7 +232,8 @@ def fit_parts(
             if left > 0 and taken + count < max_parts:
                 below[sample] = top_of_room[left]
                 if top_of_room[left] < 0:
-                    _set_bit(words, words_of_words, left)
+                    set_bit(words, left)
+                    set_bit(words_of_words, left >> 6)
                 top_of_room[left] = sample
     return int(num_samples)
 
@@ -287,14 +289,6 @@ def place_parts(
                 break
             offset += rules.sequence_length
             rest -= rules.sequence_length
-
-
-@jit
-def _set_bit(words: UInt64Array, words_of_words: UInt64Array, bit: int) -> None:
-    """Add a number to the set."""
-    word = bit >> 6
-    words[word] |= np.uint64(1) << np.uint64(bit & 63)
-    words_of_words[word >> 6] |= np.uint64(1) << np.uint64(word & 63)
 
 
 @jit

@@ -86,12 +86,7 @@ def block_rule(target_length: int, *, one_sentence_blocks: bool) -> ScanRule:
 
 @inline
 def _draw_target(
-    rule: ScanRule,
-    way: int,
-    memory: UInt32Array,
-    key: UInt64Array,
-    document: int,
-    sample: int,
+    rule: ScanRule, way: int, memory: UInt32Array, key: UInt64Array, document: int, sample: int
 ) -> Any:
     """Return the target of one sample; see `ScanRule`."""
     target = np.int64(rule.target_length)

@@ -45,10 +45,8 @@ class RemoteArray:
         return _shard_path(self.root, self.form.shard_key(shard))
 
 
-@lru_cache(maxsize=1 << 20)
-def remote_array(root: ObjectPath, form: ArrayFiles, version: str, is_checked: bool) -> RemoteArray:
-    """Return the one object of an array."""
-    return RemoteArray(root, form, version, is_checked)
+#: Returns the one object of an array.
+remote_array = lru_cache(maxsize=1 << 20)(RemoteArray)
 
 
 @lru_cache(maxsize=4096)

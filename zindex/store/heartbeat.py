@@ -14,7 +14,7 @@ from zindex.errors import NotReadyError, StoreNotFoundError
 from zindex.io import files
 from zindex.io.backoff import Backoff
 from zindex.io.objects import Place
-from zindex.store.commit import PLAN_KEY, read_status
+from zindex.store.commit import PLAN_KEY, StoreStatus, read_status
 
 # An object cannot be touched, and rewriting its plan might restore a removed one.
 _ALIVE_KEY = "_zindex/alive"
@@ -89,20 +89,15 @@ class BuildWait:
 
     def _not_ready(self, what: str) -> NotReadyError:
         """Return the error of a timeout."""
-        try:
+        status, done = StoreStatus(0, 0, committed=False), "its build has not begun"
+        with suppress(StoreNotFoundError):
             status = read_status(self.root)
-            num_done, num_shards = status.num_done, status.num_shards
-            done = f"{num_done} of {num_shards} shards are"
-        except StoreNotFoundError:
-            num_done = num_shards = 0
-            done = "its build has not begun"
+            done = f"{status.num_done} of {status.num_shards} shards are"
         advice = "wait longer, with a larger follow, or build ahead with `zindex build`"
         if read_heartbeat(self.root) != self.heartbeat:
             advice = f"its build goes on; {advice}"
         elif self.patience >= _SILENCE:
             advice = "nobody seems to build it any more; start the builder again"
-        return NotReadyError(
-            f"{what} of {self.root} must be there within {self.patience:g} s, {done}; {advice}",
-            num_done=num_done,
-            num_shards=num_shards,
+        return status.not_ready(
+            f"{what} of {self.root} must be there within {self.patience:g} s, {done}; {advice}"
         )

@@ -180,17 +180,16 @@ class Spans(NamedTuple):
         """Return starts, stops, ``out`` and ``places``, filled in and, for a reader, checked."""
         reader, starts, stops, out, places = self
         starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
-        is_checked = isinstance(reader, RowReader)
+        is_placed = isinstance(reader, RowReader) and (places is not None or out is not None)
         if isinstance(reader, RowReader):
             check_counts(starts, stops, places)
             reader.refuse(starts, stops)
         lengths = stops - starts
-        is_given = places is not None or out is not None
         ends = np.cumsum(lengths)
         if out is None:
             out = np.empty((int(ends[-1]) if len(ends) else 0, *reader.shape[1:]), reader.dtype)
         places = ends - lengths if places is None else np.asarray(places, np.int64)
-        if is_checked and is_given and len(places):
+        if is_placed and len(places):
             check_places(int(places.min()), int((places + lengths).max()), len(out))
         return starts, stops, out, places
 

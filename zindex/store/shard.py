@@ -12,9 +12,7 @@ from numcodecs.zstd import Zstd
 
 from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
-from zindex.store.codecs import CRC_NBYTES, CodecChain
-from zindex.store.codecs import Buffer as Buffer
-from zindex.store.codecs import checksum as checksum
+from zindex.store.codecs import CRC_NBYTES, Buffer, CodecChain, checksum
 from zindex.store.layout import ArrayLayout, ArrayShape, name_dtype
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)

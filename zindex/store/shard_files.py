@@ -14,19 +14,9 @@ from zindex.io import files, object_client
 from zindex.io.local import reading
 from zindex.io.objects import ObjectPath, Place
 from zindex.store.chunk_fetch import Part, coalesce
-from zindex.store.codecs import CRC_NBYTES
+from zindex.store.codecs import CRC_NBYTES, Buffer, checksum
 from zindex.store.layout import ArrayLayout
-from zindex.store.shard import (
-    REMEDY,
-    ArrayFiles,
-    Buffer,
-    Receipt,
-    ShardIndex,
-    checksum,
-    decode_chunk,
-    decode_index,
-    encode_shard,
-)
+from zindex.store.shard import REMEDY, ArrayFiles, Receipt, decode_chunk, decode_index, encode_shard
 
 # Attribute of an object that holds the receipt's checksum.
 _CHECKSUM = "zindexcrc32c"
@@ -127,7 +117,8 @@ def find_receipt(
     now with ``whole``: a build that reads some of its shards again must not fail on them.
     """
     if whole:
-        return check_shard(root, layout, shard)[0]
+        found = check_shard(root, layout, shard)
+        return found if isinstance(found, Receipt) else None
     path = root / layout.shard_key(shard)
     form = ArrayFiles.of(layout)
     try:
@@ -140,16 +131,12 @@ def find_receipt(
 
 def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt:
     """Return the receipt of a shard in a file system."""
-    with reading(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            nbytes, footer_nbytes = os.fstat(descriptor).st_size, form.index_nbytes
-            footer = os.pread(descriptor, footer_nbytes, max(0, nbytes - footer_nbytes))
-            index = decode_index(form, shard, footer, nbytes)
-            ends = index.chunk_ends(form, shard, nbytes)
-            proof = b"".join(os.pread(descriptor, 4, end - 4) for end in ends)
-        finally:
-            os.close(descriptor)
+    with reading(path), open(path, "rb", buffering=0) as stream:
+        number = stream.fileno()
+        nbytes, footer_nbytes = os.fstat(number).st_size, form.index_nbytes
+        footer = os.pread(number, footer_nbytes, max(0, nbytes - footer_nbytes))
+        ends = decode_index(form, shard, footer, nbytes).chunk_ends(form, shard, nbytes)
+        proof = b"".join(os.pread(number, CRC_NBYTES, end - CRC_NBYTES) for end in ends)
     return Receipt(form.name, shard, nbytes, checksum(proof + footer))
 
 
@@ -160,8 +147,7 @@ def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
     lack it; then the object is read whole.
     """
     tail = object_client.get_tail(path, form.index_nbytes)
-    index = decode_index(form, shard, tail.content, tail.nbytes)
-    ends = index.chunk_ends(form, shard, tail.nbytes)
+    ends = decode_index(form, shard, tail.content, tail.nbytes).chunk_ends(form, shard, tail.nbytes)
     noted = tail.facts.get(_CHECKSUM, "")
     if noted.isdecimal():
         return Receipt(form.name, shard, tail.nbytes, int(noted))
@@ -172,35 +158,31 @@ def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
 
 def check_shard(
     root: Place, layout: ArrayLayout, shard: int, committed: Receipt | None = None
-) -> tuple[Receipt | None, str | None]:
-    """Read all of a shard; return its receipt, or the problem.
+) -> Receipt | str:
+    """Read all of a shard; return its receipt, or the problem in words.
 
     Parameters
     ----------
     root, layout, shard
         The shard.
     committed
-        Its receipt in the manifest, if there is one: a file of another size is not read.
-
-    Returns
-    -------
-    receipt, problem
-        One of them, the other is None. The receipt is not compared with the committed one.
+        Its receipt in the manifest, if there is one: a file of another size is not read. It is not
+        compared with the returned one.
     """
     path = root / layout.shard_key(shard)
     try:
         nbytes = files.file_nbytes(path)
         if nbytes is None:
-            return None, "is missing"
+            return "is missing"
         if committed is not None and nbytes != committed.nbytes:
-            return None, f"has {nbytes:,} bytes, {committed.nbytes:,} were committed"
-        return _check_bytes(path, nbytes, layout, shard), None
+            return f"has {nbytes:,} bytes, {committed.nbytes:,} were committed"
+        return _check_bytes(path, nbytes, layout, shard)
     except VerificationError as error:
-        return None, str(error).removesuffix(f"; {REMEDY}")
+        return str(error).removesuffix(f"; {REMEDY}")
     except StoreUnavailableError:
         raise
     except OSError as error:
-        return None, f"cannot be read: {error.strerror or error}"
+        return f"cannot be read: {error.strerror or error}"
 
 
 def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:
@@ -208,7 +190,14 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
     form = ArrayFiles.of(layout)
     footer = _read_exactly(path, max(0, nbytes - form.index_nbytes), nbytes)
     index = decode_index(form, shard, footer, nbytes)
-    _check_lengths(index, form, shard, nbytes)
+    index.chunk_ends(form, shard, nbytes)  # raises unless the chunks fill the shard
+    # zstd makes incompressible data a little longer.
+    most = form.chunk_nbytes + (0 if form.chain.plain else form.chunk_nbytes // 128 + 1024)
+    wrong = np.flatnonzero(index.lengths[index.lengths > 0] > most + CRC_NBYTES)
+    if wrong.size:
+        raise VerificationError(
+            f"chunk {wrong[0]} of {form.where(shard)} must have at most {most:,} bytes"
+        )
     spans = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
     parts = [Part(chunk, *span) for chunk, span in enumerate(spans) if span[1] > 0]
     checksums: list[bytes] = []
@@ -226,18 +215,6 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
         others = f", as do {len(damaged) - 1} others" if len(damaged) > 1 else ""
         raise VerificationError(f"{damaged[0]}{others}")
     return Receipt(layout.name, shard, nbytes, checksum(b"".join(checksums) + footer))
-
-
-def _check_lengths(index: ShardIndex, form: ArrayFiles, shard: int, nbytes: int) -> None:
-    """Check that the chunks fill the shard, and that none is longer than possible."""
-    index.chunk_ends(form, shard, nbytes)
-    # zstd makes incompressible data a little longer.
-    most = form.chunk_nbytes + (0 if form.chain.plain else form.chunk_nbytes // 128 + 1024)
-    wrong = np.flatnonzero(index.lengths[index.lengths > 0] > most + CRC_NBYTES)
-    if wrong.size:
-        raise VerificationError(
-            f"chunk {wrong[0]} of {form.where(shard)} must have at most {most:,} bytes"
-        )
 
 
 def _read_exactly(path: Place, start: int, stop: int) -> bytes:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zindex.errors import (
@@ -61,10 +61,6 @@ class DamagedFile:
     problem: str
     #: Its shard; None for metadata.
     shard: ShardId | None = None
-
-
-#: A shard, and its receipt or its damage.
-_Checked = tuple[ShardId, Receipt | None, DamagedFile | None]
 
 
 @dataclass(slots=True)
@@ -282,34 +278,33 @@ def _parse_manifest(
 def _check_shards(found: StoreReport, advance: Callable[[int], None]) -> None:
     """Check every shard, several at a time."""
     manifest = found.manifest or {}
-    names = {
-        (receipt.array, receipt.nbytes, receipt.crc32c): key for key, receipt in manifest.items()
-    }
+    numbers = {replace(receipt, shard=0): receipt.shard for receipt in manifest.values()}
 
-    def check(job: tuple[ArrayLayout, int]) -> _Checked:
+    def check(job: tuple[ArrayLayout, int]) -> Receipt | DamagedFile:
         layout, shard = job
-        key, committed = (layout.name, shard), manifest.get((layout.name, shard))
-        receipt, problem = check_shard(found.root, layout, shard, committed)
-        if receipt is not None and committed is not None and receipt != committed:
-            other = names.get((receipt.array, receipt.nbytes, receipt.crc32c))
-            receipt, problem = None, "holds other values than were committed"
+        committed = manifest.get((layout.name, shard))
+        checked = check_shard(found.root, layout, shard, committed)
+        if isinstance(checked, Receipt):
+            if committed in (None, checked):
+                return checked
+            other = numbers.get(replace(checked, shard=0))
+            checked = "holds other values than were committed"
             if other is not None:
-                problem = f"holds what was committed as {layout.shard_key(other[1])}"
-        damage = None if problem is None else DamagedFile(layout.shard_key(shard), problem, key)
-        return key, receipt, damage
+                checked = f"holds what was committed as {layout.shard_key(other)}"
+        return DamagedFile(layout.shard_key(shard), checked, (layout.name, shard))
 
     jobs = ((layout, shard) for layout in found.layouts for shard in range(layout.num_shards))
     results = map_ahead(
         check, jobs, num_threads=_NUM_THREADS, num_pending=_NUM_PENDING - 1, name="zindex-verify"
     )
-    for key, receipt, damage in results:
+    for result in results:
         advance(1)
-        if receipt is not None:
-            found.receipts[key] = receipt
-            found.nbytes += receipt.nbytes
+        if isinstance(result, Receipt):
+            found.receipts[result.array, result.shard] = result
+            found.nbytes += result.nbytes
         # An uncommitted store may lack shards.
-        elif damage and (found.was_committed or damage.problem != "is missing"):
-            found.damages.append(damage)
+        elif found.was_committed or result.problem != "is missing":
+            found.damages.append(result)
 
 
 def _check_link(found: StoreReport) -> None:

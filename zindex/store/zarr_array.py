@@ -106,9 +106,8 @@ class _Metadata:
         must = "describe an array of Zarr format 3"
         self.require(kind == (3, "array"), must, f"format {kind[0]!r} and {kind[1]!r}")
         for key in fields.keys() - _KNOWN_KEYS:
-            is_optional = isinstance(fields[key], dict) and not fields[key].get(
-                "must_understand", 1
-            )
+            value = fields[key]
+            is_optional = isinstance(value, dict) and not value.get("must_understand", 1)
             self.require(is_optional, "have no extension that must be understood", key)
         transformers, data_type = fields.get("storage_transformers"), fields.get("data_type")
         self.require(not transformers, "have no storage transformers", transformers)
@@ -246,16 +245,9 @@ class ZarrRows(RowReader):
         if not all(self._grid):
             raise StoreError(f"{path} must have chunks of at least 1, got {self._grid}; check it")
         self._found: set[tuple[int, ...]] = set()
-        super().__init__(
-            ArrayShape(
-                name=path,
-                length=shape[0],
-                num_columns=math.prod(shape[1:]),
-                dtype=dtype.newbyteorder("=").name,
-                chunk_length=self._array.chunks[0],
-                shard_length=self._grid[0],
-            )
-        )
+        name, num_columns = dtype.newbyteorder("=").name, math.prod(shape[1:])
+        lengths = self._array.chunks[0], self._grid[0]
+        super().__init__(ArrayShape(path, shape[0], num_columns, name, *lengths))
         self.shape = shape
 
     def __reduce__(self) -> tuple[Any, ...]:

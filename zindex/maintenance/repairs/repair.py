@@ -237,9 +237,9 @@ class _Repair:
                 key = layout.name, shard
                 if key in sound:
                     continue
-                receipt, problem = check_shard(copy.root, layout, shard)
-                if receipt is None:
-                    raise VerificationError(f"{copy.root / layout.shard_key(shard)} {problem}")
+                receipt = check_shard(copy.root, layout, shard)
+                if isinstance(receipt, str):
+                    raise VerificationError(f"{copy.root / layout.shard_key(shard)} {receipt}")
                 committed = (self.found.manifest or {}).get(key)
                 if self._is_wrong(layout, receipt, committed):
                     assert committed is not None
@@ -259,7 +259,7 @@ class _Repair:
             return False
         # Without a root the manifest is not proven: an equal shard in place outweighs it.
         is_proven = self.found.has_root
-        return is_proven or receipt != check_shard(self.root, layout, receipt.shard)[0]
+        return is_proven or receipt != check_shard(self.root, layout, receipt.shard)
 
     def _is_same(self, copy: Store, layout: ArrayLayout, receipt: Receipt) -> bool:
         """Return whether a sound shard has the rebuilt values; compressed bytes may differ."""
