@@ -1,10 +1,12 @@
-"""Public names of packages that are imported on first use."""
+"""Names and libraries that are imported on first use."""
 
 import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+
+from zindex.errors import ConfigError
 
 
 def lazy_names(
@@ -41,3 +43,30 @@ def lazy_names(
         return value
 
     return find, names.copy, names
+
+
+def need(library: str, what: str, install: str = "") -> Any:
+    """Import an optional library.
+
+    Parameters
+    ----------
+    library
+        Name of the module.
+    what
+        What needs it, for the error.
+    install
+        What to install; its package by default.
+
+    Raises
+    ------
+    ConfigError
+        If it is not installed.
+    """
+    package = library.partition(".")[0]
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs the library {package}, which is not installed; install "
+            f"{install or package}"
+        ) from error

@@ -171,7 +171,7 @@ def test_parquet_must_be_there_and_whole(tmp_path: Path) -> None:
 
 
 def test_parquet_needs_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     path = tmp_path / "a.parquet"
     path.touch()
     with pytest.raises(ConfigError, match="Parquet needs the library pyarrow, which is not"):

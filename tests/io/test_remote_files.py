@@ -78,7 +78,7 @@ def test_msc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "multistorageclient", make_msc(tmp_path, tells=False))
     assert open_remote("msc://profile/a").look_up() is UNKNOWN
     monkeypatch.setitem(sys.modules, "multistorageclient", None)
-    message = r"msc://profile/a needs the multistorageclient package, .* pip install multi-storage"
+    message = r"msc://profile/a needs the library multistorageclient, .* install multi-storage"
     with pytest.raises(ConfigError, match=message):
         open_remote("msc://profile/a")
 

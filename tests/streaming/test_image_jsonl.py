@@ -120,5 +120,5 @@ def test_refused(folder: Path) -> None:
 
 def test_pillow_may_be_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
-    with pytest.raises(ConfigError, match="reading images needs Pillow"):
+    with pytest.raises(ConfigError, match="reading images needs the library PIL"):
         ImageJsonlDataset(folder / "a.jsonl")

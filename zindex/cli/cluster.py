@@ -67,11 +67,8 @@ def cluster() -> None:
 @options.value(
     "--host", metavar="ADDRESS", help="Address on which the scheduler listens. [default: loopback]"
 )
-@options.choice(
-    "--encryption",
-    ["tls", "none"],
-    default="tls",
-    help="With none, anyone who reaches the scheduler can run code.",
+@options.first_choice(
+    "--encryption", ["tls", "none"], "With none, anyone who reaches the scheduler can run code."
 )
 @options.value("--dashboard", type=int, metavar="PORT", help="Serve Dask's dashboard on loopback.")
 @_worker_options

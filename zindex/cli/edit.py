@@ -36,7 +36,7 @@ _weights = partial(
 @options.parsed("--skip", parse=_parse_range, metavar="START:STOP", help="Positions to leave out.")
 @options.value("--sequence-length", type=int, help="Tokens per sample from that position on.")
 @options.value("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
-@options.choice("--split", ["train", "valid", "test"], default="train", help="Split to edit.")
+@options.first_choice("--split", ["train", "valid", "test"], "Split to edit.")
 @options.flag("--verify", "Walk the whole run and prove its edits.")
 @options.scheduler
 @options.summary()

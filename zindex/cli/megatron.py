@@ -17,17 +17,13 @@ from zindex.inspection.tables.formatting import count_noun
 @options.choice(
     "--kind", ["gpt", "bert", "t5"], help="Kind of the model. [default: from the script's name]"
 )
-@options.choice(
-    "--order",
-    ["megatron", "scalable"],
-    default="megatron",
-    help="Order of the samples; the training must use the same.",
+@options.first_choice(
+    "--order", ["megatron", "scalable"], "Order of the samples; the training must use the same."
 )
-@options.choice(
+@options.first_choice(
     "--store",
     ["all", "minimal"],
-    default="all",
-    help="minimal omits the arrays that the scalable order computes on read.",
+    "minimal omits the arrays that the scalable order computes on read.",
 )
 @cluster_options
 @options.summary()

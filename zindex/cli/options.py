@@ -27,6 +27,11 @@ def choice(flag: str, values: Sequence[str], *names: str, **settings: Any) -> De
     return value(flag, *names, type=click.Choice(values), **settings)
 
 
+def first_choice(flag: str, values: Sequence[str], help: str | None = None) -> Decorator:
+    """Return an option with one of a few values, the first by default."""
+    return choice(flag, values, default=values[0], help=help)
+
+
 def flag(name: str, help: str) -> Decorator:
     """Return an option without a value."""
     return value(name, is_flag=True, help=help)
@@ -69,15 +74,11 @@ def join(*options: Decorator) -> Decorator:
 
 def damage(what: str, effect: str) -> Decorator:
     """Return the option ``--on-damage`` of a command."""
-    return choice(
-        "--on-damage",
-        ["error", "skip"],
-        default="error",
-        help=f"Whether {what} stop {effect}, or are left out and counted.",
-    )
+    help = f"Whether {what} stop {effect}, or are left out and counted."
+    return first_choice("--on-damage", ["error", "skip"], help)
 
 
-codec = choice("--codec", ["none", "zstd"], default="none")
+codec = first_choice("--codec", ["none", "zstd"])
 
 scheduler = value(
     "--scheduler",

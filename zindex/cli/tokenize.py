@@ -66,18 +66,12 @@ _token_options = options.join(
         help="A role whose messages are targets; headers are targets too, except the assistant's; "
         "repeatable.",
     ),
-    options.choice(
-        "--turns",
-        ["all", "last"],
-        default="all",
-        help="Whether all of these messages are targets or only the last.",
+    options.first_choice(
+        "--turns", ["all", "last"], "Whether all of these messages are targets or only the last."
     ),
     options.value("--max-length", type=click.IntRange(1), help="Truncate sequences to this."),
-    options.choice(
-        "--keep",
-        ["start", "end"],
-        default="start",
-        help="The end of a truncated sequence that is kept.",
+    options.first_choice(
+        "--keep", ["start", "end"], "The end of a truncated sequence that is kept."
     ),
     options.parsed(
         "--append-eod",
@@ -93,21 +87,19 @@ _token_options = options.join(
         metavar="auto|none|TOKEN",
         help="Token before each document; auto is the tokenizer's bos_token.",
     ),
-    options.choice(
+    options.first_choice(
         "--position-ids",
         ["doc_reset", "none"],
-        default="doc_reset",
-        help="For sft: positions from 0 in each dialogue, or none.",
+        "For sft: positions from 0 in each dialogue, or none.",
     ),
     options.value(
         "--token-dtype",
         help="Dtype of the ids. [default: int32; for pretrain uint16 if the vocabulary fits]",
     ),
-    options.choice(
+    options.first_choice(
         "--special-in-text",
         ["parse", "refuse"],
-        default="parse",
-        help="Whether special tokens in a text become tokens or count as damage.",
+        "Whether special tokens in a text become tokens or count as damage.",
     ),
 )
 _tokenizer_options = options.join(
@@ -133,11 +125,8 @@ _tokenizer_options = options.join(
     ),
 )
 _corpus_options = options.join(
-    options.choice(
-        "--to",
-        ["zarr", "bin"],
-        default="zarr",
-        help="For pretrain: a Zarr token store, or TARGET.bin and TARGET.idx.",
+    options.first_choice(
+        "--to", ["zarr", "bin"], "For pretrain: a Zarr token store, or TARGET.bin and TARGET.idx."
     ),
     options.flag(
         "--split-sentences", "For pretrain: each sentence becomes a sequence, as BERT and T5 need."

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError
+from zindex.lazy import need
 
 #: Names of the files of a certificate and its key.
 PAIR = _CERTIFICATE, _KEY = "cluster.crt", "cluster.key"
@@ -47,15 +48,11 @@ def make_certificate() -> Certificate:
     ConfigError
         If the package cryptography is not installed.
     """
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
-        raise ConfigError(
-            "a cluster with TLS needs the package cryptography, which is not installed; install "
-            "zindex[cluster], or give encryption='none' where nobody else can reach the network"
-        ) from error
+    remedy = "zindex[cluster], or give encryption='none' where nobody else can reach the network"
+    x509 = need("cryptography.x509", "a cluster with TLS", remedy)
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "zindex cluster")])
     now = datetime.datetime.now(datetime.UTC)

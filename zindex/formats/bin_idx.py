@@ -134,11 +134,8 @@ class IdxFile:
 
     def _fill(self, array: npt.NDArray[Any], offset: int) -> None:
         """Fill an array from an offset of the file."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            read_exactly(self.path, descriptor, array, offset)
-        finally:
-            os.close(descriptor)
+        with open(self.path, "rb", buffering=0) as stream:
+            read_exactly(self.path, stream.fileno(), array, offset)
 
 
 def idx_path(prefix: str | os.PathLike[str]) -> str:

@@ -3,7 +3,7 @@
 import os
 import weakref
 from array import array
-from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -173,14 +173,12 @@ class PairWriter:
         try:
             self.data_file.close()
             # A new .bin must never have an old .idx.
-            with suppress(FileNotFoundError):
-                os.unlink(idx_path)
+            Path(idx_path).unlink(missing_ok=True)
             os.replace(self._partial, self.bin_path)
             self._discard.detach()
             os.replace(index, idx_path)
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(index)
+            Path(index).unlink(missing_ok=True)
 
     def _copy_tokens(self, bin_path: str, nbytes: int) -> None:
         """Append a whole ``.bin``."""
@@ -200,5 +198,4 @@ def _discard(data_file: BinaryIO, partial: str, process: int) -> None:
     """Remove the file of a writer that was never finalized, except in a forked child."""
     if os.getpid() == process:
         data_file.close()
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
+        Path(partial).unlink(missing_ok=True)

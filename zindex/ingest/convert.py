@@ -10,7 +10,7 @@ from zindex import schema
 from zindex.errors import ConfigError
 from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.bin_idx import bin_path
-from zindex.ingest.corpora.corpus import Corpus
+from zindex.ingest.corpora.corpus import COUNTS, Corpus
 from zindex.ingest.corpora.pairs import expand_prefixes, is_glob, is_url, open_pair
 from zindex.ingest.driver import Workers, open_workers, write_store
 from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
@@ -167,9 +167,7 @@ async def plan_corpus(
     num_samples = -(-corpus.num_tokens * corpus.dtype.itemsize // _BIN_BLOCK_NBYTES)
     spec = {
         "token_dtype": corpus.dtype.name,
-        "num_tokens": corpus.num_tokens,
-        "num_sequences": corpus.num_sequences,
-        "num_documents": corpus.num_documents,
+        **{name: getattr(corpus, name) for name in COUNTS},
         "length_digest": await digest_array(schema.SEQUENCE_LENGTH),
         "document_digest": await digest_array(schema.DOCUMENT_OFFSET),
         "token_sample_digest": await digest("tokens", num_samples, sample_tokens),

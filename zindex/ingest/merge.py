@@ -9,7 +9,7 @@ from typing import Any
 from zindex.errors import ConfigError
 from zindex.execution.executor import run_builds
 from zindex.ingest.convert import convert_corpus
-from zindex.ingest.corpora.corpus import Corpus, CorpusForm, join_corpora
+from zindex.ingest.corpora.corpus import COUNTS, Corpus, CorpusForm, join_corpora
 from zindex.ingest.corpora.pairs import Paths, find_corpora, open_corpus
 from zindex.ingest.corpora.write_pair import check_pair, finish_pair, work_folder, write_pair
 from zindex.ingest.driver import Claim, open_workers
@@ -117,13 +117,8 @@ def merge(
 
     with open_workers(client, None, progress) as workers:
         run_builds(main())
-    return MergedCorpus(
-        base or str(place_of(target)),
-        len(parts),
-        corpus.num_documents,
-        corpus.num_sequences,
-        corpus.num_tokens,
-    )
+    counts = {name: getattr(corpus, name) for name in COUNTS}
+    return MergedCorpus(base or str(place_of(target)), len(parts), **counts)
 
 
 def _common_form(parts: Sequence[Corpus]) -> CorpusForm:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from zindex.errors import ConfigError
+from zindex.lazy import need
 
 #: Maximum bytes per step: a decompression bomb must not fill the memory.
 STEP_NBYTES = 1 << 18
@@ -86,12 +86,7 @@ _FORMATS = {
 
 def _zstd() -> _Format:
     """Return the format of an optional package."""
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ConfigError(
-            "files that end in .zst need the package zstandard; run pip install 'zindex[streaming]'"
-        ) from error
+    zstandard = need("zstandard", "a file that ends in .zst", "zindex[streaming]")
     shared = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_NBYTES)
     return _Format(shared.decompressobj, _feed_zstd, (zstandard.ZstdError,), _ZSTD_NBYTES)
 

@@ -145,8 +145,7 @@ def _removing(partial: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
+        Path(partial).unlink(missing_ok=True)
         raise
 
 

@@ -18,6 +18,7 @@ from zindex.errors import ConfigError, ForkedStoreError, StoreUnavailableError
 from zindex.io.backoff import Backoff
 from zindex.io.objects import ObjectPath, mask
 from zindex.io.request_threads import call, pause
+from zindex.lazy import need
 
 R = TypeVar("R")
 
@@ -102,14 +103,10 @@ forget_clients = _clients.forget
 
 def _make_client(path: ObjectPath, *, writes: bool) -> Any:
     """Return a client of obstore for a whole bucket."""
-    try:
-        from obstore import store
-        from obstore.exceptions import BaseError
-    except ImportError as error:
-        raise ConfigError(
-            f"{path} is in an object store, which needs the extra 'cloud'; "
-            "run pip install 'zindex[cloud]'"
-        ) from error
+    need("obstore", f"the object store of {path}", "zindex[cloud]")
+    from obstore import store
+    from obstore.exceptions import BaseError
+
     timeout = WRITE_TIMEOUT if writes else READ_TIMEOUT
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout)}
     options["connect_timeout"] = timedelta(seconds=min(5.0, timeout))

@@ -17,6 +17,7 @@ from zindex.io import object_client
 from zindex.io.object_calls import GROUP, is_usable
 from zindex.io.object_client import Head
 from zindex.io.objects import ObjectPath
+from zindex.lazy import need
 
 S3_PREFIX = "s3://"
 MSC_PREFIX = "msc://"
@@ -164,13 +165,8 @@ class MscFile(RemoteFile):
 
 def _import_msc(url: str) -> Any:
     """Return the multistorageclient package."""
-    try:
-        return importlib.import_module("multistorageclient")
-    except ImportError as error:
-        raise ConfigError(
-            f"{url} needs the multistorageclient package, which is not installed; "
-            "run pip install multi-storage-client, or name the object by s3://, gs:// or az://"
-        ) from error
+    remedy = "multi-storage-client, or name the object by s3://, gs:// or az://"
+    return need("multistorageclient", url, remedy)
 
 
 def open_remote(url: str) -> RemoteFile:

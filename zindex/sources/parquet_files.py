@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError, StoreUnreadableError
+from zindex.errors import SourceError, StoreNotFoundError, StoreUnreadableError
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile, list_files
 from zindex.io.objects import ObjectPath
+from zindex.lazy import need
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
 
@@ -119,13 +120,7 @@ class ParquetFiles(PartFiles):
 
 def load_parquet() -> Any:
     """Import pyarrow's Parquet reader; ConfigError without pyarrow."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError(
-            "reading Parquet needs the library pyarrow, which is not installed; install pyarrow"
-        ) from error
-    return pyarrow.parquet
+    return need("pyarrow.parquet", "reading Parquet")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError
+from zindex.lazy import need
 from zindex.text.tokenizer_settings import DEFAULT, TokenizerSettings
 
 Message = Mapping[str, Any]
@@ -274,15 +275,10 @@ def open_template(
 
 def _compile(text: str, date: str | None) -> Any:
     """Return the compiled template."""
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    jinja2 = need("jinja2", "a chat template", "zindex[keyed]")
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        from zindex.text.generation_tag import GenerationTag
-    except ImportError as error:
-        raise ConfigError(
-            "chat templates need the jinja2 library; install zindex[keyed]"
-        ) from error
+    from zindex.text.generation_tag import GenerationTag
 
     def raise_exception(message: Any) -> None:
         raise jinja2.TemplateError(str(message))

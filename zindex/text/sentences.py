@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Any
 
-from zindex.text.tokenizers.text_tokenizer import need
+from zindex.lazy import need
 
 _LIBRARY = "sentencex"
 

@@ -115,5 +115,5 @@ def test_why_there_is_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ConfigError, match=r"a file to write with a suffix such as \.svg or"):
             report.draw(tmp_path / name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"needs matplotlib .*; install zindex\[quickstart\], or"):
+    with pytest.raises(ConfigError, match=r"matplotlib, .*; install zindex\[quickstart\], or"):
         report.draw(tmp_path / "lengths.svg")

@@ -215,7 +215,7 @@ def test_an_unfit_tokenizer_is_no_damage() -> None:
 
 def test_pillow_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
-    with pytest.raises(ConfigError, match="reading images needs Pillow; run pip install"):
+    with pytest.raises(ConfigError, match=r"images needs the library PIL, .*; install zindex\[st"):
         ImageRecords(4)
 
 

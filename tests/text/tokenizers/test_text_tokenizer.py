@@ -6,9 +6,9 @@ import pytest
 
 from tests.text.tokenizers.vocabularies import save_pieces
 from zindex.errors import ConfigError
+from zindex.lazy import need
 from zindex.text.tokenizers.null_tokenizer import ByteLevelTokenizer, NullTokenizer
 from zindex.text.tokenizers.rust_tokenizers import WordPieceTokenizer
-from zindex.text.tokenizers.text_tokenizer import need
 
 
 def test_tokens_and_ids(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import json
 import os
 import stat
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,8 +227,7 @@ def write_bin_folder(
             meta[key] |= _write_offsets(meta[key]["shape"][0], *offsets, where=path)
         with open(meta_partial, "w", encoding="utf-8") as file:
             json.dump(meta, file)
-        with suppress(FileNotFoundError):
-            os.remove(meta_path)
+        Path(meta_path).unlink(missing_ok=True)
 
 
 def _write_values(path: str, blocks: Iterable[npt.NDArray[Any]], dtype: str) -> dict[str, Any]:

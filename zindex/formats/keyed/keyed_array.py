@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError, SourceError, ZindexError
+from zindex.errors import SourceError, ZindexError
 from zindex.io.local import read_into
+from zindex.lazy import need
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,10 +209,4 @@ def open_h5(path: str) -> Iterator[Any]:
 
 def import_h5py() -> Any:
     """Import h5py, which only HDF5 files need."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ConfigError(
-            "HDF5 files need the package h5py, which is not installed; install zindex[keyed]"
-        ) from error
-    return h5py
+    return need("h5py", "an HDF5 file", "zindex[keyed]")

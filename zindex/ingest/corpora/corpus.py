@@ -17,6 +17,9 @@ from zindex.store.tokens import open_tokens
 
 CorpusForm = Literal["bin", "zarr"]
 
+#: Attributes of a corpus that count, in the order of its fields.
+COUNTS = ("num_sequences", "num_documents", "num_tokens")
+
 # Of each array of a token store: what it has a row for, what its rows count, and its dtype. Arrays
 # that count have a last row, the total.
 _ARRAYS: dict[str, tuple[str, str | None, Any]] = {
@@ -57,18 +60,9 @@ class Corpus:
 
 def store_corpus(store: Store) -> Corpus:
     """Return a Zarr token store as a corpus."""
-    spec = store.spec
-    return Corpus(
-        str(store.root),
-        np.dtype(spec["token_dtype"]),
-        spec["num_sequences"],
-        spec["num_documents"],
-        spec["num_tokens"],
-        schema.SEQUENCE_MODE.name in store,
-        partial(_read_store, store),
-        "zarr",
-        store.fingerprint,
-    )
+    dtype, counts = np.dtype(store.spec["token_dtype"]), (store.spec[name] for name in COUNTS)
+    has_modes, read = schema.SEQUENCE_MODE.name in store, partial(_read_store, store)
+    return Corpus(str(store.root), dtype, *counts, has_modes, read, "zarr", store.fingerprint)
 
 
 def _read_store(store: Store, name: str, start: int, stop: int) -> AnyArray:
@@ -108,15 +102,8 @@ def join_corpora(parts: Sequence[Corpus], prefix: str, has_modes: bool) -> Corpu
                 f"{part.prefix} has none; leave the modes out with multimodal=False "
                 "(--no-multimodal)"
             )
-    return Corpus(
-        prefix,
-        first.dtype,
-        sum(part.num_sequences for part in parts),
-        sum(part.num_documents for part in parts),
-        sum(part.num_tokens for part in parts),
-        has_modes,
-        partial(_read_joined, parts),
-    )
+    counts = (sum(getattr(part, name) for part in parts) for name in COUNTS)
+    return Corpus(prefix, first.dtype, *counts, has_modes, partial(_read_joined, parts))
 
 
 def _read_joined(parts: Sequence[Corpus], name: str, start: int, stop: int) -> AnyArray:

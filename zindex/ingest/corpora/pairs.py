@@ -17,7 +17,7 @@ from zindex.arrays import AnyArray
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, bin_path, idx_path, read_idx_file, read_index
 from zindex.formats.bin_reader import BinFile
-from zindex.ingest.corpora.corpus import Corpus, store_corpus
+from zindex.ingest.corpora.corpus import COUNTS, Corpus, store_corpus
 from zindex.ingest.length_source import is_store
 from zindex.io.local import local_path
 from zindex.io.node_copy import keep_copy
@@ -68,16 +68,8 @@ def open_pair(path: str, multimodal: bool | None = None) -> Corpus:
         index = read_index(prefix, multimodal=multimodal)
         files = [os.stat(name) for name in (bin_path(prefix), idx_path(prefix))]
         version = fingerprint({"files": [[file.st_size, file.st_mtime_ns] for file in files]})
-    return Corpus(
-        prefix,
-        index.dtype,
-        index.num_sequences,
-        index.num_documents,
-        index.num_tokens,
-        index.has_modes,
-        partial(_read_pair, prefix, index),
-        version=version,
-    )
+    counts, read = (getattr(index, name) for name in COUNTS), partial(_read_pair, prefix, index)
+    return Corpus(prefix, index.dtype, *counts, index.has_modes, read, version=version)
 
 
 def _read_pair(prefix: str, index: IdxFile, name: str, start: int, stop: int) -> AnyArray:

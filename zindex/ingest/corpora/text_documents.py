@@ -142,15 +142,11 @@ def encoded_corpus(
     write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": streams})
     table = load_table(root, tag)
     _, tokens, lengths = table.fields
-    return Corpus(
-        root.name,
-        np.dtype(token_dtype),
-        lengths.num_values,
-        table.num_records,
-        tokens.num_values,
-        has_modes=False,
-        read=partial(_read_encoded, root, tag),
+    counts, read = (
+        (lengths.num_values, table.num_records, tokens.num_values),
+        partial(_read_encoded, root, tag),
     )
+    return Corpus(root.name, np.dtype(token_dtype), *counts, has_modes=False, read=read)
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,7 @@ from zindex.errors import ConfigError, StoreError, check_choice
 from zindex.execution.executor import run_builds
 from zindex.formats.token_dtypes import DType
 from zindex.ingest.convert import convert_corpus
-from zindex.ingest.corpora.corpus import CorpusForm
+from zindex.ingest.corpora.corpus import COUNTS, CorpusForm
 from zindex.ingest.corpora.text_documents import (
     TextDocuments,
     TextSettings,
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 #: Attribute of a store with the identity of its texts and settings.
 TEXTS = "texts"
 _KIND = "tokens"
-_COUNTS = ("num_documents", "num_sequences", "num_tokens")
 # Least bytes that a task reads: a tokenizer needs about a second for them.
 _LEAST_NBYTES = 1 << 20
 _DTYPES = ("auto", "uint16", "int32", "uint8", "int16", "int64")
@@ -220,7 +219,7 @@ class _Work:
         return TokenizedCorpus(
             self.base or str(self.claim.root),
             token_dtype=self.texts.settings.token_dtype,
-            **{name: facts[name] for name in (*_COUNTS, "num_skipped")},
+            **{name: facts[name] for name in (*COUNTS, "num_skipped")},
         )
 
     async def make(self) -> TokenizedCorpus:
@@ -258,7 +257,7 @@ class _Work:
         tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]
         corpus = await asyncio.to_thread(encoded_corpus, root, tag, dtype, streams)
         num_skipped = sum(result.num_skipped for result in results)
-        facts = {name: getattr(corpus, name) for name in _COUNTS} | {"num_skipped": num_skipped}
+        facts = {name: getattr(corpus, name) for name in COUNTS} | {"num_skipped": num_skipped}
         if not corpus.num_tokens:
             logger.warning(
                 "%s has no tokens: its texts are empty, damaged, or not there", self.base or root

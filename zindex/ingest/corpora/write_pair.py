@@ -78,8 +78,7 @@ def finish_pair(base: str, *, replace: bool = False) -> dict[str, Any] | None:
         return None
     if (work / _TOKENS).exists():
         if replace:  # a new .bin must never have an old .idx
-            with suppress(FileNotFoundError):
-                os.unlink(f"{base}.idx")
+            Path(f"{base}.idx").unlink(missing_ok=True)
         os.replace(work / _TOKENS, f"{base}.bin")
     with suppress(FileNotFoundError):  # a concurrent call was faster
         os.replace(work / _INDEX, f"{base}.idx")

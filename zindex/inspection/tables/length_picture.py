@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import ConfigError
+from zindex.lazy import need
 from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice
 from zindex.streaming.lengths.draws import SourceDraws
 from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds
@@ -33,16 +34,12 @@ def draw_lengths(lengths: Lengths, advice: RunAdvice, path: str | os.PathLike[st
     ConfigError
         If matplotlib is missing, or the file cannot be written.
     """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            f"a picture needs matplotlib ({error}); install zindex[quickstart], or take the text "
-            "or the JSON"
-        ) from error
+    remedy = "zindex[quickstart], or take the text or the JSON"
+    matplotlib = need("matplotlib", "a picture", remedy)
+    from matplotlib.figure import Figure
+
     sources = sorted(lengths, key=lambda source: -source.num_tokens)[:_MAX_SHOWN]
-    colors = {source.name: colormaps["tab10"](i) for i, source in enumerate(sources)}
+    colors = {source.name: matplotlib.colormaps["tab10"](i) for i, source in enumerate(sources)}
     panels = 1 + bool(advice.draws) + bool(advice.sequence_lengths)
     figure = Figure(figsize=(5.2 * panels, 4.4), layout="constrained")
     axes = list(np.atleast_1d(figure.subplots(1, panels)))

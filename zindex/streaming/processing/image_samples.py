@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.lazy import need
 from zindex.plan.settings import check_whole
 from zindex.sources.damage_log import OnDamage
 from zindex.streaming.processing.renaming import rename_parameters
@@ -29,13 +30,7 @@ MAX_PIXELS = 89_478_485
 
 def load_pillow() -> Any:
     """Import Pillow's images; ConfigError if it is missing."""
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise ConfigError(
-            "reading images needs Pillow; run pip install 'zindex[streaming]'"
-        ) from error
-    return PIL.Image
+    return need("PIL.Image", "reading images", "zindex[streaming]")
 
 
 def open_image(path: str | os.PathLike[str], max_pixels: int) -> Any:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError
+from zindex.lazy import need
 from zindex.text.tokenizer_settings import DEFAULT, read_tokenizer_settings
-from zindex.text.tokenizers.text_tokenizer import ADDITIONAL, NAMES, TextTokenizer, local_file, need
+from zindex.text.tokenizers.text_tokenizer import ADDITIONAL, NAMES, TextTokenizer, local_file
 
 #: Name of a tokenizer's file in its folder.
 TOKENIZER_FILE = "tokenizer.json"

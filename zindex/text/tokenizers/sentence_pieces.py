@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from zindex.errors import ConfigError
-from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
+from zindex.lazy import need
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file
 
 _NAMES = ("bos", "eos", "unk", "pad")
 # Pieces write it in place of a blank.

@@ -5,7 +5,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -286,19 +285,3 @@ def local_file(path: str | os.PathLike[str], what: str) -> Path:
             "first"
         )
     return file
-
-
-def need(library: str, what: str) -> Any:
-    """Import an optional library.
-
-    Raises
-    ------
-    ConfigError
-        If it is not installed.
-    """
-    try:
-        return import_module(library)
-    except ImportError as error:
-        raise ConfigError(
-            f"{what} needs the library {library}, which is not installed; install {library}"
-        ) from error

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from zindex.errors import ConfigError
-from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file, need
+from zindex.lazy import need
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file
 
 #: Expressions that split texts before bytes are merged; v1 and v2 are Megatron's.
 PATTERNS = {
