@@ -96,7 +96,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "obstore", None)
     object_calls.forget_clients()
-    with pytest.raises(ConfigError, match=r"store of s3://b/k needs the library obstore, .*cloud\]"):
+    with pytest.raises(ConfigError, match=r"of s3://b/k needs the library obstore, .*cloud\]"):
         object_client.head(ObjectPath("s3", "b", "k"))
 
 

@@ -60,9 +60,10 @@ class Corpus:
 
 def store_corpus(store: Store) -> Corpus:
     """Return a Zarr token store as a corpus."""
-    dtype, counts = np.dtype(store.spec["token_dtype"]), (store.spec[name] for name in COUNTS)
-    has_modes, read = schema.SEQUENCE_MODE.name in store, partial(_read_store, store)
-    return Corpus(str(store.root), dtype, *counts, has_modes, read, "zarr", store.fingerprint)
+    facts = {name: store.spec[name] for name in COUNTS}
+    facts |= {"has_modes": schema.SEQUENCE_MODE.name in store, "version": store.fingerprint}
+    read, dtype = partial(_read_store, store), np.dtype(store.spec["token_dtype"])
+    return Corpus(str(store.root), dtype, read=read, form="zarr", **facts)
 
 
 def _read_store(store: Store, name: str, start: int, stop: int) -> AnyArray:
@@ -102,8 +103,9 @@ def join_corpora(parts: Sequence[Corpus], prefix: str, has_modes: bool) -> Corpu
                 f"{part.prefix} has none; leave the modes out with multimodal=False "
                 "(--no-multimodal)"
             )
-    counts = (sum(getattr(part, name) for part in parts) for name in COUNTS)
-    return Corpus(prefix, first.dtype, *counts, has_modes, partial(_read_joined, parts))
+    counts = {name: sum(getattr(part, name) for part in parts) for name in COUNTS}
+    read = partial(_read_joined, parts)
+    return Corpus(prefix, first.dtype, has_modes=has_modes, read=read, **counts)
 
 
 def _read_joined(parts: Sequence[Corpus], name: str, start: int, stop: int) -> AnyArray:

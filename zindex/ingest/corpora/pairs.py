@@ -68,8 +68,9 @@ def open_pair(path: str, multimodal: bool | None = None) -> Corpus:
         index = read_index(prefix, multimodal=multimodal)
         files = [os.stat(name) for name in (bin_path(prefix), idx_path(prefix))]
         version = fingerprint({"files": [[file.st_size, file.st_mtime_ns] for file in files]})
-    counts, read = (getattr(index, name) for name in COUNTS), partial(_read_pair, prefix, index)
-    return Corpus(prefix, index.dtype, *counts, index.has_modes, read, version=version)
+    facts = {name: getattr(index, name) for name in (*COUNTS, "has_modes")}
+    read = partial(_read_pair, prefix, index)
+    return Corpus(prefix, index.dtype, read=read, version=version, **facts)
 
 
 def _read_pair(prefix: str, index: IdxFile, name: str, start: int, stop: int) -> AnyArray:
