@@ -1,6 +1,8 @@
 """Every command on a tiny corpus: what it does, what it prints, and how it fails."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -65,6 +67,19 @@ def test_convert_and_export_give_back_the_same_bytes(prefix: str, tmp_path: Path
     line = fail("export", store, tmp_path / "back")
     assert line.startswith(f"Error: {tmp_path}/back.bin exists; choose another prefix, or replace")
     succeed("export", store, tmp_path / "back", "--overwrite")
+
+
+def test_small_data_need_no_heavy_imports(run_file: Path, prefix: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from zindex.cli import main\n"
+        f"for command in {[['convert', prefix, 'a.zarr'], ['build', run_file.name]]}:\n"
+        "    main(command, standalone_mode=False)\n"
+        "print({'dask', 'distributed', 'numba', 'torch', 'xarray', 'zarr'} & {*sys.modules})"
+    )
+    run_file.write_text(run_file.read_text().replace("datasets: [", "datasets: [a.zarr, "))
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_verify_names_what_is_damaged_and_repair_rebuilds_it(prefix: str, tmp_path: Path) -> None:

@@ -158,6 +158,16 @@ def test_another_number_of_processes_goes_on(
     assert all_files(tmp_path / "s") == all_files(tmp_path / "golden")
 
 
+def test_little_data_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"x": "1"}])
+    monkeypatch.setattr(driver, "open_processes", None)
+    assert import_records(path, tmp_path / "s", num_processes=0).spec["num_records"] == 1
+    import_records(path, tmp_path / "alone", num_processes=1)
+    monkeypatch.setattr(driver, "_NBYTES_ALONE", 10)
+    with pytest.raises(TypeError, match="not callable"):
+        import_records(path, tmp_path / "large", num_processes=0)
+
+
 def test_one_without_a_finished_part_gives_way(tmp_path: Path) -> None:
     source = ListFiles({"a": [[{"x": "1"}]]})
     source.broken = {0}

@@ -5,7 +5,6 @@ options on as they are.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial, reduce, wraps
@@ -99,7 +98,7 @@ record_store = join(
     value("--chunk-nbytes", type=int, default=1 << 16, help="Bytes read at once."),
     value("--shard-nbytes", type=int, default=1 << 26, help="Bytes per file."),
     scheduler,
-    processes("Processes of this machine. [default: one per core]"),
+    processes("Processes of this machine. [default: one per core, one for little data]"),
 )
 
 
@@ -129,10 +128,8 @@ def summary(*, timed: bool = False) -> Decorator:
 
 
 def choose_processes(scheduler: str | None, num_processes: int | None) -> int | None:
-    """Return the number of local processes: one per core unless the user chose otherwise."""
-    if scheduler is None and num_processes is None:
-        return len(os.sched_getaffinity(0))
-    return num_processes
+    """Return the number of local processes, 0 for a choice by size, unless the user chose."""
+    return 0 if scheduler is None and num_processes is None else num_processes
 
 
 def use_record_store(

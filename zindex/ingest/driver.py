@@ -1,6 +1,7 @@
 """The driver of ingestion: claim a place, run one task per partition or shard, commit, resume."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, FingerprintMismatchError, StoreNotFoundError
-from zindex.execution.executor import Executor, open_executor, run_together
+from zindex.execution.executor import Executor, SerialExecutor, open_executor, run_together
 from zindex.execution.process_executor import open_processes
 from zindex.execution.progress import Progress, open_progress
 from zindex.io import files
 from zindex.io.objects import Place
+from zindex.sources.sample_files import SampleFiles
 from zindex.store.commit import (
     PLAN_KEY,
     ROOT_KEY,
@@ -34,6 +36,8 @@ R = TypeVar("R")
 #: Returns the task of one shard: a function and its arguments.
 ShardTask = Callable[[ArrayLayout, int], tuple[Any, ...]]
 
+# One process reads this much in less time than others take to start.
+_NBYTES_ALONE = 1 << 20
 # What a user calls the entries of an identity.
 _NAMES = {
     "source": "the files, or their sizes",
@@ -57,7 +61,11 @@ class Workers(NamedTuple):
 
 @contextmanager
 def open_workers(
-    client: Any, num_processes: int | None, progress: bool, *tasks: Callable[..., Any]
+    client: Any,
+    num_processes: int | None,
+    progress: bool,
+    *tasks: Callable[..., Any],
+    source: SampleFiles | None = None,
 ) -> Iterator[Workers]:
     """Open the executor of a client or of processes of this machine, and the progress display.
 
@@ -66,11 +74,14 @@ def open_workers(
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     num_processes
-        Processes to start in place of a client; None for none.
+        Processes to start in place of a client; 1 is this process, 0 one per core unless the source
+        is small, None none.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
     tasks
         Functions that the processes import while they start.
+    source
+        What the tasks read.
 
     Raises
     ------
@@ -82,11 +93,23 @@ def open_workers(
             "client (--scheduler) and num_processes (--processes) both say where the work is done; "
             "give one of them"
         )
-    opened = (
-        open_executor(client) if num_processes is None else open_processes(num_processes, *tasks)
-    )
+    if num_processes == 0:
+        is_small = source is not None and _is_small(source)
+        num_processes = 1 if is_small else len(os.sched_getaffinity(0))
+    if num_processes is None:
+        opened = open_executor(client)
+    elif num_processes == 1:
+        opened = open_executor(SerialExecutor())
+    else:
+        opened = open_processes(num_processes, *tasks)
     with opened as executor, open_progress(progress) as shown:
         yield Workers(executor, shown)
+
+
+def _is_small(source: SampleFiles) -> bool:
+    """Return whether one process reads a source faster than others start."""
+    sizes = map(source.part_nbytes, range(source.num_parts))
+    return sum(_NBYTES_ALONE if size is None else size for size in sizes) < _NBYTES_ALONE
 
 
 async def write_store(

@@ -180,7 +180,7 @@ def tokenize_corpus(
         **texts.identity(),
     }
     claim = Claim(place_of(target) if base is None else work_folder(base), identity, _KIND)
-    with open_workers(client, num_processes, progress, read_partition) as workers:
+    with open_workers(client, num_processes, progress, read_partition, source=texts) as workers:
         work = _Work(texts, claim, base, grid, overwrite, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
 

@@ -96,7 +96,8 @@ def import_records(
         parsed by Python, one at a time per process: give workers one thread each.
     num_processes
         Processes to start on this machine in place of a client; the calling script must guard its
-        work with ``if __name__ == "__main__":``.
+        work with ``if __name__ == "__main__":``. 1 is this process; 0 is one per core, or this
+        process for less than a MiB.
     progress
         Whether to show bars on a terminal, or log lines elsewhere.
 
@@ -134,7 +135,7 @@ def import_records(
         on_damage=on_damage,
     )
     claim = Claim(place_of(target), identity | asdict(settings))
-    with open_workers(client, num_processes, progress, read_partition) as workers:
+    with open_workers(client, num_processes, progress, read_partition, source=opened) as workers:
         work = _Import(opened, claim, settings, grid, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
 
