@@ -261,6 +261,7 @@ def make_headlines(
         text = "details" if found.ratio is None else format_ratio(found.ratio)
         where = f"{link}#{_anchor(record, found.table)}"
         older = "" if record.code == code else f"; older code, commit {record.commit}"
+        older = "; one run" * (len(found.row.figures[claim.figure]) == 1) + older
         if claim.small:
             theirs = theirs.rpartition(": ")[2]
             small.append(f"{claim.text} {ours} against {theirs} ([{text}]({where}){older})")

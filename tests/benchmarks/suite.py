@@ -134,7 +134,8 @@ BENCHMARKS = (
     Benchmark("bench_trillions-long", long="--tokens 5e11 5e12 --runs 1", extra=True),
     Benchmark(
         "bench_fixed-long",
-        long="--documents 1e8 --datasets 10000 --samples 0 --tokens 0 --commands none --runs 1",
+        long="--documents 1e8 --datasets 3000 10000 --samples 0 --tokens 0 --commands none "
+        "--runs 1",
         extra=True,
     ),
     Benchmark(

@@ -95,7 +95,7 @@ def test_small_jobs_are_a_sentence(places: Places) -> None:
     write(places, make_record("bench_fixed", Table("x", "small", rows, "megatron-core")))
     claim = Claim("a dataset", "bench_fixed", "x", "zindex", small=True)
     write_all(replace(places, claims=(claim,)))
-    found = "a dataset 4.00 ms against 2.00 ms ([0.50x](bench/README.md#bench_fixed-x))."
+    found = "a dataset 4.00 ms against 2.00 ms ([0.50x](bench/README.md#bench_fixed-x); one run)."
     assert found in places.readme.read_text()
 
 
@@ -126,7 +126,7 @@ def test_records_of_older_code_are_named(places: Places, monkeypatch: pytest.Mon
     assert "older code" not in places.readme.read_text()
     write(places, replace(new, code="012345"))
     write_all(places)
-    assert "documents; older code, commit 0123456789</sub>" in places.readme.read_text()
+    assert "documents; one run; older code, commit 0123456789</sub>" in places.readme.read_text()
     monkeypatch.setattr(page, "code_version", lambda: "another")
     assert check_all(places)[0] == []  # the page stays as it was written
 
