@@ -12,7 +12,7 @@ from numcodecs import blosc
 from numcodecs.zstd import Zstd
 
 from zindex.errors import VerificationError
-from zindex.store.codecs import CodecChain, parse_chain
+from zindex.store.codecs import CodecChain, compress_chunks, parse_chain
 
 LITTLE: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
 ENCODERS: dict[str, Any] = {
@@ -89,6 +89,19 @@ def test_the_size_in_a_zstd_header_in_each_of_its_forms(length: int) -> None:
     for other in (length - 1, length + 1):
         with pytest.raises(VerificationError, match=f"its header says {length}"):
             CodecChain(("zstd",)).decode(stored, other, "here")
+
+
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize("is_exported", [True, False])
+def test_chunks_are_compressed_as_numcodecs_does(
+    monkeypatch: pytest.MonkeyPatch, level: int, is_exported: bool
+) -> None:
+    if not is_exported:
+        monkeypatch.setattr("zindex.store.codecs._c_functions", lambda: None)
+    chunks = [np.arange(first, first + 5000, dtype=np.uint16).view(np.uint8) for first in range(3)]
+    chunks[2] = chunks[2][:7]
+    expected = [Zstd(level).encode(chunk.tobytes()) for chunk in chunks]
+    assert list(compress_chunks(chunks, chunks[0].nbytes, level)) == expected
 
 
 @pytest.mark.parametrize("compressor", ["zstd", "blosc", "gzip"])

@@ -3,21 +3,24 @@
 Source: Zarr v3 specification, ``sharding_indexed`` codec version 1.0.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from numcodecs.zstd import Zstd
 
 from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
-from zindex.store.codecs import CRC_NBYTES, Buffer, CodecChain, checksum
+from zindex.store.codecs import CRC_NBYTES, Buffer, CodecChain, checksum, compress_chunks
 from zindex.store.layout import ArrayLayout, ArrayShape, name_dtype
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 #: What cures damaged bytes: a committed store is complete for every build.
 REMEDY = "`zindex verify` names all that is damaged, `zindex repair` rebuilds just that"
+# Two-byte tokens in chunks of so many bytes: of ordinary text, frames of this level are larger than
+# those of the default level, which metadata name, by 0.5 %, and take two thirds of its time.
+_FAST_NBYTES, _FAST_LEVEL = 1 << 13, 2
 #: What cures damage in an array that zindex did not write.
 FOREIGN_REMEDY = "restore its files"
 
@@ -188,20 +191,21 @@ def encode_shard(
     expected = (stop - start, *layout.shape[1:])
     if values.shape != expected or values.dtype != np.dtype(layout.dtype):
         raise AssertionError(f"{layout.name} shard {shard}: {values.shape} {values.dtype}")
-    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     chunk_nbytes = layout.chunk_nbytes
-    compress = Zstd(level=0).encode if layout.codec == "zstd" else None
+    chunks = [raw[first : first + chunk_nbytes] for first in range(0, len(raw), chunk_nbytes)]
+    if num_missing := -len(raw) % chunk_nbytes // values.itemsize:
+        filler = np.full(num_missing, layout.fill_value, values.dtype).view(np.uint8)
+        chunks[-1] = np.concatenate([chunks[-1], filler])
+    parts: Iterable[Buffer] = (part.data for part in chunks)
+    if layout.codec == "zstd":
+        is_fast = values.itemsize == 2 and chunk_nbytes <= _FAST_NBYTES
+        parts = compress_chunks(chunks, chunk_nbytes, _FAST_LEVEL if is_fast else 0)
     index = np.full((layout.chunks_per_shard, 2), MISSING, np.uint64)
     buffers: list[Buffer] = []
     checksums: list[bytes] = []
     offset = 0
-    for chunk in range(-(-len(raw) // chunk_nbytes)):
-        part: Buffer = raw[chunk * chunk_nbytes : (chunk + 1) * chunk_nbytes]
-        if len(part) < chunk_nbytes:
-            num_missing = (chunk_nbytes - len(part)) // values.itemsize
-            part = bytes(part) + np.full(num_missing, layout.fill_value, values.dtype).tobytes()
-        if compress is not None:
-            part = compress(bytes(part))
+    for chunk, part in enumerate(parts):
         crc = checksum(part).to_bytes(CRC_NBYTES, "little")
         buffers += (part, crc)
         checksums.append(crc)
