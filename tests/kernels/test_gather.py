@@ -53,8 +53,7 @@ class Files:
                 self.used.ctypes.data,
                 self.verified.ctypes.data,
                 -dtype.itemsize if dtype.kind == "i" else dtype.itemsize,
-                0,
-                0,
+                *[0] * 5,
             ],
             np.int64,
         )
@@ -174,6 +173,14 @@ def test_files_that_are_not_open_and_chunks_that_are_not_verified_are_left(files
     number, files.descriptors[1] = int(files.descriptors[1]), 0
     assert read(files, [(0, 6, 0), (6, 7, 6)])[:2] == (False, (0, 1, 6))
     files.descriptors[1] = number
+
+
+def test_windows_that_are_not_advised_are_left(files: Files) -> None:
+    advised = np.array([1, 0, 1, 1], np.uint8)  # two windows of at most four rows in a file of six
+    files.record[13:16] = advised.ctypes.data, 4, 2
+    assert read(files, [(0, 4, 0), (6, 7, 4), (4, 5, 5)])[:2] == (False, (0, 2, 5))
+    advised[1] = 1
+    assert read(files, [(0, 4, 0), (6, 7, 4), (4, 5, 5)])[0]
 
 
 def test_a_file_that_is_cut_gives_no_signal(files: Files) -> None:

@@ -1,5 +1,6 @@
 """Rounds over several arrays: the same rows as one by one, with the kernel and without."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,37 @@ def test_rows_that_are_not_there_take_no_memory(readers: dict[str, Any], spans: 
     for name in ("none", "zstd", "flat"):
         with pytest.raises(IndexError, match=rf"rows \[0, {int(spans[1][-1])}\) are outside"):
             readers[name].read_spans(*spans)
+
+
+def test_a_round_reads_ahead_what_is_new(
+    readers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advised: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *span: advised.append(span[:2]))
+    monkeypatch.setattr("zindex.store.open_array._WINDOW_NBYTES", 16)
+    spans = of2((2, 10), (41, 42), (1, 3))
+    for kind, expected in (
+        ("flat", [(0, 16), (16, 16), (80, 16)]),
+        ("none", [(0, 24), (24, 12), (0, 24)]),  # two chunks of 12 bytes, the third, and two more
+        ("never", []),  # the same files
+    ):
+        assert np.asarray(read_many([Spans(readers[kind], *spans)])).sum() == 88
+        assert advised == expected
+        advised.clear()
+        read_many([Spans(readers[kind], *spans)])
+        assert not advised
+    read_many([Spans(readers["zstd"], *spans)])
+    assert [offset for offset, _ in advised] == [0, 42, 0]  # chunks of 21 bytes
+
+
+def test_an_array_of_too_many_windows_is_not_read_ahead(
+    readers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+    monkeypatch.setattr("zindex.store.open_array._MAX_WINDOWS", 0)
+    for kind in ("flat", "none", "zstd", "never"):
+        rows = read_many([Spans(readers[kind], *of2((2, 10), (41, 42), (1, 3)))])
+        assert np.asarray(rows).sum() == 88
 
 
 def test_damage_in_a_round(readers: dict[str, Any], tmp_path: Path) -> None:

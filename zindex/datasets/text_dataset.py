@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from zindex import schema
+from zindex.arrays import Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import Indices, MegatronDataset
@@ -15,12 +17,14 @@ from zindex.datasets.sample_dataset import ArraysT, IndexedSampleDataset
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
+from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.ensure import BuildRequest
 from zindex.ingest.length_source import is_store
 from zindex.plan.build_plan import SplitPlan
 from zindex.samples.lengths import is_stored, stored_source
 from zindex.samples.texts import Documents, IndexedText
 from zindex.store.commit import fingerprint
+from zindex.store.layout import ArrayShape
 from zindex.store.open import Store
 
 
@@ -205,5 +209,16 @@ def open_documents(low_level_dataset: Any) -> Documents:
     if type(low_level_dataset) is ZarrIndexedDataset:
         return Documents(low_level_dataset.tokens, low_level_dataset.offsets)
     if type(low_level_dataset) is IndexedDataset:
-        return Documents(low_level_dataset.tokens, find=low_level_dataset.find_bounds)
+        index, length = low_level_dataset.index, len(low_level_dataset) + 1
+        shape = ArrayShape(schema.SEQUENCE_OFFSET.name, length, 1, "int64", length, length)
+        offsets = ComputedArray(shape, index, _compute_offsets)
+        return Documents(low_level_dataset.tokens, offsets, low_level_dataset.find_bounds)
     return Documents.of_items(low_level_dataset)
+
+
+def _compute_offsets(index: Any, start: int, stop: int) -> Int64Array:
+    """Return the tokens before sequences ``[start, stop)`` of a pair; the last is the total."""
+    offsets = np.full(stop - start, index.file.num_tokens, np.int64)
+    pointers = index.sequence_pointers[start:stop]
+    offsets[: len(pointers)] = pointers // index.dtype_size
+    return offsets

@@ -12,7 +12,7 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.kernels.bijection import permute, permute_range
 from zindex.plan.build_plan import CountedPlan, SplitPlan
 from zindex.plan.keys import Stage
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import ArrayShape
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
 
@@ -102,7 +102,7 @@ class ComputedArray(RowReader):
     """
 
     def __init__(
-        self, layout: ArrayLayout, plan: Any, compute: Callable[[Any, int, int], AnyArray]
+        self, layout: ArrayShape, plan: Any, compute: Callable[[Any, int, int], AnyArray]
     ) -> None:
         super().__init__(layout)
         self.plan = plan

@@ -42,6 +42,9 @@ WIDTH = 10
 INDICES = 11
 #: Bytes of the checksum after a compressed chunk.
 CHECKSUM_NBYTES = 12
+#: Address of one byte per window of rows, whether the system has been told to read it, or 0; rows
+#: of a window, and windows of a file.
+ADVISED, WINDOW_LENGTH, WINDOWS_PER_SHARD = 13, 14, 15
 
 #: Fields of a decoder: its zstd context, addresses of ``ZSTD_decompressDCtx`` and ``crc32c_value``,
 #: address and size of its memory, and the record and number of the chunk that is decoded there.
@@ -84,9 +87,9 @@ def gather(
         and ``SLACK_NBYTES``.
     state
         Shape (3,), int64, changed: next group and span, and the span's place. The kernel stops at a
-        span that is outside its array or target, in a file that is not open or a chunk that is not
-        verified, or that cannot be read whole; the caller handles it. Compressed chunks are
-        verified whenever they are decoded.
+        span that is outside its array or target, in a file that is not open, a chunk that is not
+        verified or a window that is not advised, or that cannot be read whole; the caller handles
+        it. Compressed chunks are verified whenever they are decoded.
     """
     group, span, place = state[0], state[1], state[2]
     done = True
@@ -141,6 +144,12 @@ def _read_span(
         number = shard * load_int64(record + 8 * CHUNKS_PER_SHARD) + chunk
         if verified and not indices and load_uint8(verified + number) == 0:
             return False
+        advised = load_int64(record + 8 * ADVISED)
+        if advised:
+            window = shard * load_int64(record + 8 * WINDOWS_PER_SHARD)
+            window += within // load_int64(record + 8 * WINDOW_LENGTH)
+            if load_uint8(advised + window) == 0:
+                return False
         descriptor = load_int32(load_int64(record + 8 * DESCRIPTORS) + 4 * shard) - 1
         if descriptor < 0:
             return False

@@ -186,7 +186,7 @@ class Documents:
     tokens: Any
     #: Shape (documents + 1,), int64: position of each document's first token.
     offsets: RowReader | None = None
-    #: Returns the bounds of documents by number, where there are no offsets.
+    #: Returns the bounds of documents by number, if that takes less than reading offsets.
     find: Callable[[Int64Array], tuple[AnyArray, AnyArray]] | None = None
 
     @classmethod
@@ -228,10 +228,10 @@ def read_bounds(groups: DocumentGroups, numbers: Int64Array) -> Bounds:
     requests, missing = [], []
     for documents, rows in groups:
         own = numbers[rows]
-        if documents.offsets is None:
-            assert documents.find is not None
+        if documents.find is not None:
             bounds.starts[rows], bounds.lengths[rows] = documents.find(own)
             continue
+        assert documents.offsets is not None
         cached = cached_rows(documents.offsets, len(own))
         if cached is None or own.min() < 0 or own.max() + 1 >= len(cached):
             requests.append(Spans(documents.offsets, own, own + 2))

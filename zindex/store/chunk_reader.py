@@ -6,10 +6,13 @@ crc32c when a process first touches it. Readers hold no file across ``fork`` or 
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from zindex.arrays import AnyArray
+import numpy as np
+
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError, VerificationError
 from zindex.io.local import reading, unreadable
 from zindex.store.codecs import checksum
@@ -84,6 +87,25 @@ class FileReader(RowReader):
     def record(self, array: OpenArray) -> int:
         """Return the address of the record for `zindex.kernels.gather`, or 0 if it cannot read."""
         return array.record[self._trusting] if self._direct or array.decoder_nbytes else 0
+
+    def read_ahead(self, starts: Int64Array, stops: Int64Array) -> None:
+        """Let the system read spans that this process has not read before, all at once.
+
+        Otherwise each would be waited for on its own. What is wrong is left to the reads.
+        """
+        array = self.bind()
+        if not len(array.advised) or len(starts) != len(stops):
+            return
+        known = (0 <= starts) & (starts < stops) & (stops <= self._length)
+        shards, within = np.divmod([starts[known], stops[known] - 1], self._shard_length)
+        first, last = shards * array.windows_per_shard + within // array.window_length
+        counts = last - first + 1
+        windows = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        for number in np.unique(windows[array.advised[windows] == 0]).tolist():
+            array.advised[number] = 1
+            shard, window = divmod(number, array.windows_per_shard)
+            with suppress(VerificationError, OSError):
+                table.open(array, shard).advise(window)
 
     def _read(self, start: int, stop: int, out: AnyArray) -> None:
         array = self.bind()

@@ -18,6 +18,10 @@ _SMALL_CHUNK_NBYTES, _LARGE_CHUNK_NBYTES = 1 << 15, 1 << 20
 _ARRAY_NBYTES = 2048
 # A compressed chunk exceeds its values by less than their 64th part and this.
 _SLACK_NBYTES = 512
+# Bytes of values that the system is told to read together, in arrays up to a size, and in larger
+# ones, of which a process needs only a few rows; and most windows of an array.
+_WINDOW_NBYTES, _SMALL_ARRAY_NBYTES = 1 << 17, 1 << 30
+_SMALL_WINDOW_NBYTES, _MAX_WINDOWS = 1 << 14, 1 << 22
 # Bytes remembered per file, without its index.
 _FILE_NBYTES = 256
 
@@ -42,6 +46,7 @@ class OpenArray:
     """
 
     __slots__ = (
+        "advised",
         "decoder_nbytes",
         "descriptors",
         "files",
@@ -56,6 +61,8 @@ class OpenArray:
         "used",
         "verified",
         "verified_values",
+        "window_length",
+        "windows_per_shard",
     )
 
     def __init__(self, root: str, form: ArrayFiles) -> None:
@@ -80,7 +87,17 @@ class OpenArray:
         self.decoder_nbytes = 2 * nbytes + nbytes // 64 + _SLACK_NBYTES if decodes else 0
         #: Addresses of the offsets and sizes of each file's chunks, if kernels decode them.
         self.indices = np.zeros((num_shards if decodes else 0, 2), np.int64)
+        is_large = form.nbytes > _SMALL_ARRAY_NBYTES
+        unit = 1 if form.flat else form.chunk_length
+        at_once = (_SMALL_WINDOW_NBYTES if is_large else _WINDOW_NBYTES) // form.row_nbytes
+        #: Rows that the system is told to read together, and how many such windows a file has.
+        self.window_length = unit * max(1, at_once // unit)
+        self.windows_per_shard = -(-form.shard_length // self.window_length)
+        num_windows = num_shards * self.windows_per_shard
+        #: One byte per window, whether the system was told to read it; empty if there are too many.
+        self.advised = np.zeros(num_windows if num_windows <= _MAX_WINDOWS else 0, np.uint8)
         self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards + self.indices.nbytes
+        self.nbytes += self.advised.nbytes
         width = np.dtype(form.dtype)
         # Documented in zindex.kernels.gather.
         record = [
@@ -97,12 +114,20 @@ class OpenArray:
             -width.itemsize if width.kind == "i" else width.itemsize,
             self.indices.ctypes.data if decodes else 0,
             CRC_NBYTES * form.chain.checked,
+            # A chunk that is not verified is not advised either.
+            0 if form.chain.plain and form.chain.checked else self._advised_address,
+            self.window_length,
+            self.windows_per_shard,
         ]
-        trusting = [*record[:9], 0, *record[10:]]
+        trusting = [*record[:9], 0, *record[10:13], self._advised_address, *record[14:]]
         self.records = np.array([record, trusting], np.int64)
         address = self.records.ctypes.data
         #: Addresses of the record that requires verified chunks, and of the one that trusts them.
         self.record = (address, address + self.records.strides[0])
+
+    @property
+    def _advised_address(self) -> int:
+        return self.advised.ctypes.data if len(self.advised) else 0
 
     def path(self, shard: int) -> str:
         """Return the path of a file."""
@@ -178,6 +203,22 @@ class OpenFile:
         if nbytes < 0:
             raise self.array.damaged(f"chunk {chunk} of {self.where} is missing")
         return int(self.index.offsets[chunk]), nbytes
+
+    def advise(self, window: int) -> None:
+        """Let the system read a window of the file's rows, without waiting for it."""
+        array, form = self.array, self.array.form
+        nbytes = array.window_length * form.row_nbytes
+        if form.flat:
+            start = window * nbytes
+        else:
+            num_chunks = array.window_length // form.chunk_length
+            first = window * num_chunks
+            last = min(first + num_chunks, form.chunks_in(self.shard)) - 1
+            (start, _), (end, last_nbytes) = self.span(first), self.span(last)
+            most, nbytes = 2 * nbytes + _SLACK_NBYTES, end + last_nbytes - start
+            if not 0 < nbytes <= most:
+                return  # chunks are in another order
+        os.posix_fadvise(self.number, start, nbytes, os.POSIX_FADV_WILLNEED)
 
     def read(self, buffers: list[memoryview], offset: int) -> None:
         """Fill buffers from an offset; a shorter file is an error."""
