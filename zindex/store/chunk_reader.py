@@ -96,7 +96,7 @@ class FileReader(RowReader):
         array = self.bind()
         if not len(array.advised) or len(starts) != len(stops):
             return
-        known = (0 <= starts) & (starts < stops) & (stops <= self._length)
+        known = (starts >= 0) & (starts < stops) & (stops <= self._length)
         shards, within = np.divmod([starts[known], stops[known] - 1], self._shard_length)
         first, last = shards * array.windows_per_shard + within // array.window_length
         counts = last - first + 1

@@ -24,6 +24,8 @@ from zindex.errors import VerificationError
 
 Buffer = bytes | bytearray | memoryview
 CRC_NBYTES = 4
+# Bytes by which a frame of incompressible values is longer, at most, with their 128th part.
+_SLACK_NBYTES = 512
 _COMPRESSORS = ("zstd", "blosc", "gzip")
 _BLOSC_HEADER_NBYTES = 16
 _ZSTD_MAGIC = 0xFD2FB528
@@ -42,22 +44,15 @@ def _c_functions() -> tuple[Any, int, int] | None:
 
     None if the libraries of numcodecs and google-crc32c do not export what is used here.
     """
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
     try:
         library, checksums = ctypes.CDLL(zstd.__file__), ctypes.CDLL(google_crc32c._crc32c.__file__)
         functions = library.ZSTD_decompressDCtx, checksums.crc32c_value
-        library.ZSTD_createDCtx.restype = library.ZSTD_createCCtx.restype = pointer
-        library.ZSTD_compressCCtx.argtypes = [pointer, pointer, size, pointer, size, ctypes.c_int]
-        library.ZSTD_compressCCtx.restype = library.ZSTD_compressBound.restype = size
-        library.ZSTD_compressBound.argtypes = [size]
+        library.ZSTD_createDCtx.restype = library.ZSTD_createCCtx.restype = ctypes.c_void_p
+        library.ZSTD_compressCCtx.restype = ctypes.c_size_t
     except (OSError, AttributeError):
         return None
-    decompress, check = (ctypes.cast(each, pointer).value or 0 for each in functions)
+    decompress, check = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in functions)
     return library, decompress, check
-
-
-# Compression contexts that are not in use; at most one per thread that ever ran at once.
-_contexts: list[int] = []
 
 
 def compress_chunks(chunks: Iterable[AnyArray], nbytes: int, level: int) -> Iterator[bytes]:
@@ -69,22 +64,19 @@ def compress_chunks(chunks: Iterable[AnyArray], nbytes: int, level: int) -> Iter
     if functions is None:
         yield from map(Zstd(level).encode, chunks)
         return
-    library = functions[0]
-    try:
-        context = _contexts.pop()
-    except IndexError:
-        context = library.ZSTD_createCCtx()
-    frame = np.empty(library.ZSTD_compressBound(nbytes), np.uint8)
-    address = frame.ctypes.data
+    library, pointer, size = functions[0], ctypes.c_void_p, ctypes.c_size_t
+    context = pointer(library.ZSTD_createCCtx())
+    frame = np.empty(nbytes + nbytes // 128 + _SLACK_NBYTES, np.uint8)
+    target = pointer(frame.ctypes.data), size(frame.nbytes)
     try:
         for chunk in chunks:
-            source = chunk.__array_interface__["data"][0], chunk.nbytes
-            size = library.ZSTD_compressCCtx(context, address, frame.nbytes, *source, level)
-            if size > frame.nbytes:  # an error code: nothing else fails where the frame fits
+            source = pointer(chunk.__array_interface__["data"][0]), size(chunk.nbytes)
+            length = library.ZSTD_compressCCtx(context, *target, *source, level)
+            if length > frame.nbytes:  # an error code: nothing else fails where the frame fits
                 raise MemoryError
-            yield frame[:size].tobytes()
+            yield frame[:length].tobytes()
     finally:
-        _contexts.append(context)
+        library.ZSTD_freeCCtx(context)
 
 
 # Decoders that no kernel uses, as fields and memory; at most one per thread that ever ran at once.
