@@ -123,6 +123,25 @@ def test_batches_equal_their_items(dtype: Any, kind: str, tmp_path: Path, made: 
     assert made.count(True) > len(made) // 2  # all, once every chunk is verified
 
 
+@pytest.mark.parametrize("other", [np.uint16, np.int32])
+def test_a_loader_worker_reads_text_by_the_kernel(
+    other: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_store(tmp_path, dtype, i) for i, dtype in enumerate((np.uint16, other))]
+    chosen = settings(np.random.default_rng(5), tmp_path)
+    members = [open_dataset(path, 200, **chosen) for path in paths]
+    blend = BlendedDataset(members, [0.3, 0.7], 180, members[0].config)
+    everything: list[int | None] = [*range(180)]
+    check_equal(blend, everything)  # every chunk is verified
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: object())
+    found, original = [], gpt.read_plain_text
+    monkeypatch.setattr(gpt, "read_plain_text", lambda wanted: found.append(original(wanted)))
+    check_equal(blend, everything)
+    monkeypatch.setattr(gpt, "read_plain_text", original)
+    check_equal(blend, everything)
+    assert [text is not None for text in found] == [other is np.uint16]
+
+
 def test_a_blend_makes_one_call_per_dataset(tmp_path: Path, made: list[bool]) -> None:
     paths = [write_store(tmp_path, dtype, i) for i, dtype in enumerate((np.uint16, np.int32))]
     generator = np.random.default_rng(5)

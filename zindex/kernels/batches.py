@@ -100,6 +100,7 @@ def read_samples(
     extra: int,
     pad: int,
     scratch: npt.NDArray[np.uint8],
+    stride: int,
     decoder: int,
     tokens: Int64Array,
     labels: Int64Array,
@@ -126,7 +127,10 @@ def read_samples(
     pad
         Id of padding tokens.
     scratch
-        Shape (bytes,), uint8, a multiple of eight: a buffer for a sample and eight bytes more.
+        Shape (bytes,), uint8, a multiple of eight: a buffer for a sample and eight bytes more; or
+        with ``stride`` the destination of all samples.
+    stride
+        Bytes from one row of ``scratch`` to the next; 0 to fill the tensors instead.
     decoder
         Address of a decoder, as of `zindex.kernels.gather`; of each thread its own.
     tokens, labels, loss_mask
@@ -154,12 +158,16 @@ def read_samples(
         i = claim(next_sample.ctypes.data)
         if not 0 <= i < positions.size:
             break
+        row = rows[i]
+        place: Any = address + row * stride
         if not _read_sample(
-            columns, positions[i], extra, width, record, address, scratch.size, decoder
+            columns, positions[i], extra, width, record, place, scratch.size, decoder
         ):
             store_int64(next_sample.ctypes.data, positions.size)
             break
-        row = rows[i]
+        done += 1
+        if stride:
+            continue
         target = tokens[row], labels[row], loss_mask[row]
         if aligned and (item == 2 or item == -4):
             _stream_row(address, item, extra, pad, target)
@@ -171,7 +179,6 @@ def read_samples(
             widened: Any = np.int64(wide.ctypes.data)
             _widen(address, width, item, widened)
             _fill_row(wide, extra, pad, target)
-        done += 1
     fence()
     return done
 

@@ -77,7 +77,7 @@ def _compile_common() -> None:
     # These follow addresses, so they are compiled without a call.
     table, batch = np.zeros((1, GROUP_LENGTH), np.int64), np.zeros((1, 1), np.float32)
     _compile(gather, table, longs, longs, longs, 0, 0, 0, longs)
-    rows = table, 0, longs, longs, 0, 0, np.zeros(8, np.uint8), 0
+    rows = table, 0, longs, longs, 0, 0, np.zeros(8, np.uint8), 0, 0
     _compile(read_samples, *rows, table, table, batch, longs)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.samples.batch import BatchRequest, SampleBatch, Tensors, empty_array, group_samples
 from zindex.samples.tensors import (
@@ -29,18 +29,19 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     share_mask
         Whether a single sample may share its plain mask with others.
     """
-    is_worker = torch.utils.data.get_worker_info() is not None
-    plain = None if is_worker else read_plain(wanted, share_mask=share_mask)
+    settings = wanted.open_text(wanted.which[0]).settings
+    padding, ids = wanted.is_padding, wanted.dataset_ids
+    if torch.utils.data.get_worker_info() is not None and settings.depends_on_text:
+        text = read_plain_text(wanted)
+        if text is None:
+            text = pad_texts(read_texts(wanted), settings.pad)
+        arguments = Texts.of_text(text), settings, padding, ids, None
+        make = partial(make_text_tensors, *arguments, share_mask=share_mask)
+        return SampleBatch.of_text(make, len(padding))
+    plain = read_plain(wanted, share_mask=share_mask)
     if plain is not None:
         return SampleBatch(plain)
     texts = read_texts(wanted)
-    settings = wanted.open_text(wanted.which[0]).settings
-    padding, ids = wanted.is_padding, wanted.dataset_ids
-    if is_worker and settings.depends_on_text:
-        text = Texts.of_text(pad_texts(texts, settings.pad))
-        arguments = text, settings, padding, ids, None
-        make = partial(make_text_tensors, *arguments, share_mask=share_mask)
-        return SampleBatch.of_text(make, len(padding))
     epochs = find_epochs(wanted, texts)
     return SampleBatch(
         make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
@@ -57,36 +58,56 @@ def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | N
     settings = wanted.open_text(wanted.which[0]).settings
     if not settings.is_plain:
         return None
+    size, length = len(wanted.which), settings.sequence_length
+    tensors, arrays = make_room(size, settings, wanted.dataset_ids)
+    if not _read_by_kernel(wanted, (arrays["tokens"], arrays["labels"], arrays["loss_mask"])):
+        return None
+    if wanted.is_padding.any():
+        arrays["loss_mask"][wanted.is_padding] = 0.0
+    arrays["position_ids"][:] = np.arange(length)
+    if settings.has_masks:
+        tensors["attention_mask"] = plain_masks(size, length, share=share_mask)
+    return order_tensors(tensors)
+
+
+def read_plain_text(wanted: BatchRequest) -> AnyArray | None:
+    """Return the tokens of a batch by one kernel call per dataset, or None if that is impossible.
+
+    Possible are samples as of `read_plain`, with any tensors, of datasets of one dtype.
+    """
+    settings, size = wanted.open_text(wanted.which[0]).settings, len(wanted.which)
+    dtype = wanted.open_text(wanted.which[0]).documents.tokens.dtype
+    text = empty_array((size, settings.sequence_length + settings.extra), dtype)
+    none = np.empty((0, settings.sequence_length), np.int64)
+    return text if _read_by_kernel(wanted, (none, none, none.astype(np.float32)), text) else None
+
+
+def _read_by_kernel(
+    wanted: BatchRequest, targets: tuple[AnyArray, AnyArray, AnyArray], text: AnyArray | None = None
+) -> bool:
+    """Read samples by one kernel call per dataset, as of `read_samples`; return whether it did."""
     rows, slices = group_samples(wanted.which, len(wanted.datasets))
     groups = []
     for own in slices:
         member = wanted.open_text(wanted.which[rows[own.start]])
         index = member.sample_index or _open_sample_index(member, own.stop - own.start)
         if index is None:
-            return None
+            return False
         groups.append((member, index, rows[own]))
-    tensors, arrays = make_room(len(rows), settings, wanted.dataset_ids)
-    targets = (arrays["tokens"], arrays["labels"], arrays["loss_mask"])
-    for member, index, chosen in groups:
-        done = read_samples(
+    return all(
+        read_samples(
             member.documents.tokens,
             index,
             wanted.positions[chosen],
             chosen,
             targets,
-            extra=settings.extra,
-            pad=settings.pad,
+            extra=member.settings.extra,
+            pad=member.settings.pad,
             num_threads=torch.get_num_threads(),
+            text=text,
         )
-        if not done:
-            return None
-    if wanted.is_padding.any():
-        arrays["loss_mask"][wanted.is_padding] = 0.0
-    length = settings.sequence_length
-    arrays["position_ids"][:] = np.arange(length)
-    if settings.has_masks:
-        tensors["attention_mask"] = plain_masks(len(rows), length, share=share_mask)
-    return order_tensors(tensors)
+        for member, index, chosen in groups
+    )
 
 
 def _open_sample_index(member: IndexedText, num_samples: int) -> SampleIndex | None:

@@ -307,6 +307,7 @@ def read_samples(
     extra: int,
     pad: int,
     num_threads: int = 1,
+    text: AnyArray | None = None,
 ) -> bool:
     """Fill tensors with samples, if all are full and their chunks open and verified.
 
@@ -328,6 +329,9 @@ def read_samples(
         The padding token.
     num_threads
         Maximum number of threads for large batches.
+    text
+        Shape (..., length + extra), C order, in the dtype of the array: receives the tokens of the
+        samples, in place of the tensors.
 
     Returns
     -------
@@ -340,7 +344,7 @@ def read_samples(
     assert isinstance(reader, LocalReader)
     array = reader.bind()
     record = reader.record(array)
-    if not record:
+    if not record or (text is not None and text.dtype != reader.dtype):
         return False
     tokens, labels, loss_mask = tensors
     width = tokens.shape[1] + extra
@@ -348,13 +352,14 @@ def read_samples(
     next_sample = np.zeros(1, np.int64)
 
     def work() -> int:
-        scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8)
+        scratch = np.empty(8 * (nbytes // 8 + 2), np.uint8), 0
+        if text is not None:
+            scratch = text.reshape(-1).view(np.uint8), nbytes
         outputs = tokens, labels, loss_mask, next_sample
         needed = array.decoder_nbytes
+        wanted = index.columns, record, positions, rows, extra, pad
         with lend_decoder(needed) if needed else _NO_DECODER as decoder:
-            return int(
-                fill(index.columns, record, positions, rows, extra, pad, scratch, decoder, *outputs)
-            )
+            return int(fill(*wanted, *scratch, decoder, *outputs))
 
     tokens_per_thread = _TOKENS_PER_THREAD // (16 if array.decoder_nbytes else 1)
     shares = min(num_threads, len(positions) * width // tokens_per_thread, len(positions))

@@ -5,6 +5,7 @@ Source: Zarr v3 specification, ``sharding_indexed`` codec version 1.0.
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -196,13 +197,15 @@ def encode_shard(
     if num_missing := -len(raw) % chunk_nbytes // values.itemsize:
         filler = np.full(num_missing, layout.fill_value, values.dtype).view(np.uint8)
         chunks[-1] = np.concatenate([chunks[-1], filler])
-    is_fast = values.itemsize == 2 and chunk_nbytes <= _FAST_NBYTES
-    compressed = compress_chunks(chunks, chunk_nbytes, _FAST_LEVEL if is_fast else 0)
+    parts: Any = chunks
+    if layout.codec == "zstd":
+        is_fast = values.itemsize == 2 and chunk_nbytes <= _FAST_NBYTES
+        parts = compress_chunks(chunks, chunk_nbytes, _FAST_LEVEL if is_fast else 0)
     index = np.full((layout.chunks_per_shard, 2), MISSING, np.uint64)
     buffers: list[Buffer] = []
     checksums: list[bytes] = []
     offset = 0
-    for chunk, part in enumerate(compressed if layout.codec == "zstd" else chunks):
+    for chunk, part in enumerate(parts):
         crc = checksum(part).to_bytes(CRC_NBYTES, "little")
         buffers += (memoryview(part), crc)
         checksums.append(crc)
