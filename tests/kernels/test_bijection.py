@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
+from zindex.kernels import _jit
 from zindex.kernels import bijection as module
 from zindex.kernels.bijection import (
     BIJECTION_VERSION,
@@ -44,6 +45,13 @@ def add_round(target, source, key, radix):
     return (target + ((word ^ word >> 16) * radix >> 32)) % radix
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _kernels():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_jit, "_EARLY_VALUES", -1)
+        yield
+
+
 def naive_image(position, size, keys):
     """Evaluate the definition in Python integers."""
     high_radix = math.isqrt(size - 1) + 1
@@ -72,6 +80,22 @@ def test_images_equal_the_definition(seed, size, picks):
     positions = np.array([pick % size for pick in picks], np.int64)
     values = permute(positions, size, keys)
     assert values.tolist() == [naive_image(p, size, keys.tolist()) for p in positions.tolist()]
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 99), size=SIZES, start=st.integers(0, MAX_SIZE))
+def test_numpy_maps_the_first_values_alike(seed, size, start):
+    keys, start = make_keys(seed), start % size
+    positions = np.arange(start, min(size, start + 50))
+    expected, ranged = permute(positions, size, keys), np.empty(positions.size, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_jit, "_EARLY_VALUES", 1 << 62)
+        patch.setattr(module, "_map_range", None)
+        patch.setattr(module, "_map_each", None)
+        early = permute(positions, size, keys)
+        permute_range(start, size, keys, 7, ranged)
+    assert early.dtype == expected.dtype
+    assert early.tolist() == expected.tolist() == (ranged - 7).tolist()
 
 
 def test_every_size_to_2048_is_a_bijection():

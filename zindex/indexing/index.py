@@ -140,10 +140,10 @@ def store_small(plan: IndexPlan, root: Place, source: LengthSource) -> list[Shar
     if None in found:
         lengths = source.lengths(plan.start, plan.stop)
         check_tokens(plan, source, plan.epochs.num_epochs * int(lengths.sum(dtype=np.int64)))
-        arrays = compute_index_arrays(plan, lengths)
+        arrays = compute_index_arrays(plan, lengths)._asdict()
         found = [
-            store_all_shards(root, layout, np.asarray(array))
-            for layout, array in zip(plan.layouts, arrays, strict=True)
+            store_all_shards(root, layout, np.asarray(arrays[layout.name]))
+            for layout in plan.layouts
         ]
     return [result for results in found for result in results or ()]
 

@@ -74,16 +74,18 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
     length, extra = plan.sequence_length, plan.extra_token
     boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
     full = boundaries[: plan.num_full_samples + 1]
+    if plan.order == "scalable":
+        documents = compute_documents(plan, 0, plan.num_rows)
+        shuffled = compute_shuffle(plan, 0, plan.num_samples)
+    elif is_computed_by_numpy(plan):
+        documents, shuffled = _shuffle_few(plan)
+    else:
+        documents, state = shuffle_documents(plan)
+        shuffled = shuffle_samples(plan, state)
     if is_computed_by_numpy(plan):
-        documents, shuffled, gathered = _shuffle_few(plan, lengths)
+        gathered = lengths.take(documents - plan.start if plan.start else documents)
         full[:] = _find_boundaries(gathered, len(full), length, extra)
     else:
-        if plan.order == "scalable":
-            documents = compute_documents(plan, 0, plan.num_rows)
-            shuffled = compute_shuffle(plan, 0, plan.num_samples)
-        else:
-            documents, state = shuffle_documents(plan)
-            shuffled = shuffle_samples(plan, state)
         gathered = np.empty(plan.num_rows, np.int32)
         gather_lengths(lengths, documents, plan.start, gathered)
         fill_boundaries(gathered, 0, 0, length, extra, full, 0, 0)
@@ -93,13 +95,11 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
 
 def is_computed_by_numpy(plan: IndexPlan) -> bool:
     """Return whether numpy computes the index faster than kernels are loaded."""
-    return plan.order == "megatron" and plan.num_build_rows <= _FEW_ROWS
+    return plan.num_build_rows <= _FEW_ROWS
 
 
-def _shuffle_few(
-    plan: IndexPlan, lengths: npt.NDArray[np.int32]
-) -> tuple[AnyArray, AnyArray, npt.NDArray[np.int32]]:
-    """Return documents and samples in Megatron's order, and the lengths of these documents."""
+def _shuffle_few(plan: IndexPlan) -> tuple[AnyArray, AnyArray]:
+    """Return documents and samples in Megatron's order."""
     epochs, state = plan.epochs, np.random.RandomState(plan.seed)
     own = np.arange(plan.num_documents)
     # Words of 8 bytes are shuffled faster than any others.
@@ -107,8 +107,7 @@ def _shuffle_few(
         own, epochs.num_epochs, state, epochs.separate_final_epoch, np.int64
     )
     shuffled = build_shuffle_index(plan.num_mixed_samples, plan.num_samples, state)
-    documents = (rows + plan.start).astype(plan.document_layout.dtype)
-    return documents, shuffled, lengths.take(rows)
+    return (rows + plan.start).astype(plan.document_layout.dtype), shuffled
 
 
 def _find_boundaries(

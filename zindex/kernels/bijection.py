@@ -12,7 +12,7 @@ import numpy as np
 from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._intrinsics import NUM_WORDS, add_round, load_lanes, store_lanes
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import is_early, jit
 
 #: Version of the map, increased if any value of any permutation changes.
 BIJECTION_VERSION = 1
@@ -33,6 +33,7 @@ _LARGE_ROUNDS = 12
 
 #: Positions evaluated at a time: two halves of 4 KiB, which fit the first-level cache.
 _BLOCK = 1024
+_WORD = 0xFFFFFFFF
 
 
 class _Network(NamedTuple):
@@ -149,6 +150,27 @@ def _map_each(values: IntegerArray, out: Int64Array, *fields: Any) -> None:
         _finish(high, low, network, 0, out[first : first + count])
 
 
+def _map_few(
+    values: UInt64Array, size: np.uint64, high_radix: np.uint32, low_radix: np.uint32, keys: Any
+) -> UInt64Array:
+    """Return the images of values, by numpy."""
+    radices = np.uint64(high_radix), np.uint64(low_radix)
+    halves = list(np.divmod(values, radices[1]))
+    for number, key in enumerate(keys):
+        side = number % 2
+        word = (halves[1 - side] ^ key) & _WORD
+        word = (word ^ word >> 16) * 0x85EBCA6B & _WORD
+        word = word + (key >> 32) & _WORD
+        word = (word ^ word >> 13) * 0xC2B2AE35 & _WORD
+        total = halves[side] + ((word ^ word >> 16) * radices[side] >> 32)
+        halves[side] = np.minimum(total, total - radices[side])
+    images: UInt64Array = halves[0] * radices[1] + halves[1]
+    outside = images >= size
+    if outside.any():
+        images[outside] = _map_few(images[outside], size, high_radix, low_radix, keys)
+    return images
+
+
 def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: IntegerArray) -> None:
     """Write the images of ``start``, ``start + 1``, ... under the permutation, plus an offset.
 
@@ -192,6 +214,10 @@ def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: In
             f"positions must lie in [0, {size}), got [{start}, {start + out.size}); "
             "ask for a range inside the permutation"
         )
+    if is_early(out.size):
+        values = np.arange(start, start + out.size, dtype=np.uint64)
+        out[:] = _map_few(values, *network) + np.uint64(offset)
+        return
     # Unsigned values have the same bits: fewer versions are compiled.
     _map_range(start, offset, out.view(f"i{out.itemsize}"), *network)
 
@@ -235,6 +261,8 @@ def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array
             f"elements must lie in [0, {size}), got {int(positions.min())} to "
             f"{int(positions.max())}; ask for elements of the permutation"
         )
+    if is_early(positions.size):
+        return _map_few(positions.astype(np.uint64), *network).astype(np.int64)
     out = np.empty(positions.size, np.int64)
     _map_each(positions, out, *network)
     return out

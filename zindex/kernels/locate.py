@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import Int64Array, IntegerArray
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import is_early, jit
 
 # Table entries per dataset: so many that few hold the starts of two datasets.
 _ENTRIES_PER_DATASET = 8
@@ -79,7 +79,8 @@ def locate(
         return
     assert int(numbers.max()) < total
     assert numbers.dtype.kind == "u" or int(numbers.min()) >= 0
-    if _ENTRIES_PER_DATASET * numbers.size < len(counts):  # too few to pay for a table
+    # Too few to pay for a table, or for the kernels.
+    if _ENTRIES_PER_DATASET * numbers.size < len(counts) or is_early(numbers.size):
         sought = numbers.astype(np.int64, copy=False)
         datasets = np.searchsorted(offsets, sought, side="right") - 1
         dataset_index[:] = datasets
