@@ -134,9 +134,9 @@ def run(name: str, path: str, tiny: str, cache: str, work: Work) -> dict[str, An
     package, has_mask, _ = CONTENDERS[name]
     first = None
     loader = make_loader(name, path, cache, work)
-    ready = make_loader(name, tiny, cache, replace(work, num_workers=0)) if work.cold else loader
+    ready = make_loader(name, tiny, cache, work) if work.cold else loader
     # Compiled, opened, and in the page cache; the second time chunks are read by another kernel
-    # than at their first touch, when they are checked.
+    # than at their first touch, when they are checked, and workers use other kernels.
     for _ in range(2):
         for number, batch in enumerate(ready):
             first = first or batch
