@@ -3,7 +3,7 @@
 ``python -m tests.benchmarks [--all] [--stale] [--short] [--only NAME ...] [--json-folder DIR]``
 
 One after another, each as its own command with its own record, those first that the README cites.
-Two idle cores need some 40 minutes, and as long again for those that only ``--all`` or ``--only``
+Two idle cores need some 40 minutes, and an hour more for those that only ``--all`` or ``--only``
 runs. One that fails does not stop the others; the last line names all that failed. After an
 interrupt, ``--stale`` continues with those that were not measured with the code as it is.
 ``TMPDIR`` says where they work: nothing else should run on the machine, and the long forms need
