@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.keyed.upstream import UpstreamStore, load_h5
 from tests.keyed.upstream_files import documents, masks, positions, write_bin, write_h5
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
 from zindex.ingest.keyed.convert_keyed import convert_keyed
@@ -94,24 +93,7 @@ def test_d7_records(folders: dict[str, Path], name: str) -> None:
     assert [*zip(starts, stops, strict=True)] == [*pairwise(bounds)]
 
 
-def test_d7_over_three_segments(tmp_path: Path) -> None:
-    segments = documents([3, 4, 2], 1)
-    write_h5(tmp_path / "a.h5", {"sequence": segments})
-    store = StoreFactory.create("h5").load(tmp_path)
-    model = UpstreamStore({"sequence": [torch.from_numpy(values) for values in segments]})
-    assert store.fetch(2, 7, "sequence").tolist() == [3, 4, 5, 6, 7]
-    assert store.fetch(2, 7, "sequence").equal(model.fetch(2, 7, "sequence"))
-
-
-# D8: files in upstream's layouts.
-def test_d8_h5_with_twelve_datasets(tmp_path: Path) -> None:
-    tokens = documents([2] * 12)
-    write_h5(tmp_path / "data_0000.h5", {"sequence": tokens, "loss_mask": masks(tokens)})
-    store = StoreFactory.create("h5").load(tmp_path)
-    assert store.fetch(0, 24, "sequence").tolist() == list(range(24))
-    assert store.fetch(0, 24, "loss_mask").tolist() == [False, True] * 12
-
-
+# D8: files in upstream's layouts; h5 with twelve datasets is in SHARDS.
 @pytest.mark.parametrize("record_keys", [[], ["sequence"], ["sequence", "loss_mask"]])
 def test_d8_bin_with_and_without_offsets(tmp_path: Path, record_keys: list[str]) -> None:
     tokens = documents([2, 0, 3])
@@ -120,18 +102,6 @@ def test_d8_bin_with_and_without_offsets(tmp_path: Path, record_keys: list[str])
     store = StoreFactory.create("bin").load(tmp_path)
     assert store.fetch(0, 5, "sequence").tolist() == [0, 1, 2, 3, 4]
     assert store.num_records == (3 if record_keys else None)
-
-
-@pytest.mark.parametrize("name", ["h5", "bin"])
-def test_d8_shards_in_sorted_order(tmp_path: Path, name: str) -> None:
-    for number in [7, 1, 3, 10, 0, 9, 5]:
-        content = {"sequence": documents([1], number)}
-        if name == "h5":
-            write_h5(tmp_path / f"__default__/data_{number}.h5", content)
-        else:
-            write_bin(tmp_path / f"__default__/shard_{number}", content)
-    store = StoreFactory.create(name).load(tmp_path)
-    assert store.fetch(0, 7, "sequence").tolist() == [0, 1, 3, 5, 7, 9, 10]
 
 
 def test_d8_a_shard_without_a_key(tmp_path: Path) -> None:
@@ -209,8 +179,6 @@ def test_d10_keys_without_values(tmp_path: Path) -> None:
     write_h5(tmp_path / "c/x.h5", {"sequence": [np.arange(3)], "loss_mask": []})
     for name in "ab":
         assert len(DatasetFactory.load("seq", tmp_path / name, 4)) == 0
-    # Where one key has values and another none, the model has no values, and we say why.
-    assert UpstreamStore(load_h5(tmp_path / "c")).length == 0
     with pytest.raises(SourceError, match=r"'x.h5' has 'loss_mask' with 0 values in 0 records,"):
         StoreFactory.create("h5").load(tmp_path / "c")
     assert len(StoreFactory.create("h5").load(tmp_path / "c", strict=False)) == 0

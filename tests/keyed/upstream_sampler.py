@@ -6,7 +6,7 @@ import torch
 
 
 class UpstreamSampler:
-    """Its indices, its counter and its faults."""
+    """Its indices and its counter."""
 
     def __init__(
         self,

@@ -99,14 +99,6 @@ def test_an_empty_dataset_must_not_be_repeated() -> None:
         assert sorted(sample["id"] for sample in merged) == ["b:0", "b:1"]
 
 
-def test_parts_that_are_all_empty_are_an_error_not_an_endless_loop() -> None:
-    merged = MergedDataset([Parts("a", [0, 0, 0]), Items("b", 2)])
-    with pytest.raises(
-        SourceError, match="'a' must give samples in every loader worker, all 3 parts"
-    ):
-        list(islice(merged, 10))
-
-
 def test_samples_must_say_where_they_are_from() -> None:
     def forget(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
-from zindex.execution.executor import SerialExecutor, embedded_client
+from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
 from zindex.ingest.corpora import tokenize_corpus as module
 from zindex.ingest.corpora.tokenize_corpus import TEXTS, tokenize_corpus
@@ -31,12 +30,6 @@ SERIAL = SerialExecutor()
 SMALL = ChunkGrid(chunk_length=16, shard_length=64)
 EOD = 258
 TEXTS_OF = [f"n\u00e9e {i}. And {i}? Yes. " * (i % 4) for i in range(40)]
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with embedded_client(2) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from zindex.errors import (
     SourceError,
     StoreNotFoundError,
 )
-from zindex.execution.executor import SerialExecutor, embedded_client
+from zindex.execution.executor import SerialExecutor
 from zindex.formats.keyed.bin_folder import write_bin_folder
 from zindex.ingest.keyed import convert_keyed as module
 from zindex.ingest.keyed.convert_keyed import convert_keyed
@@ -42,12 +41,6 @@ from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()
 SMALL = ChunkGrid(chunk_length=16, shard_length=64)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with embedded_client(2) as client:
-        yield client
 
 
 @pytest.mark.parametrize("records", [sft_records, grpo_records])

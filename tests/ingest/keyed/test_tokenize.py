@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
-from zindex.execution.executor import SerialExecutor, embedded_client
+from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.tokenize import describe_tokens, tokenize
 from zindex.ingest.records import partitions
 from zindex.ingest.records import read_partitions as reading
@@ -40,12 +39,6 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         for i in range(20)
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with embedded_client(2) as client:
-        yield client
 
 
 @pytest.fixture

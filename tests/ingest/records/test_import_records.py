@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.execution.executor import SerialExecutor, embedded_client
+from zindex.execution.executor import SerialExecutor
 from zindex.ingest.records import import_records as module
 from zindex.ingest.records import partitions
 from zindex.ingest.records import read_partitions as reading
@@ -40,12 +39,6 @@ from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()
 SMALL = ChunkGrid(chunk_length=32, shard_length=128)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with embedded_client(2) as client:
-        yield client
 
 
 def read_all(store: Store) -> list[dict[str, Any]]:

@@ -355,6 +355,7 @@ REFUSED = {
     "a: ${oc.env:HOME}": "${...} must be ${variables:NAME} or ${dynamic_objs:NAME}, got "
     "'${oc.env:HOME}'",
     "a: ${variables:max_text_len}${": "${...} must be",
+    "a: x${other.key}": "${...} must be",
     "a: b${variables:nested}": "must be a text or a number, 'nested' is list; use it as a whole",
     "${variables:max_text_len}: 1": "a key must be written out, got '${variables:max_text_len}'",
     "target: Strct\nparams:": "line 1, column 9: a target must be a name that is open to files, "
