@@ -23,7 +23,7 @@ params:
 """
 
 
-def test_fault_22_stores_are_mixed_by_percent(tmp_path: Path) -> None:
+def test_stores_are_mixed_by_percent(tmp_path: Path) -> None:
     for name in ("chats", "code"):
         write_sft(tmp_path / name)
     (tmp_path / "mixture.yaml").write_text(YAML.format(folder=tmp_path))

@@ -31,11 +31,6 @@ def test_unknown() -> None:
         StoreFactory.create("csv")
 
 
-def test_lines_are_converted_first() -> None:
-    with pytest.raises(ConfigError, match=r"got 'jsonl'; convert the file first: zindex convert"):
-        StoreFactory.create("jsonl")
-
-
 def test_register() -> None:
     @StoreFactory.register("mine", category="test", priority=2)
     class Mine(KeyedStore):

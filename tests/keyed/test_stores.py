@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.keyed.upstream_files import documents, masks, write_bin, write_h5
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError
 from zindex.keyed import DatasetFactory
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import H5Store, MmapStore
@@ -35,15 +35,6 @@ def write(folder: Path, store_type: type[KeyedStore]) -> None:
 
 @pytest.mark.parametrize("store_type", [H5Store, MmapStore])
 class TestBoth:
-    def test_content_and_order(self, tmp_path: Path, store_type: type[KeyedStore]) -> None:
-        write(tmp_path, store_type)
-        store = store_type().load(tmp_path)
-        assert (len(store), store.num_records) == (108, 36)
-        assert store.keys == ["loss_mask", "sequence"]
-        found = store.fetch(0, 108, store.keys)
-        assert found["sequence"].tolist() == list(range(108))
-        assert (found["sequence"] % 2 == 1).equal(found["loss_mask"])
-
     def test_same_content_same_fingerprint(
         self, tmp_path: Path, store_type: type[KeyedStore]
     ) -> None:
@@ -57,10 +48,6 @@ class TestBoth:
         message = rf"format '{store_type.format}' must be in a file system, got s3://b/store; conv"
         with pytest.raises(ConfigError, match=message):
             store_type().load("s3://b/store")
-
-    def test_nothing_there(self, tmp_path: Path, store_type: type[KeyedStore]) -> None:
-        with pytest.raises(StoreNotFoundError, match="check the path"):
-            store_type().load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +99,6 @@ def test_shards_must_agree(tmp_path: Path) -> None:
         MmapStore().load(tmp_path)
     store = MmapStore().load(tmp_path, strict=False)
     assert (len(store), store.column("sequence").length) == (36, 39)
-
-
-def test_groups_are_records(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i, lengths in enumerate(([2, 3], [1, 1, 4])):
-            file[f"prompts/data_{i}"] = np.arange(i + 1)
-            for j, length in enumerate(lengths):
-                file[f"responses/data_{i}/data_{j}"] = np.arange(length)
-    store = H5Store().load(tmp_path)
-    assert store.num_records == 2
-    responses = store.column("responses")
-    items = responses.find_items(np.arange(2))
-    assert (items.counts.tolist(), items.lengths.tolist()) == ([2, 3], [2, 3, 1, 1, 4])
 
 
 def test_booleans_are_0_or_1_for_any_bytes_in_the_file(tmp_path: Path) -> None:

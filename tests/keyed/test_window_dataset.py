@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from tests.keyed.small_stores import write_sft
 from tests.keyed.upstream_files import write_bin
-from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, PlanError, SourceError
+from zindex.errors import ConfigError, NotLoadedError, PlanError, SourceError
 from zindex.keyed import DatasetFactory, MmapStore, keyed_loader
 from zindex.keyed.train_types import SFT
 from zindex.keyed.window_dataset import WindowDataset
@@ -47,25 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path, window_size: int, *args: Any, kind: str = "sft", **options: Any) -> Any:
     return DatasetFactory.load(kind, folder, window_size, *args, **options)
-
-
-def test_d6_samples_of_sft_are_aligned(folder: Path) -> None:
-    dataset = load(folder, 6)
-    tokens = np.arange(100, 100 + 2 * TOTAL)
-    positions = np.concatenate([np.arange(length) for length in LENGTHS * 2])
-    assert len(dataset) == (2 * TOTAL - 1 - 6) // 6 + 1
-    for number in range(len(dataset)):
-        begin, end = dataset.get_index(number)
-        assert (begin, end) == (6 * number, 6 * number + 6)
-        sample = dataset[number]
-        assert list(sample) == ["input_ids", "target_ids", "loss_mask", "position_ids"]
-        assert sample["input_ids"].tolist() == tokens[begin:end].tolist()
-        assert sample["target_ids"].tolist() == tokens[begin + 1 : end + 1].tolist()
-        assert sample["loss_mask"].tolist() == (tokens[begin + 1 : end + 1] % 3 == 0).tolist()
-        assert sample["position_ids"].tolist() == positions[begin:end].tolist()
-    kinds = {name: value.dtype for name, value in dataset[0].items()}
-    assert kinds.pop("loss_mask") == torch.bool
-    assert set(kinds.values()) == {torch.int64}
 
 
 def test_d6_samples_of_seq(folder: Path) -> None:
@@ -308,12 +289,6 @@ def test_documents_must_be_known(tmp_path: Path) -> None:
     write_bin(tmp_path, {"sequence": [np.arange(9, dtype=np.int32)]})
     with pytest.raises(SourceError, match="must know where its documents begin to respect, mark"):
         load(tmp_path, 4, kind="seq", documents="respect")
-
-
-def test_missing_keys_are_named(folder: Path, tmp_path: Path) -> None:
-    write_bin(tmp_path, {"sequence": [np.arange(9, dtype=np.int32)]})
-    with pytest.raises(MissingKeyError, match="'sft' needs the keys sequence, loss_mask, got sequ"):
-        load(tmp_path, 4)
 
 
 def test_tokens_must_be_whole_numbers(tmp_path: Path) -> None:
