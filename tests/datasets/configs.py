@@ -6,7 +6,7 @@ from tests.conftest import FakeTokenizer
 from zindex.datasets.gpt_config import GPTDatasetConfig
 
 
-def plain_config(**choices: Any) -> GPTDatasetConfig:
+def plain_config(cls: Any = GPTDatasetConfig, **choices: Any) -> Any:
     """Return the configuration of plain text in samples of 8 tokens, without masks."""
     defaults: dict[str, Any] = {
         "random_seed": 1,
@@ -17,4 +17,4 @@ def plain_config(**choices: Any) -> GPTDatasetConfig:
         "eod_mask_loss": False,
         "create_attention_mask": False,
     }
-    return GPTDatasetConfig(**(defaults | choices))
+    return cls(**(defaults | choices))

@@ -10,9 +10,10 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
+from tests.datasets.configs import plain_config
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig
-from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
@@ -65,15 +66,14 @@ def make_config(tokenizer: Any = None, **settings: Any) -> GPTFIMDatasetConfig:
         "sequence_length": 24,
         "blend": (["h"], None),
         "split": "100,0,0",
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
         "eod_mask_loss": True,
+        "create_attention_mask": True,
         "tokenizer": tokenizer or Tokenizer(),
         "fim_rate": 0.6,
         "fim_spm_rate": 0.5,
         "fim_extra_tokens": SPECIAL,
     }
-    return GPTFIMDatasetConfig(**(defaults | settings))
+    return plain_config(GPTFIMDatasetConfig, **(defaults | settings))
 
 
 def write(write_corpus: Any, name: str = "corpus", seed: int = 3) -> str:
@@ -310,16 +310,7 @@ def test_ids_may_come_in_any_sequence(write_corpus: Any, kind: Any) -> None:
 
 
 def test_the_configuration_must_be_of_its_class(write_corpus: Any) -> None:
-    config = GPTDatasetConfig(
-        random_seed=1,
-        sequence_length=8,
-        blend=(["h"], None),
-        split="1,0,0",
-        tokenizer=Tokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-    )
+    config = plain_config(blend=(["h"], None), split="1,0,0", tokenizer=Tokenizer())
     with pytest.raises(ConfigError, match=r"needs a GPTFIMDatasetConfig .* got a GPTDatasetConfig"):
         open_dataset(write(write_corpus), config=config)
 

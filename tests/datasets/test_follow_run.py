@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.datasets.configs import plain_config
 from tests.indexing.runs import LENGTHS, make_config
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
@@ -176,13 +177,10 @@ def gpt_config(
         "split": "100,0,0",
         "path_to_cache": str(tmp_path / "cache"),
         "tokenizer": tokenizer,
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
         "grid": ChunkGrid(4, 16),
         "max_computed_rows": 0,
     }
-    return GPTDatasetConfig(**(values | settings))
+    return plain_config(**(values | settings))
 
 
 def test_the_builder_of_datasets_follows(

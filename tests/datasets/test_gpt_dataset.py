@@ -16,6 +16,7 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
+from tests.datasets.configs import plain_config
 from tests.forked import Forked
 from zindex.datasets import sample_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -33,17 +34,14 @@ NUM_TOKENS = sum(LENGTHS)
 
 def make_config(tokenizer: Any = None, **settings: Any) -> GPTDatasetConfig:
     defaults: dict[str, Any] = {
-        "random_seed": 1234,
         "sequence_length": 4,
         "blend": (["h"], None),
         "split": "100,0,0",
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
+        "create_attention_mask": True,
         "tokenizer": tokenizer or FakeTokenizer(eod=99),
         "max_computed_rows": 0,
     }
-    return GPTDatasetConfig(**(defaults | settings))
+    return plain_config(**(defaults | settings))
 
 
 def open_dataset(

@@ -59,8 +59,11 @@ def prefix(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("mmap", [True, False])
 class TestItems:
-    def test_attributes(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    @pytest.fixture
+    def dataset(self, prefix: str, mmap: bool) -> IndexedDataset:
+        return IndexedDataset(prefix, mmap=mmap)
+
+    def test_attributes(self, dataset: IndexedDataset, prefix: str, mmap: bool) -> None:
         assert isinstance(dataset, torch.utils.data.Dataset)
         assert len(dataset) == NUM == 5
         assert dataset.path_prefix == prefix
@@ -80,8 +83,7 @@ class TestItems:
         assert index[1] == (6, 2, None)
         assert isinstance(dataset.bin_reader, _MMapBinReader if mmap else _FileBinReader)
 
-    def test_by_number(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_by_number(self, dataset: IndexedDataset) -> None:
         for i in range(-NUM, NUM):
             for number in (i, np.int32(i), np.int64(i)):
                 assert dataset[number].tolist() == SEQUENCES[i]
@@ -89,21 +91,18 @@ class TestItems:
         assert [sequence.tolist() for sequence in dataset] == SEQUENCES
 
     @pytest.mark.parametrize("number", [5, -6, 2**40])
-    def test_no_such_number(self, prefix: str, mmap: bool, number: int) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_no_such_number(self, dataset: IndexedDataset, number: int) -> None:
         for ask in (dataset.__getitem__, dataset.get):
             with pytest.raises(IndexError, match=rf"within \[-5, 5\), but {number} was asked"):
                 ask(number)
 
-    def test_other_keys(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_other_keys(self, dataset: IndexedDataset) -> None:
         with pytest.raises(TypeError, match="not by str"):
             dataset["1"]
         with pytest.raises(TypeError, match="float"):
             dataset.get(1.0)
 
-    def test_slices(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_slices(self, dataset: IndexedDataset) -> None:
         for start in (None, *range(-6, 7)):
             for stop in (None, *range(-6, 7)):
                 got = dataset[start:stop]
@@ -111,13 +110,11 @@ class TestItems:
         assert [sequence.tolist() for sequence in dataset[1:3:1]] == SEQUENCES[1:3]
 
     @pytest.mark.parametrize("step", [2, -1])
-    def test_slices_are_contiguous(self, prefix: str, mmap: bool, step: int) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_slices_are_contiguous(self, dataset: IndexedDataset, step: int) -> None:
         with pytest.raises(ValueError, match=rf"the step of slice\(.*\) is {step}"):
             dataset[::step]
 
-    def test_spans_of_a_sequence(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_spans_of_a_sequence(self, dataset: IndexedDataset) -> None:
         for i, sequence in enumerate(SEQUENCES):
             for offset in range(len(sequence) + 1):
                 assert dataset.get(i, offset).tolist() == sequence[offset:]
@@ -128,9 +125,8 @@ class TestItems:
 
     @pytest.mark.parametrize(("offset", "length"), [(0, 4), (4, None), (-1, 2), (1, 3), (0, -1)])
     def test_spans_must_be_within_their_sequence(
-        self, prefix: str, mmap: bool, offset: int, length: int | None
+        self, dataset: IndexedDataset, offset: int, length: int | None
     ) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
         count = 3 - offset if length is None else length
         message = rf"of 3 tokens, but {count} tokens from offset {offset} of sequence 0"
         with pytest.raises(IndexError, match=message):
@@ -163,8 +159,7 @@ class TestItems:
         assert again.sequence_modes.tolist() == [3, 2, 1, 0, 4]
 
     @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-    def test_children_after_reads_of_the_parent(self, prefix: str, mmap: bool, method: str) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_children_after_reads_of_the_parent(self, dataset: IndexedDataset, method: str) -> None:
         assert dataset[0].tolist() == [1, 2, 3]
         context = multiprocessing.get_context(method)
         with context.Pool(2, initializer=None) as pool:
@@ -172,8 +167,7 @@ class TestItems:
         assert [sequence.tolist() for sequence in got] == SEQUENCES * 4
         assert dataset[-1].tolist() == [7, 8, 9, 10]
 
-    def test_a_forked_child_uses_what_its_parent_opened(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_a_forked_child_uses_what_its_parent_opened(self, dataset: IndexedDataset) -> None:
         assert dataset[0].tolist() == [1, 2, 3]
         children = []
         for _ in range(2):
@@ -184,8 +178,7 @@ class TestItems:
             children.append(child)
         assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
 
-    def test_loader_workers(self, prefix: str, mmap: bool) -> None:
-        dataset = IndexedDataset(prefix, mmap=mmap)
+    def test_loader_workers(self, dataset: IndexedDataset) -> None:
         loader = torch.utils.data.DataLoader(
             dataset, batch_size=None, num_workers=2, collate_fn=operator.methodcaller("tolist")
         )

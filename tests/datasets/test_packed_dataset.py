@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.datasets.configs import plain_config
 from tests.indexing.runs import make_config as make_run
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
@@ -35,17 +36,12 @@ ITEM = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seql
 def make_config(**choices: Any) -> GPTDatasetConfig:
     defaults: dict[str, Any] = {
         "random_seed": 1234,
-        "sequence_length": 8,
         "blend": (["h"], None),
         "split": "100,0,0",
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
-        "create_attention_mask": False,
         "tokenizer": FakeTokenizer(eod=99),
         "packing": PackingRules(4),
     }
-    return GPTDatasetConfig(**(defaults | choices))
+    return plain_config(**(defaults | choices))
 
 
 def open_packed(

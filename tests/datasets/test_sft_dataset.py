@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.conftest import FakeTokenizer
+from tests.datasets.configs import plain_config
 from tests.samples.conversations.speakers import (
     EOD,
     PAD,
@@ -22,7 +22,7 @@ from tests.samples.conversations.speakers import (
     write_records,
 )
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from zindex.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
+from zindex.datasets.gpt_dataset import MockGPTDataset
 from zindex.datasets.sft_dataset import (
     IGNORE_INDEX,
     MockSFTDataset,
@@ -371,16 +371,7 @@ def test_texts_validate_a_fine_tuning() -> None:
 
 
 def test_batches_are_read_together() -> None:
-    config = GPTDatasetConfig(
-        random_seed=1,
-        sequence_length=8,
-        split="1,0,0",
-        tokenizer=FakeTokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-    )
+    config = plain_config(split="1,0,0")
     low_level = MockGPTDataset.build_low_level_dataset(None, config)
     reads: list[Any] = []
 

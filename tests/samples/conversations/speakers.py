@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.conftest import FakeTokenizer
+from tests.datasets.configs import plain_config
 from zindex.datasets.gpt_config import GPTDatasetConfig
 
 EOD, PAD = 98, 99
@@ -38,18 +39,10 @@ class Speaker(FakeTokenizer):
 
 
 def make_config(tokenizer: Any = None, **settings: Any) -> GPTDatasetConfig:
-    defaults: dict[str, Any] = {
-        "random_seed": 1,
-        "sequence_length": 24,
-        "tokenizer": tokenizer or Speaker(),
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
-        "create_attention_mask": False,
-    }
+    defaults: dict[str, Any] = {"sequence_length": 24, "tokenizer": tokenizer or Speaker()}
     if "blend" in settings:
         defaults["split"] = "100,0,0"
-    return GPTDatasetConfig(**(defaults | settings))
+    return plain_config(**(defaults | settings))
 
 
 def draw_records(number: int, count: int = 12) -> list[dict[str, Any]]:
