@@ -13,12 +13,13 @@ import pytest
 
 from tests.cloud.servers import Bucket
 from tests.cloud.test_http import served  # noqa: F401
-from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.conftest import WriteCorpus
+from tests.datasets.configs import plain_config
 from tests.forked import run_python
 from tests.indexing.runs import GRID
 from tests.io.test_remote_files import make_msc
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.indexed_dataset import (
     IndexedDataset,
     ObjectStorageConfig,
@@ -173,17 +174,11 @@ def test_a_reader_alone(bucket: Bucket, url: str, config: ObjectStorageConfig) -
 
 def build(path: Path, blend: list[str], sizes: Any = (40, 3, 0), **settings: Any) -> list[Any]:
     defaults: dict[str, Any] = {
-        "random_seed": 7,
-        "sequence_length": 8,
-        "tokenizer": FakeTokenizer(),
         "split": "90,10,0",
         "path_to_cache": str(path / "indices"),
         "mid_level_dataset_surplus": 0.3,
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
     }
-    made = GPTDatasetConfig(**defaults | settings, blend=(blend, [0.7, 0.3]))
+    made = plain_config(**defaults | settings, blend=(blend, [0.7, 0.3]))
     return BlendedMegatronDatasetBuilder(GPTDataset, list(sizes), lambda: True, made).build()
 
 

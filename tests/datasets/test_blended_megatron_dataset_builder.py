@@ -620,11 +620,6 @@ def test_oversampling(write_corpus: WriteCorpus, tmp_path: Path, cached: bool) -
     assert train.dataset_count.tolist() == [7, 1, 2]
 
 
-def test_a_corpus_that_is_missing(paths: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="nowhere"):
-        build([10, 0, 0], blend=([*paths, "/nowhere"], [1] * 4), split="1")
-
-
 def test_a_stopped_builder_leaves_no_thread(paths: list[str], tmp_path: Path) -> None:
     before = threading.active_count()
     settings: dict[str, Any] = {

@@ -17,7 +17,6 @@ import torch
 import zindex
 from tests.conftest import FakeTokenizer
 from tests.datasets.configs import plain_config
-from tests.forked import Forked
 from zindex.datasets import sample_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
@@ -246,32 +245,6 @@ def test_rank_1_takes_over(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None
     taken = open_dataset(prefix, 5, index_takeover=0.1)
     monkeypatch.setattr(sample_dataset, "current_rank", lambda: 0)
     assert torch.equal(taken[0]["tokens"], open_dataset(prefix, 5)[0]["tokens"])
-
-
-RANK = """
-import sys, time, torch, torch.distributed as dist
-from tests.datasets.test_gpt_dataset import open_dataset
-rank, place, prefix = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
-time.sleep(1 - rank)  # rank 1 looks for the index before rank 0 builds it
-dataset = open_dataset(prefix, 20)
-print(dataset._rank, [dataset[i]["tokens"].tolist() for i in range(len(dataset))])
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def test_two_ranks(prefix: str, tmp_path: Path) -> None:
-    place = str(tmp_path / "meeting")
-    with (
-        Forked("-c", RANK, "0", place, prefix) as first,
-        Forked("-c", RANK, "1", place, prefix) as second,
-    ):
-        outputs = [rank.communicate() for rank in (first, second)]
-        assert first.returncode == second.returncode == 0, outputs
-    dataset = open_dataset(prefix, 20)
-    items = [dataset[i]["tokens"].tolist() for i in range(len(dataset))]
-    assert [out.strip() for out, _ in outputs] == [f"0 {items}", f"1 {items}"]
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,7 @@ def test_address_without_a_scheduler_is_refused() -> None:
         pass
 
 
-def testambient_client_is_used(processes: Any) -> None:
+def test_ambient_client_is_used(processes: Any) -> None:
     with processes.as_current(), open_executor() as executor:
         assert executor.client is processes
         assert run(executor, worker_pid) != os.getpid()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from zindex.errors import SourceError, VerificationError
 from zindex.formats import bin_idx, idx_writer
-from zindex.formats.bin_idx import HEADER, MAGIC, IdxFile, bin_path, idx_path, read_index
+from zindex.formats.bin_idx import MAGIC, IdxFile, bin_path, idx_path, read_index
 from zindex.formats.idx_writer import write_index, write_index_blocks
 from zindex.formats.token_dtypes import TOKEN_DTYPES, DType
 
@@ -84,9 +84,6 @@ class TestExample:
     def test_without_bin(self, prefix: str) -> None:
         os.unlink(bin_path(prefix))
         assert read_index(prefix, require_bin=False).num_tokens == 9
-
-    def test_path_objects(self, prefix: str) -> None:
-        assert read_index(Path(prefix)).num_tokens == 9
 
 
 class TestModes:
@@ -422,7 +419,3 @@ class TestDtypes:
     )
     def test_optimal(self, cardinality: int | None, dtype: type) -> None:
         assert DType.optimal_dtype(cardinality) is dtype
-
-
-def test_header_is_34_bytes() -> None:
-    assert HEADER.size == 34

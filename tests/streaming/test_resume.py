@@ -158,9 +158,6 @@ KINDS: dict[str, Make] = {
     "inner-yields": inner_yields,
     "nested-yields": nested_yields,
 }
-PLAIN_KINDS = ["mixed", "nested", "ordered", "filtered", "few-parts"]
-
-
 @functools.cache
 def one_epoch(kind: str) -> Counter[str]:
     """Return the ids of one epoch, as a single rank without loader workers delivers them."""
