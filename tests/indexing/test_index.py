@@ -2,6 +2,7 @@
 
 import multiprocessing
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ from zindex.store.layout import ChunkGrid, PaddedGrid
 from zindex.store.verify import verify_store
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8, 2, 2, 30, 5, 6, 7, 3]
+
+
+@pytest.fixture
+def plan_all(write_corpus: WriteCorpus, plan_index: PlanIndex) -> PlanIndex:
+    """Plan an index over LENGTHS."""
+    return partial(plan_index, write_corpus(LENGTHS))
 
 
 def build(plan: Any, source: Any, folder: Path, executor: Any = None) -> Any:
@@ -76,10 +83,9 @@ def test_every_order_equals_its_naive_reference(
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_part_of_a_dataset_names_its_own_documents(
-    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path, order: str
+    plan_all: PlanIndex, tmp_path: Path, order: str
 ) -> None:
-    prefix = write_corpus(LENGTHS)
-    plan, source = plan_index(prefix, start=4, stop=15, num_samples=40, order=order)
+    plan, source = plan_all(start=4, stop=15, num_samples=40, order=order)
     arrays = open_index_arrays(build(plan, source, tmp_path / "index").store)
     naive = naive_megatron if order == "megatron" else naive_scalable
     assert_equal(arrays, naive(plan, np.array(LENGTHS)))
@@ -87,11 +93,8 @@ def test_part_of_a_dataset_names_its_own_documents(
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
-def test_executors_agree(
-    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path, order: str
-) -> None:
-    prefix = write_corpus(LENGTHS)
-    plan, source = plan_index(prefix, num_samples=60, chunk=1, order=order)
+def test_executors_agree(plan_all: PlanIndex, tmp_path: Path, order: str) -> None:
+    plan, source = plan_all(num_samples=60, chunk=1, order=order)
     serial = build(plan, source, tmp_path / "serial").store
     with embedded_client(2) as client, open_executor(client) as executor:
         embedded = build(plan, source, tmp_path / "embedded", executor).store
@@ -99,10 +102,8 @@ def test_executors_agree(
     assert all_files(serial.root) == all_files(embedded.root)
 
 
-def test_finished_index_is_opened_not_built(
-    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
-) -> None:
-    plan, source = plan_index(write_corpus(LENGTHS))
+def test_finished_index_is_opened_not_built(plan_all: PlanIndex, tmp_path: Path) -> None:
+    plan, source = plan_all()
     first = build(plan, source, tmp_path)
     again = build(plan, source, tmp_path)
     assert (again.num_written, again.num_shards) == (0, first.num_shards)
@@ -111,11 +112,10 @@ def test_finished_index_is_opened_not_built(
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_an_index_begun_by_an_earlier_version_is_finished_with_its_padding(
-    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path, order: str
+    plan_all: PlanIndex, tmp_path: Path, order: str
 ) -> None:
-    prefix = write_corpus(LENGTHS)
-    plan, source = plan_index(prefix, grid=ChunkGrid(), order=order)
-    earlier, _ = plan_index(prefix, grid=PaddedGrid(), order=order)
+    plan, source = plan_all(grid=ChunkGrid(), order=order)
+    earlier, _ = plan_all(grid=PaddedGrid(), order=order)
     begin_store(earlier.store_plan(tmp_path))
     finished = build(plan, source, tmp_path).store
     assert tuple(finished.layouts.values()) == earlier.layouts != plan.layouts
@@ -126,11 +126,10 @@ def test_an_index_begun_by_an_earlier_version_is_finished_with_its_padding(
 
 
 def test_any_grid_finds_and_finishes_an_index_begun_on_another(
-    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
+    plan_all: PlanIndex, tmp_path: Path
 ) -> None:
-    prefix = write_corpus(LENGTHS)
-    fine, source = plan_index(prefix, chunk=1)
-    coarse, _ = plan_index(prefix, chunk=64)
+    fine, source = plan_all(chunk=1)
+    coarse, _ = plan_all(chunk=64)
     root = fine.store_plan(tmp_path).root
     assert coarse.store_plan(tmp_path).root == root
     begin_store(fine.store_plan(tmp_path))
@@ -147,17 +146,15 @@ def test_any_grid_finds_and_finishes_an_index_begun_on_another(
 
 
 def test_a_worker_with_cached_lengths_of_another_grid(
-    write_corpus: WriteCorpus,
-    plan_index: PlanIndex,
+    plan_all: PlanIndex,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cache of a worker outlives a build: only the process of the client evicts."""
     monkeypatch.setattr(building_index, "evict_lengths", lambda source, root: None)
-    prefix = write_corpus(LENGTHS)
     golden = None
     for chunk in (4, 1, 2, 64, 1):
-        plan, source = plan_index(prefix, num_samples=60, order="scalable", chunk=chunk)
+        plan, source = plan_all(num_samples=60, order="scalable", chunk=chunk)
         store = build(plan, source, tmp_path).store
         arrays = [np.asarray(array) for array in open_index_arrays(store)]
         golden = arrays if golden is None else golden
@@ -167,14 +164,13 @@ def test_a_worker_with_cached_lengths_of_another_grid(
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_death_before_every_write(
-    write_corpus: WriteCorpus,
-    plan_index: PlanIndex,
+    plan_all: PlanIndex,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     order: str,
 ) -> None:
     """Cut at the k-th write for every k: not ready, then resumed with no finished shard redone."""
-    plan, source = plan_index(write_corpus(LENGTHS), chunk=2, order=order)
+    plan, source = plan_all(chunk=2, order=order)
     golden = open_index_arrays(build(plan, source, tmp_path / "golden").store)
     total = cut_before_every_write(
         plan,
@@ -192,10 +188,8 @@ def _build_once(plan: Any, source: Any, folder: Path, barrier: Any, results: Any
     results.put((result.store.fingerprint, result.num_written))
 
 
-def test_parallel_builders_share_the_work(
-    write_corpus: WriteCorpus, plan_index: PlanIndex, tmp_path: Path
-) -> None:
-    plan, source = plan_index(write_corpus(LENGTHS), num_samples=60, chunk=1)
+def test_parallel_builders_share_the_work(plan_all: PlanIndex, tmp_path: Path) -> None:
+    plan, source = plan_all(num_samples=60, chunk=1)
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()
     arguments = (plan, source, tmp_path, barrier, results)
@@ -219,12 +213,11 @@ def find_index_or_fail(plan: Any, folder: Path) -> str:
 
 
 def test_lengths_that_do_not_add_up_are_refused(
-    write_corpus: WriteCorpus,
-    plan_index: PlanIndex,
+    plan_all: PlanIndex,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan, source = plan_index(write_corpus(LENGTHS), order="scalable")
+    plan, source = plan_all(order="scalable")
     done = IndexTasks.store_document_shard
 
     def miscount(*args: Any, counted: bool) -> Any:

@@ -1,4 +1,4 @@
-"""The document index: tasks by themselves, laws of both orders, a frozen golden order."""
+"""The document index: frozen golden orders, and tasks by themselves."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
@@ -46,45 +44,6 @@ def begin(prefix: str, plan_index: PlanIndex, tmp_path: Path) -> Begin:
         return IndexTasks(plan, Path(str(store_plan.root)), source)
 
     return begun
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
-@given(
-    span=st.tuples(st.integers(0, 9), st.integers(1, 10)).filter(lambda span: span[0] < span[1]),
-    num_samples=st.integers(1, 40),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_epoch_is_a_permutation_of_the_split(
-    prefix: str, plan_index: PlanIndex, span: tuple[int, int], num_samples: int, seed: int
-) -> None:
-    start, stop = span
-    if not sum(LENGTHS[start:stop]):
-        return
-    for order in ("scalable", "megatron"):
-        plan, _ = plan_index(
-            prefix, start=start, stop=stop, num_samples=num_samples, seed=seed, order=order
-        )
-        if order == "scalable":
-            documents = compute_documents(plan, 0, plan.num_rows)
-            epochs = documents.reshape(-1, stop - start)
-        else:
-            documents, _ = shuffle_documents(plan)
-            # Epochs are mixed, but for a last one that is shuffled apart.
-            cut = (plan.epochs.num_epochs - plan.epochs.separate_final_epoch) * (stop - start)
-            epochs = documents[cut:].reshape(-1, stop - start)
-            counts = np.bincount(documents[:cut], minlength=stop)[start:]
-            assert set(counts) == {cut // (stop - start)}
-        assert documents.dtype == np.int32
-        for epoch in epochs:
-            assert sorted(epoch) == [*range(start, stop)]
-
-
-def test_any_rows_can_be_computed_alone(begin: Begin) -> None:
-    plan = begin(num_samples=30, order="scalable").plan
-    whole = compute_documents(plan, 0, plan.num_rows)
-    for start in range(0, plan.num_rows + 1, 3):
-        for stop in range(start, plan.num_rows + 1, 5):
-            np.testing.assert_array_equal(compute_documents(plan, start, stop), whole[start:stop])
 
 
 def test_frozen_orders(begin: Begin) -> None:

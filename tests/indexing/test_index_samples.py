@@ -11,7 +11,6 @@ from tests.indexing.conftest import PlanIndex, naive_boundaries
 from zindex.errors import VerificationError
 from zindex.indexing import index_tasks as building_samples
 from zindex.indexing.index_tasks import IndexTasks, compute_documents
-from zindex.store.reader import LocalReader
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6, 0, 0]  # 37 tokens
 
@@ -59,23 +58,6 @@ def test_any_span_of_boundaries_can_be_computed_alone(
             found = IndexTasks(plan, tmp_path, source).compute_boundaries(0, starts, start, stop)
             assert found.dtype == np.int32
             np.testing.assert_array_equal(found, expected[start:stop])
-
-
-def test_shards_are_written_once(prefix: str, plan_index: PlanIndex, tmp_path: Path) -> None:
-    plan, source = plan_index(
-        prefix, num_samples=30, sequence_length=3, order="scalable", stored="minimal", chunk=1
-    )
-    ordered, starts = token_starts(plan)
-    layout = plan.sample_layout
-    assert layout.num_shards > 5
-    tasks = IndexTasks(plan, tmp_path, source)
-    for written in (True, False):
-        for shard in reversed(range(layout.num_shards)):
-            needed = tasks.find_partitions(starts, shard)
-            result = tasks.store_sample_shard(*needed, shard)
-            assert result.written is written
-    stored = np.asarray(LocalReader(tmp_path, layout))
-    np.testing.assert_array_equal(stored, naive_boundaries(plan, ordered))
 
 
 @pytest.mark.parametrize("extra_token", [0, 1])

@@ -1,12 +1,10 @@
-"""The shuffle index: tasks by themselves, laws of both orders, a frozen golden order."""
+"""The shuffle index: its cost, a frozen golden order, tasks by themselves."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
@@ -23,78 +21,15 @@ from zindex.store.reader import LocalReader
 LENGTHS = [3, 0, 5, 2, 7, 0, 4, 9, 1, 6]  # 37 tokens
 # Three epochs of the scalable order with seed 7: 27 samples of 4 tokens.
 SCALABLE = [
-    3,
-    2,
-    4,
-    7,
-    9,
-    1,
-    5,
-    6,
-    0,
-    8,
-    10,
-    11,
-    17,
-    16,
-    18,
-    13,
-    12,
-    14,
-    15,
-    24,
-    21,
-    20,
-    19,
-    23,
-    25,
-    26,
-    22,
+    *(3, 2, 4, 7, 9, 1, 5, 6, 0, 8),
+    *(10, 11, 17, 16, 18, 13, 12, 14, 15),
+    *(24, 21, 20, 19, 23, 25, 26, 22),
 ]
 
 
 @pytest.fixture
 def prefix(write_corpus: WriteCorpus) -> str:
     return write_corpus(LENGTHS)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(
-    num_samples=st.none() | st.integers(0, 60),
-    sequence_length=st.integers(1, 80),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_position_has_its_own_sample(
-    prefix: str,
-    plan_index: PlanIndex,
-    num_samples: int | None,
-    sequence_length: int,
-    seed: int,
-) -> None:
-    options = {"num_samples": num_samples, "sequence_length": sequence_length, "seed": seed}
-    plan, _ = plan_index(prefix, order="scalable", **options)
-    samples = compute_shuffle(plan, 0, plan.num_samples)
-    assert samples.dtype == np.uint32
-    # The samples of an epoch are those that start in it, and fill its positions.
-    for epoch in range(plan.epochs.num_epochs):
-        inside = range(*plan.samples_of_epoch(epoch))
-        assert sorted(samples[inside.start : inside.stop]) == [*inside]
-        assert all(sample * sequence_length // 37 == epoch for sample in inside)
-    plan, _ = plan_index(prefix, order="megatron", **options)
-    _, state = shuffle_documents(plan)
-    samples = shuffle_samples(plan, state)
-    assert (samples.dtype, sorted(samples)) == (np.uint32, [*range(plan.num_samples)])
-    if plan.epochs.separate_final_epoch:
-        cut = plan.epochs.count_sans_final(plan.sequence_length, plan.extra_token)
-        assert sorted(samples[:cut]) == [*range(cut)]
-
-
-def test_any_positions_can_be_computed_alone(prefix: str, plan_index: PlanIndex) -> None:
-    plan, _ = plan_index(prefix, order="scalable", num_samples=60, sequence_length=3)
-    whole = compute_shuffle(plan, 0, plan.num_samples)
-    for start in range(0, plan.num_samples + 1, 7):
-        for stop in range(start, plan.num_samples + 1, 5):
-            np.testing.assert_array_equal(compute_shuffle(plan, start, stop), whole[start:stop])
 
 
 def test_one_position_costs_the_same_after_a_million_epochs(
@@ -134,20 +69,6 @@ def test_epochs_and_splits_have_orders_of_their_own(prefix: str, plan_index: Pla
             for start, stop in map(plan.samples_of_epoch, range(plan.epochs.num_epochs)):
                 orders.add(tuple((samples[start:stop] - start)[:36].tolist()))
     assert len(orders) == 2 * 2 * 3
-
-
-def test_shards_of_the_scalable_order(prefix: str, plan_index: PlanIndex, tmp_path: Path) -> None:
-    plan, source = plan_index(prefix, order="scalable", num_samples=20, sequence_length=4, chunk=2)
-    root = plan.store_plan(tmp_path).root
-    layout = plan.shuffle_layout
-    assert layout.num_shards == 4
-    for written in (True, False):
-        results = [
-            IndexTasks(plan, root, source).store_shuffle_shard(shard) for shard in (3, 1, 0, 2)
-        ]
-        assert [result.written for result in results] == [written] * 4
-    stored = np.asarray(LocalReader(root, layout))
-    np.testing.assert_array_equal(stored, compute_shuffle(plan, 0, plan.num_samples))
 
 
 def test_shards_of_megatrons_order_are_written_once(

@@ -163,12 +163,6 @@ def test_an_empty_store_can_be_committed(root: Path) -> None:
     assert len(open_store(root)["one"]) == 0
 
 
-def test_totals_of_a_plan(root: Path) -> None:
-    plan = plan_arrays(root, ARRAYS)
-    assert plan.num_shards == 4
-    assert plan.nbytes == 10 * 4 + 10 * 16
-
-
 def test_a_second_builder_of_the_same_plan_writes_nothing(root: Path, created: list[str]) -> None:
     build_arrays(root, ARRAYS)
     before = all_files(root)
@@ -270,18 +264,6 @@ def test_a_place_that_is_a_file_is_refused(root: Path) -> None:
     with pytest.raises(FingerprintMismatchError, match=re.escape(message)):
         begin_store(plan_arrays(root, ARRAYS))
     assert root.read_bytes() == b"precious"
-
-
-def test_an_empty_directory_is_a_place(root: Path) -> None:
-    root.mkdir()
-    begin_store(plan_arrays(root, ARRAYS))
-
-
-def test_a_builder_killed_before_its_plan_does_no_harm(root: Path) -> None:
-    (root / "_zindex").mkdir(parents=True)
-    (root / "_zindex" / "plan.json.0123.partial").write_bytes(b'{"arr')
-    build_arrays(root, ARRAYS)
-    assert len(open_store(root)["one"]) == 10
 
 
 def test_partial_files_of_killed_writers_do_no_harm(root: Path) -> None:
@@ -557,13 +539,6 @@ def test_compressed_shards_are_not_refused_for_their_size(
     with pytest.raises(StoreError, match=r"needs 40,000 bytes more"):
         begin_store(plan_arrays(root / "plain", zeros))
     begin_store(plan_arrays(root / "zstd", zeros, ChunkGrid(codec="zstd")))
-
-
-def test_large_numbers_are_readable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_arrays(root, {ONE: np.broadcast_to(np.int32(0), 10**9)})
-    monkeypatch.setattr(local, "free_nbytes", lambda path: 1234567)
-    with pytest.raises(StoreError, match=r"needs 4,000,000,000 bytes more .* has 1,234,567 free"):
-        begin_store(plan)
 
 
 # --- failing disks --------------------------------------------------------------------------
