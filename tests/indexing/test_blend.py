@@ -39,6 +39,17 @@ def make_plan(kind: str = "weighted", **settings) -> BlendPlan:
     return PLANS[kind](**({"split": "train", "seed": 5, "grid": GRID} | settings))
 
 
+def build(plan: BlendPlan, folder, executor=None):
+    return run_builds(build_store(plan, None, folder, executor or SerialExecutor()))
+
+
+def assert_computed(plan: BlendPlan, store) -> None:
+    """Compare a stored blend with the one that is computed in memory."""
+    for ours, theirs in zip(open_blend_arrays(store), compute_blend_arrays(plan), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours[:], theirs)
+
+
 def assert_naive(plan: BlendPlan, store) -> None:
     """Compare a stored greedy blend with the naive one."""
     arrays = open_blend_arrays(store)
@@ -71,7 +82,7 @@ def short_warm_up(monkeypatch):
 def test_greedy_chunks_make_the_serial_order(tmp_path, kind, dask_executor):
     plan = make_plan(kind)
     for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
-        done = run_builds(build_store(plan, None, tmp_path / name, executor))
+        done = build(plan, tmp_path / name, executor)
         assert done.num_written == done.num_shards == 2 * plan.dataset_layout.num_shards + 2
         assert_naive(plan, done.store)
 
@@ -85,7 +96,7 @@ def test_a_chunk_that_does_not_fit_is_computed_again(
     plan = make_plan(kind, grid=GRID)
     num_shards = plan.dataset_layout.num_shards
     for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
-        done = run_builds(build_store(plan, None, tmp_path / name, executor))
+        done = build(plan, tmp_path / name, executor)
         assert_naive(plan, done.store)
         again = f"again-{done.store.root.name[:28]}"
         keys = [span.key for span in executor.timeline.spans if span.key.startswith(again)]
@@ -95,7 +106,7 @@ def test_a_chunk_that_does_not_fit_is_computed_again(
 @pytest.mark.parametrize("shard_length", [4, 20, 64, 4096])
 def test_the_result_is_the_same_on_every_grid(tmp_path, shard_length):
     plan = make_plan(grid=ChunkGrid(chunk_length=4, shard_length=shard_length))
-    store = run_builds(build_store(plan, None, tmp_path, SerialExecutor())).store
+    store = build(plan, tmp_path).store
     datasets, samples = naive_greedy(plan.weights, plan.num_samples)
     arrays = open_blend_arrays(store)
     assert arrays.dataset_index[:].tolist() == datasets
@@ -154,7 +165,6 @@ def test_workers_that_join_late_get_work(tmp_path, order):
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_a_build_that_died_is_resumed(tmp_path, kind, order):
     plan = make_plan(kind, order=order)
-    expected = compute_blend_arrays(plan)
     for num_tasks in range(0, 60, 3):
         folder = tmp_path / str(num_tasks)
         try:
@@ -164,10 +174,9 @@ def test_a_build_that_died_is_resumed(tmp_path, kind, order):
         except KeyboardInterrupt:
             assert find_index(plan.store_plan(folder)) is None
             first = len(list(folder.rglob("dataset_*index/c/*")))
-        done = run_builds(build_store(plan, None, folder, SerialExecutor()))
+        done = build(plan, folder)
         assert done.num_written + first == done.num_shards or done.num_written == 0
-        for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
-            assert np.array_equal(ours[:], theirs)
+        assert_computed(plan, done.store)
 
 
 def test_a_resumed_build_with_wrong_guesses_keeps_what_is_there(
@@ -175,13 +184,13 @@ def test_a_resumed_build_with_wrong_guesses_keeps_what_is_there(
 ):
     plan = make_plan()
     with pytest.raises(KeyboardInterrupt):
-        run_builds(build_store(plan, None, tmp_path, StoppingExecutor(20)))
+        build(plan, tmp_path, StoppingExecutor(20))
     written = {path: path.stat().st_ino for path in tmp_path.rglob("dataset_*index/c/*")}
     assert written
     monkeypatch.setattr(
         module, "guess_counts", lambda shares, position: np.zeros(len(shares), np.int64)
     )
-    done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
+    done = build(plan, tmp_path)
     assert_naive(plan, done.store)
     assert {path: path.stat().st_ino for path in written} == written
 
@@ -190,12 +199,9 @@ def test_a_resumed_build_with_wrong_guesses_keeps_what_is_there(
 @pytest.mark.parametrize("shuffle", ["keyed", "uniform"])
 def test_scalable_equals_what_is_computed_in_memory(tmp_path, kind, shuffle, dask_executor):
     plan = make_plan(kind, order="scalable", shuffle=shuffle)
-    expected = compute_blend_arrays(plan)
     for name, executor in {"serial": SerialExecutor(), "dask": dask_executor}.items():
-        done = run_builds(build_store(plan, None, tmp_path / name, executor))
-        for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
-            assert ours.dtype == theirs.dtype
-            assert np.array_equal(ours[:], theirs)
+        done = build(plan, tmp_path / name, executor)
+        assert_computed(plan, done.store)
         assert [path.name for path in (tmp_path / name).iterdir()] == [done.store.root.name]
 
 
@@ -213,9 +219,7 @@ def test_a_permutation_that_is_ahead_is_used(tmp_path):
         return await build_store(plan, None, tmp_path, executor, permutation=ahead)
 
     done = run_builds(main())
-    assert np.array_equal(
-        open_blend_arrays(done.store).dataset_index[:], compute_blend_arrays(plan).dataset_index
-    )
+    assert_computed(plan, done.store)
     stages = [span.stage for span in executor.timeline.spans]
     assert stages.count("permutation") == stages.count("blend") == plan.dataset_layout.num_shards
 
@@ -233,14 +237,13 @@ def test_scratch_files_that_a_faster_builder_removed(tmp_path, monkeypatch):
 
     def come_second(*args):
         monkeypatch.setattr(permutation, "read_positions", read)
-        run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
+        build(plan, tmp_path)
         return read(*args)
 
     monkeypatch.setattr(permutation, "read_positions", come_second)
-    done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
+    done = build(plan, tmp_path)
     assert done.num_written == 0
-    expected = compute_blend_arrays(plan)
-    assert np.array_equal(open_blend_arrays(done.store).dataset_index[:], expected.dataset_index)
+    assert_computed(plan, done.store)
 
 
 def test_scratch_files_that_another_blend_in_the_same_order_removed(tmp_path, monkeypatch):
@@ -252,15 +255,13 @@ def test_scratch_files_that_another_blend_in_the_same_order_removed(tmp_path, mo
 
     def come_second(*args):
         monkeypatch.setattr(permutation, "read_positions", read)
-        run_builds(build_store(plans[0], None, tmp_path, SerialExecutor()))
+        build(plans[0], tmp_path)
         return read(*args)
 
     monkeypatch.setattr(permutation, "read_positions", come_second)
     for plan in reversed(plans):
-        done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
-        expected = compute_blend_arrays(plan)
-        for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
-            assert np.array_equal(ours[:], theirs)
+        done = build(plan, tmp_path)
+        assert_computed(plan, done.store)
     assert not list(tmp_path.glob("shuffle-*"))
 
 
@@ -275,9 +276,8 @@ def test_a_scratch_folder_that_is_removed_while_a_file_is_written(tmp_path, monk
         return publish(partial, path)
 
     monkeypatch.setattr(local, "_publish", come_second)
-    done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
-    expected = compute_blend_arrays(plan)
-    assert np.array_equal(open_blend_arrays(done.store).dataset_index[:], expected.dataset_index)
+    done = build(plan, tmp_path)
+    assert_computed(plan, done.store)
     assert not list(tmp_path.glob("shuffle-*"))
 
 
@@ -295,7 +295,7 @@ def test_no_scratch_files_outlive_a_builder_that_dies_at_the_commit(tmp_path, mo
     for commit in (die, commit_and_die):
         monkeypatch.setattr(store_build, "commit_store", commit)
         with pytest.raises(KeyboardInterrupt):
-            run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
+            build(plan, tmp_path)
         monkeypatch.undo()
         assert not list(tmp_path.glob("shuffle-*"))
     assert find_index(plan.store_plan(tmp_path)) is not None
@@ -317,9 +317,7 @@ def test_a_permutation_that_is_ahead_on_another_grid(
         return await build_store(plan, None, tmp_path, dask_executor, permutation=ahead)
 
     done = run_builds(main())
-    expected = compute_blend_arrays(plan)
-    for ours, theirs in zip(open_blend_arrays(done.store), expected, strict=True):
-        assert np.array_equal(ours[:], theirs)
+    assert_computed(plan, done.store)
 
 
 def test_damage_to_scratch_files_is_an_error(tmp_path, monkeypatch):
@@ -349,7 +347,7 @@ def test_what_is_finished_is_not_built_again(tmp_path):
 
 def test_a_blend_is_plain_zarr(tmp_path):
     plan = make_plan()
-    root = run_builds(build_store(plan, None, tmp_path, SerialExecutor())).store.root
+    root = build(plan, tmp_path).store.root
     group = zarr.open_group(root, mode="r")
     assert group["dataset_index"].metadata.dimension_names == ("sample",)
     assert np.array_equal(group["dataset_weight"][:], plan.weights)
@@ -362,7 +360,7 @@ def test_a_blend_is_plain_zarr(tmp_path):
 def test_an_empty_blend_is_built(tmp_path):
     for order in ("megatron", "scalable"):
         plan = BlendPlan.weighted([1, 3], 0, split="train", order=order)
-        done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
+        done = build(plan, tmp_path)
         assert open_blend_arrays(done.store).dataset_count.tolist() == [0, 0]
         assert len(open_blend_arrays(done.store).dataset_index) == 0
 
@@ -377,12 +375,12 @@ def test_the_seed_is_no_part_of_a_greedy_blend(tmp_path):
 def test_no_room_for_the_blend(tmp_path, monkeypatch):
     monkeypatch.setattr("zindex.io.local.free_nbytes", lambda path: 100)
     with pytest.raises(StoreError, match=r"needs .* bytes more but its file system has 100 free"):
-        run_builds(build_store(make_plan(), None, tmp_path, SerialExecutor()))
+        build(make_plan(), tmp_path)
 
 
 def test_more_datasets_than_int16_holds(tmp_path):
     plan = BlendPlan.exhaustive(np.ones(40_000, np.int64), split="train")
-    store = run_builds(build_store(plan, None, tmp_path, SerialExecutor())).store
+    store = build(plan, tmp_path).store
     arrays = open_blend_arrays(open_store(store.root))
     assert arrays.dataset_index.dtype == np.int32
     assert np.array_equal(arrays.dataset_index[:], np.arange(40_000))
@@ -391,13 +389,13 @@ def test_more_datasets_than_int16_holds(tmp_path):
 def test_a_resumed_build_repairs_a_flipped_bit(tmp_path) -> None:
     """It resumes from the counts of the stored shards."""
     plan = make_plan()
-    whole = run_builds(build_store(plan, None, tmp_path, SerialExecutor())).store
+    whole = build(plan, tmp_path).store
     (whole.root / "zarr.json").unlink()
     shards = [whole.root / name / "c" / "2" for name in ("dataset_index", "dataset_sample_index")]
     golden = [shard.read_bytes() for shard in shards]
     for shard, content in zip(shards, golden, strict=True):
         shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    done = run_builds(build_store(plan, None, tmp_path, SerialExecutor()))
+    done = build(plan, tmp_path)
     assert [shard.read_bytes() for shard in shards] == golden
     assert done.num_written == 2
     assert verify_store(done.store.root).is_sound

@@ -34,6 +34,7 @@ from zindex.indexing.uniform_shuffle import (
     start_buckets,
 )
 from zindex.io import local
+from zindex.kernels.scatter_shuffle import SCATTER_VERSION
 from zindex.plan.keys import Stage
 
 SMALL = UniformShuffle(100, 7, "train", 30)  # parts of 30, 30, 30 and 10
@@ -172,20 +173,6 @@ def test_orders_equal_the_definition(num_samples: int, seed: int, part_length: i
         naive_shuffle(bucket, make_key(5, number))
     order = permute_all(UniformShuffle(num_samples, seed, "valid", part_length))
     assert order.tolist() == [*itertools.chain.from_iterable(buckets)]
-
-
-@settings(deadline=None)
-@given(
-    num_samples=st.integers(0, 3000),
-    seed=st.integers(0, 2**70),
-    split=st.sampled_from(["train", "valid", "test"]),
-    min_part_length=st.integers(100, 4000),
-)
-def test_every_order_is_a_permutation(
-    num_samples: int, seed: int, split: str, min_part_length: int
-) -> None:
-    order = permute_all(UniformShuffle(num_samples, seed, split, min_part_length))
-    assert np.array_equal(np.sort(order), np.arange(num_samples))
 
 
 @settings(deadline=None, max_examples=30)
@@ -440,6 +427,7 @@ FROZEN = {
 # Frozen: runs have begun in these orders. A changed digest needs a new SCATTER_VERSION.
 @pytest.mark.parametrize("order", FROZEN, ids=str)
 def test_the_frozen_orders(order: UniformShuffle) -> None:
+    assert SCATTER_VERSION == 1
     assert digest(permute_all(order)) == FROZEN[order]
 
 
