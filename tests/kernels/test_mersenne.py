@@ -5,22 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernels.words import next_words
+from tests.kernels.words import next_words, numpy_state
 from zindex.errors import ConfigError
 from zindex.kernels.mersenne import (
-    KEY_LENGTH,
-    STATE_LENGTH,
     seed_state,
     temper_words,
     twist,
 )
 
 SEEDS = st.one_of(st.sampled_from([0, 1, 1234, 2**31, 2**32 - 1]), st.integers(0, 2**32 - 1))
-
-
-def numpy_state(generator):
-    _, key, position = generator.get_state()[:3]
-    return np.append(key, np.uint32(position)).astype(np.uint32)
 
 
 def numpy_words(generator, count):
@@ -59,8 +52,3 @@ def test_the_python_originals_equal_the_kernels():
         temper_words.py_func(python_state, 24, python_out)
     assert np.array_equal(out, python_out)
     assert np.array_equal(state, python_state)
-
-
-def test_a_state_is_one_generation_and_a_position():
-    assert seed_state(0).shape == (STATE_LENGTH,)
-    assert seed_state(0)[-1] == KEY_LENGTH

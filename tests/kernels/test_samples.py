@@ -1,4 +1,4 @@
-"""Sample boundaries equal the searchsorted rules however the documents are cut, and Megatron's."""
+"""Sample boundaries equal the searchsorted rules however the documents are cut."""
 
 import itertools
 
@@ -117,29 +117,3 @@ def test_gathers_equal_indexing(lengths, picks, base, dtype):
         gather_lengths.py_func(lengths, documents, base, python_out)
     assert np.array_equal(out, expected)
     assert np.array_equal(python_out, expected)
-
-
-@pytest.mark.parametrize("extra_token", [0, 1])
-@pytest.mark.parametrize("sequence_length", [1, 7, 64])
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_megatron_builds_the_same_rows(extra_token, sequence_length, epochs):
-    helpers = pytest.importorskip("megatron.core.datasets.helpers")
-    rng = np.random.default_rng(11)
-    sizes = rng.integers(0, 100, 500).astype(np.int32)
-    documents = rng.permutation(np.tile(np.arange(500, dtype=np.int32), epochs))
-    tokens = int(sizes.sum())
-    expected = helpers.build_sample_idx(
-        sizes, documents, sequence_length, epochs, tokens, True, extra_token
-    )
-    lengths = np.empty(documents.size, np.int32)
-    gather_lengths(sizes, documents, 0, lengths)
-    out = np.empty(expected.shape, expected.dtype)
-    boundary, start = 0, 0
-    for first in range(0, documents.size, 97):
-        run = lengths[first : first + 97]
-        boundary = fill_boundaries(
-            run, first, start, sequence_length, extra_token, out, 0, boundary
-        )
-        start += int(run.sum())
-    assert boundary == len(expected)
-    assert np.array_equal(out, expected)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from zindex.kernels.mersenne import KEY_LENGTH, temper_words, twist
 
 
@@ -17,3 +19,9 @@ def next_words(state: Any, out: Any) -> None:
         temper_words(state, drawn, out[filled : filled + count])
         filled += count
         state[KEY_LENGTH] = drawn + count
+
+
+def numpy_state(generator):
+    """Return the state of a generator of numpy as ``seed_state`` gives it."""
+    _, key, position = generator.get_state()[:3]
+    return np.append(key, np.uint32(position)).astype(np.uint32)

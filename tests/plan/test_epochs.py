@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
@@ -40,23 +40,14 @@ def plan_by_loop(
     drop_last=st.booleans(),
 )
 def test_epochs_are_those_of_the_loop(
-    tokens: int, num_samples: int | None, sequence_length: int, extra_token: int, drop_last: bool
+    tokens: int, num_samples: int | None, drop_last: bool, **sizes: int
 ) -> None:
-    plan = plan_epochs(
-        tokens,
-        num_samples,
-        sequence_length=sequence_length,
-        extra_token=extra_token,
-        drop_last=drop_last,
-    )
-    num_epochs, separate, sans = plan_by_loop(
-        tokens, num_samples, sequence_length=sequence_length, extra_token=extra_token
-    )
+    plan = plan_epochs(tokens, num_samples, drop_last=drop_last, **sizes)
+    num_epochs, separate, sans = plan_by_loop(tokens, num_samples, **sizes)
     assert (plan.num_epochs, plan.separate_final_epoch) == (num_epochs, separate)
-    assert plan.count_sans_final(sequence_length, extra_token) == sans
+    assert plan.count_sans_final(**sizes) == sans
     assert plan.tokens_per_epoch == tokens
-    total = num_epochs * tokens - extra_token
-    exact = Fraction(total, sequence_length)
+    exact = Fraction(num_epochs * tokens - sizes["extra_token"], sizes["sequence_length"])
     assert plan.num_samples == (math.floor(exact) if drop_last else math.ceil(exact))
     if num_samples is not None:
         assert plan.num_samples >= num_samples
@@ -73,13 +64,8 @@ def test_epochs_are_those_of_the_loop(
 def test_large_numbers_are_exact(
     tokens: int, num_samples: int, sequence_length: int, extra_token: int, drop_last: bool
 ) -> None:
-    plan = plan_epochs(
-        tokens,
-        num_samples,
-        sequence_length=sequence_length,
-        extra_token=extra_token,
-        drop_last=drop_last,
-    )
+    sizes = {"sequence_length": sequence_length, "extra_token": extra_token}
+    plan = plan_epochs(tokens, num_samples, drop_last=drop_last, **sizes)
     wanted = num_samples * sequence_length + extra_token
     assert plan.num_epochs == max(1, math.ceil(Fraction(wanted, tokens)))
     exact = Fraction(plan.num_epochs * tokens - extra_token, sequence_length)
@@ -99,23 +85,6 @@ def test_samples_are_the_spans_that_fit_into_the_stream(
     plan = plan_epochs(tokens, None, sequence_length=sequence_length, extra_token=extra)
     starts = range(0, tokens, sequence_length)
     assert plan.num_samples == sum(start + sequence_length + extra <= tokens for start in starts)
-
-
-@given(
-    tokens=st.integers(1, 500),
-    num_samples=st.integers(1, 300),
-    sequence_length=st.integers(1, 40),
-    extra_token=st.integers(0, 1),
-)
-def test_no_smaller_number_of_epochs_would_do(
-    tokens: int, num_samples: int, sequence_length: int, extra_token: int
-) -> None:
-    plan = plan_epochs(
-        tokens, num_samples, sequence_length=sequence_length, extra_token=extra_token
-    )
-    assume(plan.num_epochs > 1)
-    fewer = (plan.num_epochs - 1) * tokens
-    assert fewer < num_samples * sequence_length + extra_token
 
 
 #: 27 tokens, samples of 4 + x: (N, x, drop_last) -> (epochs, separate, sans, samples).

@@ -203,20 +203,6 @@ def test_boundaries_of_documents(corpora: list[str], number: int, tmp_path: Path
     assert tensors["cu_seqlens"].dtype == tensors["max_seqlen"].dtype == torch.int32
 
 
-def test_ids_in_a_blend(corpora: list[str], tmp_path: Path) -> None:
-    settings = {"path_to_cache": str(tmp_path), "with_provenance": True}
-    config = make_config(**settings)
-    datasets = [open_dataset(path, **settings) for path in corpora]
-    for dataset in datasets:
-        dataset.config = config
-    blend = BlendedDataset(datasets, [1, 2, 3, 4], 20, config)
-    ids = np.asarray(blend.dataset_index).tolist()
-    assert set(ids) == {0, 1, 2, 3}
-    assert blend.__getitems__(range(20)).tensors["dataset_id"].tolist() == ids
-    assert [int(item["dataset_id"]) for item in blend] == ids  # type: ignore[attr-defined]
-    assert next(iter(blend[0])) == "dataset_id"
-
-
 def test_rounds_do_not_grow_with_datasets(
     corpora: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +221,10 @@ def test_rounds_do_not_grow_with_datasets(
     assert rounds == [4, 4, 4, 3, 4]
 
 
-def set_arrays(dataset: GPTDataset, arrays: Any) -> None:
+def set_bounds(dataset: GPTDataset, bounds: np.ndarray) -> None:
+    """Give a dataset another sample index, whose samples come in their order."""
+    order = np.arange(len(dataset))
+    arrays = dataset._open_arrays()._replace(sample_index=bounds, shuffle_index=order)
     dataset._arrays, dataset._text = arrays, None
 
 
@@ -338,8 +327,7 @@ def test_an_index_that_does_not_match_the_corpus(
     dataset = open_dataset(corpora[3])
     bounds = np.asarray(dataset.sample_index)
     bounds[1] = boundary
-    arrays = dataset._open_arrays()
-    set_arrays(dataset, arrays._replace(sample_index=bounds, shuffle_index=np.arange(len(dataset))))
+    set_bounds(dataset, bounds)
     with pytest.raises(VerificationError, match=re.escape(message)) as caught:
         dataset.__getitems__([2, 0])
     assert f"sample 0 of train of {corpora[3]}" in str(caught.value)
@@ -350,17 +338,15 @@ def test_only_the_last_sample_may_be_short(corpora: list[str]) -> None:
     settings = {"sequence_length": 5, "drop_last_partial_validation_sequence": False}
     dataset = open_dataset(corpora[3], None, Split.valid, **settings)
     last = len(dataset) - 1
-    arrays = dataset._open_arrays()
     assert not dataset._drop_last
     bounds = np.asarray(dataset.sample_index)
-    order = np.arange(len(dataset))
-    set_arrays(dataset, arrays._replace(shuffle_index=order))
+    set_bounds(dataset, bounds)
     assert 0 < float(dataset.__getitems__([last])[0]["loss_mask"].sum()) < 5
     assert 0 < float(dataset[last]["loss_mask"].sum()) < 5
     for sample in (0, last - 1):
         harmed = bounds.copy()
         harmed[sample + 1] = harmed[sample]
-        set_arrays(dataset, arrays._replace(sample_index=harmed, shuffle_index=order))
+        set_bounds(dataset, harmed)
         message = (
             rf"sample {sample} of valid of .* gives [01] tokens, though tokens follow; restore"
         )
@@ -369,9 +355,9 @@ def test_only_the_last_sample_may_be_short(corpora: list[str]) -> None:
         with pytest.raises(VerificationError, match=message):
             dataset[sample]
     train = open_dataset(corpora[3])
-    arrays, bounds = train._open_arrays(), np.asarray(train.sample_index)
+    bounds = np.asarray(train.sample_index)
     bounds[-1] = bounds[-2]
-    set_arrays(train, arrays._replace(sample_index=bounds, shuffle_index=np.arange(len(train))))
+    set_bounds(train, bounds)
     for read in (train.__getitem__, lambda i: train.__getitems__([i])):
         with pytest.raises(VerificationError, match=r"gives [01] tokens, though tokens follow"):
             read(len(train) - 1)
@@ -382,8 +368,7 @@ def test_a_single_sample_of_too_many_tokens_is_refused(corpora: list[str]) -> No
     bounds = np.asarray(dataset.sample_index)
     bounds[0] = bounds[1]
     bounds[1] = bounds[9]
-    arrays = dataset._open_arrays()
-    set_arrays(dataset, arrays._replace(sample_index=bounds, shuffle_index=np.arange(len(dataset))))
+    set_bounds(dataset, bounds)
     with pytest.raises(
         VerificationError, match=r"sample 0 of .* index gives .* of document \d+; restore"
     ):

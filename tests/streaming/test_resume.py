@@ -158,6 +158,8 @@ KINDS: dict[str, Make] = {
     "inner-yields": inner_yields,
     "nested-yields": nested_yields,
 }
+
+
 @functools.cache
 def one_epoch(kind: str) -> Counter[str]:
     """Return the ids of one epoch, as a single rank without loader workers delivers them."""
