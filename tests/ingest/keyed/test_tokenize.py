@@ -90,19 +90,6 @@ def test_the_fields_are_the_keys(train_type: Any, folder: Path) -> None:
     assert store[f"{ids}_value"].dtype == np.int32
 
 
-def test_masks_of_documents_that_are_trained_wholly_are_kept(folder: Path) -> None:
-    rows = [{"text": "abc"}, ROWS["sft"][0], {"text": "d"}]
-    write_jsonl(folder / "in.jsonl", rows)
-    store = tokenize(
-        folder / "in.jsonl", folder / "s", "sft", tokenizer=folder / "tokenizer", client=SERIAL
-    )
-    for record in read_all(store):
-        assert len(record["loss_mask"]) == len(record["sequence"]) == len(record["position_ids"])
-    assert store["loss_mask_value"].shape == store["sequence_value"].shape
-    texts = [read_ids(record["sequence"][record["loss_mask"]]) for record in read_all(store)]
-    assert texts == ["abc<eod>", "é<|im_end|>", "d<eod>"]
-
-
 def test_stores_are_the_same_however_they_are_made(
     folder: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
