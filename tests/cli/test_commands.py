@@ -3,39 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import zindex
+from tests.cli.commands import fail, invoke, succeed
+from tests.conftest import WriteCorpus
 from tests.forked import run_python
-from zindex.cli import main
-
-WriteCorpus = Callable[..., str]
-
-
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, arguments)))
-
-
-def succeed(*arguments: str | Path) -> str:
-    """Run a command that must succeed, and return what it printed."""
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fail(*arguments: str | Path) -> str:
-    """Run a command that must fail with one line, and return that line."""
-    result = invoke(*arguments)
-    assert result.exit_code == 1, result.output
-    assert isinstance(result.exception, SystemExit)
-    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    assert lines == result.stderr.splitlines()[-1:]
-    return lines[0]
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import WriteCorpus, fail, invoke, succeed
+from tests.cli.commands import fail, invoke, succeed
+from tests.conftest import WriteCorpus
 from tests.ingest.keyed.keyed_files import grpo_records, sft_records, write_bin, write_h5
 from tests.ingest.keyed.keyed_files import write_lines as write_lines_of
 from tests.trees import all_files

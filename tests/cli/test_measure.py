@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from zindex.cli import main
+from tests.cli.commands import fail, succeed
 from zindex.inspection.bench import bench
 from zindex.inspection.bench.bandwidths import Bandwidths
 from zindex.inspection.bench.bench import BenchBuilds, BenchResult
@@ -43,13 +42,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["bench", *map(str, arguments)])
-
-
 def test_defaults_are_those_of_the_help(calls: list[dict[str, Any]]) -> None:
-    result = invoke()
-    assert result.exit_code == 0, result.output
+    printed = succeed("bench")
     assert calls == [
         {
             "folder": ".",
@@ -61,9 +55,9 @@ def test_defaults_are_those_of_the_help(calls: list[dict[str, Any]]) -> None:
             "run": None,
         }
     ]
-    assert "s per trillion tokens" in result.output
-    assert "forecast for 5.00 T tokens" in result.output
-    assert "a note" in result.output
+    assert "s per trillion tokens" in printed
+    assert "forecast for 5.00 T tokens" in printed
+    assert "a note" in printed
 
 
 def test_options_are_passed_on_and_figures_written(
@@ -71,8 +65,7 @@ def test_options_are_passed_on_and_figures_written(
 ) -> None:
     path = tmp_path / "figures.json"
     options = ["--seconds", 2, "--tokens", "300B", "--datasets", 7, "--document-length", 500]
-    result = invoke(tmp_path, *options, "--nodes", "2, 3", "--run", "run.yaml", "--json", path)
-    assert result.exit_code == 0, result.output
+    succeed("bench", tmp_path, *options, "--nodes", "2, 3", "--run", "run.yaml", "--json", path)
     [call] = calls
     assert call["folder"] == str(tmp_path)
     assert (call["num_tokens"], call["num_datasets"], call["nodes"]) == (300 * 10**9, 7, [2, 3])
@@ -81,8 +74,7 @@ def test_options_are_passed_on_and_figures_written(
 
 
 def test_figures_are_printed_in_place_of_the_table(calls: list[dict[str, Any]]) -> None:
-    result = invoke("--json", "-")
-    assert json.loads(result.output)["job"]["num_datasets"] == 1000
+    assert json.loads(succeed("bench", "--json", "-"))["job"]["num_datasets"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -96,13 +88,10 @@ def test_figures_are_printed_in_place_of_the_table(calls: list[dict[str, Any]]) 
 )
 @pytest.mark.usefixtures("calls")
 def test_wrong_options_are_one_sentence(options: list[str], message: str) -> None:
-    result = invoke(*options)
-    assert result.exit_code == 1
-    assert f"Error: {message}" in result.stderr
+    assert fail("bench", *options).startswith(f"Error: {message}")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    result = invoke(tmp_path / "file", "--seconds", "0.01")
-    assert result.exit_code == 1
-    assert "file must be a place to write indices to" in result.stderr
+    line = fail("bench", tmp_path / "file", "--seconds", 0.01)
+    assert "file must be a place to write indices to" in line

@@ -4,16 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.cli.commands import fail, succeed
 from tests.ingest.records.sources import write_jsonl, write_tar
-from zindex.cli import main
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
-
-
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["import", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -23,12 +18,9 @@ def jsonl(tmp_path: Path) -> Path:
 
 
 def test_import_and_its_summary(jsonl: Path, tmp_path: Path) -> None:
-    result = invoke(jsonl, tmp_path / "s")
-    assert result.exit_code == 0, result.output
-    last = result.output.splitlines()[-1]
+    last = succeed("import", jsonl, tmp_path / "s").splitlines()[-1]
     assert last == f"{tmp_path}/s: 5 records of 1 file, 224 bytes, fields text, ids"
-    again = invoke(jsonl, tmp_path / "s", "--json")
-    facts = json.loads(again.stdout)
+    facts = json.loads(succeed("import", jsonl, tmp_path / "s", "--json"))
     assert facts.pop("seconds") >= 0
     assert len(facts.pop("fingerprint")) == 64
     assert facts == {
@@ -47,26 +39,26 @@ def test_every_option_arrives(jsonl: Path, tmp_path: Path) -> None:
         stream.write("{\n")
     options = ("--kind", "jsonl", "--field", "ids", "--dtype", "ids=int16", "--part-nbytes", "40")
     cut = ("--codec", "zstd", "--chunk-nbytes", "16", "--shard-nbytes", "64")
-    result = invoke(jsonl, second, tmp_path / "s", *options, *cut, "--on-damage", "skip", "--json")
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
+    command = ("import", jsonl, second, tmp_path / "s", *options, *cut, "--on-damage", "skip")
+    facts = json.loads(succeed(*command, "--json"))
     assert (facts["num_records"], facts["num_files"], facts["num_skipped"]) == (6, 2, 1)
     assert facts["fields"] == ["ids"]
     store = open_store(tmp_path / "s")
     layout = store.layouts["ids_value"]
     assert (layout.dtype, layout.chunk_length, layout.codec) == ("int16", 8, "zstd")
     assert RecordReader(store).read(5)["ids"].tolist() == [7]
-    text = invoke(jsonl, second, tmp_path / "s", *options, *cut, "--on-damage", "skip").output
-    assert text.splitlines()[-1].endswith("; 1 damaged records or files were left out")
+    last = succeed(*command).splitlines()[-1]
+    assert last.endswith("; 1 damaged records or files were left out")
 
 
 def test_tar_files_with_metadata(tmp_path: Path) -> None:
     write_tar(tmp_path / "in/a.tar", [("k.id", b""), ("k.txt", b"hi")])
     write_jsonl(tmp_path / "in/a.meta.jsonl", [{"key": "k", "caption": "c", "score": 1}])
     for i, named in enumerate([(tmp_path / "in",), ("", "--include-dirs", tmp_path / "in")]):
-        result = invoke(named[0], tmp_path / str(i), *named[1:], "--meta", "caption", "--json")
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["fields"] == ["id", "caption", "txt"]
+        facts = json.loads(
+            succeed("import", named[0], tmp_path / str(i), *named[1:], "--meta=caption", "--json")
+        )
+        assert facts["fields"] == ["id", "caption", "txt"]
 
 
 @pytest.mark.parametrize(
@@ -88,45 +80,35 @@ def test_mistakes_are_one_line(
     jsonl: Path, tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
     filled = [text.format(**{"in": jsonl, "out": tmp_path / "out"}) for text in arguments]
-    result = invoke(*filled)
-    assert result.exit_code == 1
-    assert problem in result.output
+    assert problem in fail("import", *filled)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_failed_import_gives_way_to_the_right_one(jsonl: Path, tmp_path: Path) -> None:
     whole = jsonl.read_bytes()
     jsonl.write_bytes(whole + b"{\n")
-    failed = invoke(jsonl, tmp_path / "s")
-    assert failed.exit_code == 1
-    assert "(line 6) there is no JSON: Expecting property name" in failed.output
-    assert "with on_damage='skip' (--on-damage skip)" in failed.output
+    line = fail("import", jsonl, tmp_path / "s")
+    assert "(line 6) there is no JSON: Expecting property name" in line
+    assert "with on_damage='skip' (--on-damage skip)" in line
     jsonl.write_bytes(whole)
-    again = invoke(jsonl, tmp_path / "s")
-    assert again.exit_code == 0, again.output
+    succeed("import", jsonl, tmp_path / "s")
 
 
 def test_fields_and_metadata_that_are_not_there(jsonl: Path, tmp_path: Path) -> None:
-    result = invoke(jsonl, tmp_path / "s", "--field", "txet")
-    assert result.exit_code == 1
-    assert "got 'txet', which no record has; there are ['ids', 'text']" in result.output
-    result = invoke(jsonl, tmp_path / "s")
-    assert result.exit_code == 1
-    assert "what differs: fields (--field); choose another place or" in result.output
-    assert "restart=True (--restart)" in result.output
+    line = fail("import", jsonl, tmp_path / "s", "--field", "txet")
+    assert "got 'txet', which no record has; there are ['ids', 'text']" in line
+    line = fail("import", jsonl, tmp_path / "s")
+    assert "what differs: fields (--field); choose another place or" in line
+    assert "restart=True (--restart)" in line
     write_tar(tmp_path / "tars/a.tar", [("k.txt", b"hi")])
     write_jsonl(tmp_path / "tars/a.meta.jsonl", [{"key": "k", "caption": "c"}])
-    result = invoke(tmp_path / "tars", tmp_path / "t", "--meta", "Caption")
-    assert result.exit_code == 1
-    assert "no record has 'caption': only samples with a member .id get" in result.output
+    line = fail("import", tmp_path / "tars", tmp_path / "t", "--meta", "Caption")
+    assert "no record has 'caption': only samples with a member .id get" in line
     write_tar(tmp_path / "tars/a.tar", [("k.id", b""), ("k.txt", b"hi")])
     write_jsonl(tmp_path / "tars/a.meta.jsonl", [{"key": "k", "Caption": "c"}])
-    result = invoke(tmp_path / "tars", tmp_path / "t", "--meta", "Caption", "--restart")
-    assert result.exit_code == 0, result.output
+    succeed("import", tmp_path / "tars", tmp_path / "t", "--meta", "Caption", "--restart")
 
 
 def test_help_names_what_there_is() -> None:
-    result = invoke("--help")
-    assert result.exit_code == 0
-    assert "SOURCE... TARGET" in result.output
-    assert "import" in CliRunner().invoke(main, ["--help"]).output
+    assert "SOURCE... TARGET" in succeed("import", "--help")
+    assert "import" in succeed("--help")

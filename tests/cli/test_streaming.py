@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.cli.commands import fail, succeed
 from tests.streaming.tiny_sources import write_jsonl
-from zindex.cli import main
 from zindex.cli import streaming as cli_streaming
 from zindex.streaming.lengths import statistics
 from zindex.streaming.lengths.statistics import Lengths
@@ -36,15 +35,16 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "mix.yaml"
 
 
-def run(config: Path, *arguments: str) -> Result:
-    variables = ["--set", f"folder={config.parent}", "--set", "share=0.75", "--processes", "1"]
-    return CliRunner().invoke(main, ["lengths", str(config), *variables, *arguments])
+def arguments_of(config: Path) -> tuple[object, ...]:
+    return ("lengths", config, "--set", f"folder={config.parent}", "--set", "share=0.75")
+
+
+def run(config: Path, *arguments: object) -> str:
+    return succeed(*arguments_of(config), "--processes", 1, *arguments)
 
 
 def test_text(config: Path) -> None:
-    done = run(config, "--samples", "0.1K", "--ranks", "2", "--workers", "0")
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
+    lines = run(config, "--samples", "0.1K", "--ranks", 2, "--workers", 0).splitlines()
     assert lines[1].split()[:3] == ["40", "780", "characters"]
     assert "a run of 100 samples:" in lines
     assert any(line.startswith("- 'b' comes 5.00 times, 25 samples drawn of 5:") for line in lines)
@@ -53,9 +53,7 @@ def test_text(config: Path) -> None:
 
 def test_json_and_a_picture(config: Path, tmp_path: Path) -> None:
     figure = tmp_path / "lengths.svg"
-    done = run(config, "--json", "--figure", str(figure), "--sequence-lengths", "8, 16")
-    assert done.exit_code == 0, done.output
-    fields = json.loads(done.stdout)
+    fields = json.loads(run(config, "--json", "--figure", figure, "--sequence-lengths", "8, 16"))
     lengths = Lengths.from_json(fields["lengths"])
     assert lengths["a"].num_tokens == 780
     assert [row["sequence_length"] for row in fields["advice"]["sequence_lengths"]] == [8, 16]
@@ -63,9 +61,7 @@ def test_json_and_a_picture(config: Path, tmp_path: Path) -> None:
 
 
 def test_some_samples(config: Path) -> None:
-    done = run(config, "--json", "--read", "5")
-    assert done.exit_code == 0, done.output
-    fields = json.loads(done.stdout)
+    fields = json.loads(run(config, "--json", "--read", 5))
     lengths = Lengths.from_json(fields["lengths"])
     assert lengths["a"].is_estimate
     assert not lengths["b"].is_estimate
@@ -75,10 +71,8 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("x", "isolated")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    arguments = ["--tokenizer", str(tmp_path), "--tokens", "7.8K", "--processes", "2", "--json"]
-    done = run(config, *arguments)
-    assert done.exit_code == 0, done.output
-    fields = json.loads(done.stdout)
+    arguments = ("--tokenizer", tmp_path, "--tokens", "7.8K", "--processes", 2, "--json")
+    fields = json.loads(run(config, *arguments))
     lengths = Lengths.from_json(fields["lengths"])
     assert (lengths["a"].num_tokens, lengths["a"].unit) == (780, "tokens")
     assert sum(drawn["num_tokens"] for drawn in fields["advice"]["draws"]) == pytest.approx(
@@ -103,22 +97,15 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
     ],
 )
 def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str) -> None:
-    done = run(config, *arguments)
-    assert done.exit_code == 1
-    assert message in done.stderr
+    assert message in fail(*arguments_of(config), *arguments)
 
 
 def test_little_is_counted_in_this_process(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "open_processes", None)
-    variables = ["--set", f"folder={config.parent}", "--set", "share=0.75"]
-    done = CliRunner().invoke(main, ["lengths", str(config), *variables])
-    assert done.exit_code == 0, done.output
+    succeed(*arguments_of(config))
 
 
 def test_without_torch(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_streaming, "find_spec", lambda name: None)
-    done = run(config)
-    assert done.exit_code == 1
-    assert "Error: streams need torch, which is not installed; install zindex[streaming]" in (
-        done.stderr
-    )
+    line = fail(*arguments_of(config))
+    assert "Error: streams need torch, which is not installed; install zindex[streaming]" in line

@@ -5,18 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.cli import commands
 from tests.ingest.records.sources import write_jsonl
 from tests.text.small_tokenizer import read_ids, save_tokenizer
-from zindex.cli import main
 from zindex.ingest.keyed.tokenize import describe_tokens
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 
 
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["tokenize", *map(str, arguments), "--processes", "1"])
+def succeed(*arguments: object) -> str:
+    return commands.succeed("tokenize", *arguments, "--processes", 1)
+
+
+def fail(*arguments: object) -> str:
+    return commands.fail("tokenize", *arguments, "--processes", 1)
 
 
 @pytest.fixture
@@ -27,11 +30,9 @@ def tokenizer(tmp_path: Path) -> Path:
 def test_tokens_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{"text": "ab"}, {"text": "c"}])
     arguments = (source, tmp_path / "s", "--for", "seq", "--tokenizer", tokenizer)
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    last = result.output.splitlines()[-1]
+    last = succeed(*arguments).splitlines()[-1]
     assert last == f"{tmp_path}/s: 2 records for seq, values: 5 in sequence"
-    facts = json.loads(invoke(*arguments, "--json").stdout)
+    facts = json.loads(succeed(*arguments, "--json"))
     assert facts.pop("seconds") >= 0
     assert len(facts.pop("fingerprint")) == 64
     assert facts == {
@@ -65,9 +66,8 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
         *("--on-damage", "skip", "--codec", "zstd", "--chunk-nbytes", "16"),
         *("--shard-nbytes", "64", "--restart"),
     )
-    result = invoke(source, second, tmp_path / "s", *arguments)
-    assert result.exit_code == 0, result.output
-    assert "; 2 damaged records or files were left out" in result.output
+    printed = succeed(source, second, tmp_path / "s", *arguments)
+    assert "; 2 damaged records or files were left out" in printed
     store = open_store(tmp_path / "s")
     record = RecordReader(store).read(1)
     assert read_ids(record["sequence"]) == "Hi2026<user>one<answer>two"[-20:]
@@ -97,26 +97,21 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
 def test_refused_options(options: list[str], message: str, tokenizer: Path, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{"text": "ab"}])
     arguments = (source, tmp_path / "s", "--for", "seq", "--tokenizer", tokenizer)
-    result = invoke(*arguments, *options)
-    assert result.exit_code == 1
-    assert message in " ".join(result.output.split())
+    assert message in fail(*arguments, *options)
 
 
 def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{"body": "ab"}, {"body": "c"}, {"body": 5}])
     arguments = (source, tmp_path / "c", "--for", "pretrain", "--tokenizer", tokenizer)
     settings = ("--column", "body", "--on-damage", "skip")
-    result = invoke(*arguments, *settings)
-    assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[-1] == (
+    assert succeed(*arguments, *settings).splitlines()[-1] == (
         f"{tmp_path}/c: 5 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
         "files were left out"
     )
-    built = CliRunner().invoke(main, ["verify", str(tmp_path / "c")])
-    assert built.exit_code == 0, built.output
+    commands.succeed("verify", tmp_path / "c")
     pair = (source, tmp_path / "p", *arguments[2:], *settings, "--to", "bin")
     others = ("--split-sentences", "--append-eod", "<bod>", "--token-dtype", "int32")
-    facts = json.loads(invoke(*pair, *others, "--json").stdout)
+    facts = json.loads(succeed(*pair, *others, "--json"))
     assert facts.pop("seconds") >= 0
     assert facts == {
         "place": f"{tmp_path}/p",
@@ -128,13 +123,10 @@ def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     }
     content = np.fromfile(tmp_path / "p.bin", np.int32)
     assert read_ids(content) == "ab<bod>c<bod>"
-    result = invoke(*pair)
-    assert result.exit_code == 1
-    assert "exists; choose another prefix, or replace it with" in result.output
-    assert invoke(*pair, "--overwrite").exit_code == 0
+    assert "exists; choose another prefix, or replace it with" in fail(*pair)
+    succeed(*pair, "--overwrite")
     assert read_ids(np.fromfile(tmp_path / "p.bin", np.uint16)) == "ab<eod>c<eod>"
-    zstd = (source, tmp_path / "z", *arguments[2:], *settings, "--codec", "zstd")
-    assert invoke(*zstd).exit_code == 0
+    succeed(source, tmp_path / "z", *arguments[2:], *settings, "--codec", "zstd")
     assert open_store(tmp_path / "z").layouts["tokens"].codec == "zstd"
 
 
@@ -142,8 +134,7 @@ def test_tokenizers_by_type(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{"text": "3 4"}])
     arguments = (source, tmp_path / "p", "--for", "pretrain", "--to", "bin")
     null = ("--tokenizer-type", "null", "--tokenizer-option", "vocab_size=70000")
-    result = invoke(*arguments, *null)
-    assert result.exit_code == 0, result.output
+    succeed(*arguments, *null)
     assert np.fromfile(tmp_path / "p.bin", np.int32).tolist() == [3, 4, 70000]
 
 
@@ -158,8 +149,6 @@ def test_options_of_the_other_kind_are_refused(tokenizer: Path, tmp_path: Path) 
         (("pretrain", "--column", "prompt=a"), "name the one field with the text for --for pretr"),
         (("seq", "--tokenizer-option", "x"), "--tokenizer-option must be like lower_case=false"),
     ):
-        result = invoke(*arguments, *option)
-        assert result.exit_code == 1
-        assert said in " ".join(result.output.split()), result.output
-    result = invoke(source, tmp_path / "s", "--for", "seq")
-    assert "--tokenizer must be given, got none; give its path" in result.output
+        assert said in fail(*arguments, *option)
+    line = fail(source, tmp_path / "s", "--for", "seq")
+    assert "--tokenizer must be given, got none; give its path" in line

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import zindex
+from tests.cli.commands import succeed
 from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, count_up, plan_arrays
 from tests.trees import all_files
-from zindex.cli import main
 from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import NotReadyError, StoreNotFoundError
@@ -181,17 +180,12 @@ class ObjectStoreContract:
             f"datasets: [{url}]\nsequence_length: 4\nsplit: '100,0,0'\nindex: {bucket.url}/index\n"
         )
 
-        def run(*arguments: str) -> str:
-            done = CliRunner().invoke(main, arguments)
-            assert done.exit_code == 0, done.output
-            return done.output
-
-        run("convert", prefix, url)
-        assert f"any amount free at {bucket.url}/index" in run("plan", str(run_file))
-        run("build", str(run_file))
-        assert "1 of them built" in run("plan", str(run_file))
-        run("verify", url, f"{bucket.url}/index")
-        run("export", url, str(tmp_path / "back"))
+        succeed("convert", prefix, url)
+        assert f"any amount free at {bucket.url}/index" in succeed("plan", run_file)
+        succeed("build", run_file)
+        assert "1 of them built" in succeed("plan", run_file)
+        succeed("verify", url, f"{bucket.url}/index")
+        succeed("export", url, tmp_path / "back")
         assert (tmp_path / "back.bin").read_bytes() == Path(f"{prefix}.bin").read_bytes()
 
     def test_nothing_there(self, bucket: Bucket) -> None:

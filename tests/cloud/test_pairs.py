@@ -14,11 +14,10 @@ import pytest
 from tests.cloud.servers import Bucket
 from tests.cloud.test_http import served  # noqa: F401
 from tests.conftest import WriteCorpus
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from tests.forked import run_python
 from tests.indexing.runs import GRID
 from tests.io.test_remote_files import make_msc
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.indexed_dataset import (
     IndexedDataset,
@@ -179,7 +178,7 @@ def build(path: Path, blend: list[str], sizes: Any = (40, 3, 0), **settings: Any
         "mid_level_dataset_surplus": 0.3,
     }
     made = plain_config(**defaults | settings, blend=(blend, [0.7, 0.3]))
-    return BlendedMegatronDatasetBuilder(GPTDataset, list(sizes), lambda: True, made).build()
+    return build_datasets(GPTDataset, list(sizes), made)
 
 
 def test_runs_give_the_samples_of_files(

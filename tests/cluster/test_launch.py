@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from tests.cli.commands import fail, succeed
 from tests.cluster.test_manual import write_run
 from tests.conftest import WriteCorpus
-from zindex.cli import main
 from zindex.cluster.launch import open_cluster, split_host
 from zindex.errors import ConfigError
 
@@ -50,15 +49,12 @@ def test_one_pod_is_a_cluster(
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     monkeypatch.setenv("ZINDEX_NUM_NODES", "1")
     run_file = write_run(tmp_path, write_corpus)
-    arguments = ["build", "--cluster", "k8s", "--threads", "1", "--scratch", str(tmp_path)]
-    built = CliRunner().invoke(main, [*arguments, str(run_file)])
-    assert built.exit_code == 0, built.output
-    assert "1 index is built in" in built.output
+    arguments = ("build", "--cluster", "k8s", "--threads", 1, "--scratch", tmp_path)
+    assert "1 index is built in" in succeed(*arguments, run_file)
 
 
 def test_a_build_runs_in_one_place(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     run_file = write_run(tmp_path, write_corpus)
-    arguments = ["build", "--cluster", "k8s", "--scheduler", "tcp://127.0.0.1:1", str(run_file)]
-    built = CliRunner().invoke(main, arguments)
-    assert built.exit_code == 1
-    assert "--scheduler and --cluster both say where to build" in built.output
+    places = ("--cluster", "k8s", "--scheduler", "tcp://127.0.0.1:1")
+    line = fail("build", *places, run_file)
+    assert "--scheduler and --cluster both say where to build" in line

@@ -6,45 +6,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.cli.commands import fail, invoke, succeed
 from tests.cluster.processes import wait_for
 from tests.conftest import WriteCorpus
-from zindex.cli import main
 from zindex.cluster.manual import list_workers, stop_all
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_two_machines_build_and_end(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     folder = tmp_path / "cluster"
     try:
-        first = run("cluster", "up", str(folder), "--threads", "1")
-        assert first.exit_code == 0, first.output
-        second = run("cluster", "up", str(folder), "--threads", "2", "--nice", "15")
+        succeed("cluster", "up", folder, "--threads", 1)
+        second = invoke("cluster", "up", folder, "--threads", 2, "--nice", 15)
         assert "joins the cluster at tls://127.0.0.1:" in second.output
         wait_for(lambda: len(list_workers(folder)[1]) == 2, "both workers are there")
-        shown = run("cluster", "status", str(folder))
-        assert "2 workers" in shown.output
-        found = json.loads(run("cluster", "status", str(folder), "--json").output)
+        assert "2 workers" in succeed("cluster", "status", folder)
+        found = json.loads(succeed("cluster", "status", folder, "--json"))
         assert sorted(worker["threads"] for worker in found["workers"]) == [1, 2]
 
         run_file = write_run(tmp_path, write_corpus)
         address = found["address"]
-        without = run("build", "--cluster", address, str(run_file))
-        assert without.exit_code == 1
-        assert "needs its certificate, got no folder" in without.output
-        built = run("build", "--cluster", address, "--cluster-folder", str(folder), str(run_file))
-        assert built.exit_code == 0, built.output
-        assert "1 index is built in" in built.output
+        without = fail("build", "--cluster", address, run_file)
+        assert "needs its certificate, got no folder" in without
+        built = succeed("build", "--cluster", address, "--cluster-folder", folder, run_file)
+        assert "1 index is built in" in built
     finally:
-        ended = run("cluster", "down", str(folder))
+        ended = invoke("cluster", "down", folder)
     assert ended.exit_code == 0, ended.output
-    gone = run("cluster", "status", str(folder))
-    assert gone.exit_code == 1
-    assert "must be the folder of a running cluster, none is there" in gone.output
+    gone = fail("cluster", "status", folder)
+    assert "must be the folder of a running cluster, none is there" in gone
 
 
 def write_run(folder: Path, write_corpus: WriteCorpus) -> Path:
@@ -62,9 +52,7 @@ def write_run(folder: Path, write_corpus: WriteCorpus) -> Path:
 
 
 def test_without_a_cluster_nothing_is_stopped(tmp_path: Path) -> None:
-    ended = run("cluster", "down", str(tmp_path))
-    assert ended.exit_code == 1
-    assert "none was started there" in ended.output
+    assert "none was started there" in fail("cluster", "down", tmp_path)
 
 
 def test_a_machine_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +61,4 @@ def test_a_machine_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "nodes" / "far-away-77").touch()
     assert stop_all(tmp_path, timeout=0.0) == ["far-away-77"]
     monkeypatch.setattr("zindex.cluster.manual.stop_all", partial(stop_all, timeout=0.0))
-    ended = run("cluster", "down", str(tmp_path))
-    assert ended.exit_code == 1
-    assert "far-away-77 has not ended" in ended.output
+    assert "far-away-77 has not ended" in fail("cluster", "down", tmp_path)

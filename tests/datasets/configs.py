@@ -1,8 +1,9 @@
-"""Configurations that tests of datasets share."""
+"""Configurations and builders that tests of datasets share."""
 
 from typing import Any
 
 from tests.conftest import FakeTokenizer
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_config import GPTDatasetConfig
 
 
@@ -18,3 +19,8 @@ def plain_config(cls: Any = GPTDatasetConfig, **choices: Any) -> Any:
         "create_attention_mask": False,
     }
     return cls(**(defaults | choices))
+
+
+def build_datasets(cls: Any, sizes: Any, config: Any) -> list[Any]:
+    """Return what Megatron's builder makes of a configuration: a dataset for each split."""
+    return BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import zindex
+from tests.datasets.configs import build_datasets
 from tests.datasets.test_masked_dataset import MASKING, assert_same
 from tests.samples.masking.corpora import PieceTokenizer, write_sentences
 from zindex.datasets.bert_dataset import (
@@ -16,7 +17,6 @@ from zindex.datasets.bert_dataset import (
     BERTMaskedWordPieceDatasetConfig,
 )
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
 from zindex.loading.collate import collate
@@ -33,9 +33,7 @@ def build(paths: list[str], tmp_path: Path, sizes: Any = (40, 8, 8), **settings:
         "classification_head": False,
     }
     config = BERTMaskedWordPieceDatasetConfig(**(defaults | MASKING | settings))
-    return BlendedMegatronDatasetBuilder(
-        BERTMaskedWordPieceDataset, sizes, lambda: True, config
-    ).build()
+    return build_datasets(BERTMaskedWordPieceDataset, sizes, config)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 
 import zindex
 from tests.conftest import WriteCorpus
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from zindex.datasets import blended_megatron_dataset_builder, ranks
 from zindex.datasets.blend_requests import request_splits
 from zindex.datasets.blended_dataset import BlendedDataset
@@ -37,7 +37,7 @@ def make_config(**settings: Any) -> GPTDatasetConfig:
 
 
 def build(sizes: Any, cls: Any = GPTDataset, **settings: Any) -> list[Any]:
-    return BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, make_config(**settings)).build()
+    return build_datasets(cls, sizes, make_config(**settings))
 
 
 @pytest.fixture
@@ -364,9 +364,8 @@ def test_finds_indices_built_ahead(
     config = make_config(order=order, path_to_cache=run["index"], blend=blends[0], split="90,10,0")
     # Only the training split was built.
     config.split_matrix = [config.split_matrix[0], None, None]  # type: ignore[index]
-    (train, _, _) = BlendedMegatronDatasetBuilder(
-        GPTDataset, [size, 0 if weights else None, 0 if weights else None], lambda: True, config
-    ).build()
+    none = 0 if weights else None
+    (train, _, _) = build_datasets(GPTDataset, [size, none, none], config)
     assert len(train) == (size or 105 if by != "weights" else 90)
     assert sorted(os.listdir(tmp_path / "cache")) == before
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError, PlanError
@@ -35,7 +34,7 @@ def make_config(folder: Path, **choices: Any) -> GPTDatasetConfig:
 
 def build(sizes: list[int], folder: Path, **choices: Any) -> list[Any]:
     config = make_config(folder, **choices)
-    return BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()
+    return build_datasets(GPTDataset, sizes, config)
 
 
 def assert_equal_arrays(one: Any, other: Any, names: tuple[str, ...]) -> None:

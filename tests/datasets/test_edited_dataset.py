@@ -25,8 +25,9 @@ def paths(write_corpus: WriteCorpus) -> list[str]:
     return write_corpora(write_corpus, [[5, 7, 3, 9, 6] * 12, [4, 10, 2] * 11, [8] * 20])
 
 
-def open_train(config: RunConfig, tokenizer: Any, **settings: Any) -> Any:
-    return open_run(config, tokenizer, create_attention_mask=False, **settings)["train"]
+def open_train(config: RunConfig, tokenizer: Any = None, **settings: Any) -> Any:
+    choices = {"create_attention_mask": False} | settings
+    return open_run(config, tokenizer or FakeTokenizer(), **choices)["train"]
 
 
 def assert_same(left: dict[str, Any], right: dict[str, Any]) -> None:
@@ -36,14 +37,12 @@ def assert_same(left: dict[str, Any], right: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_items_are_those_of_the_datasets(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, order: str
-) -> None:
+def test_items_are_those_of_the_datasets(tmp_path: Path, paths: list[str], order: str) -> None:
     config = weighted_run(tmp_path, paths[:2], **ORDERS[order])
-    before = open_train(config, tokenizer)
+    before = open_train(config)
     old = [before[i] for i in range(len(before))]
     edit_here(config, 30, reweight={paths[1]: 4.0}, add={paths[2]: 1.0}, num_samples=150)
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     assert isinstance(dataset, EditedDataset)
     assert dataset.paths == tuple(paths)
     assert len(dataset) == 150
@@ -63,12 +62,10 @@ def test_items_are_those_of_the_datasets(
 
 
 @pytest.mark.parametrize("length", [None, 6])
-def test_batches_across_an_edit(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, length: int | None
-) -> None:
+def test_batches_across_an_edit(tmp_path: Path, paths: list[str], length: int | None) -> None:
     config = weighted_run(tmp_path, paths[:2], order="scalable")
     edit_here(config, 20, add={paths[2]: 0.5}, sequence_length=length)
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     for start in (16, 20, 25):
         positions = list(range(start, start + 8))
         batch = dataset.__getitems__(positions)
@@ -93,7 +90,7 @@ def test_batches_of_many_sources_equal_their_items(
     config = weighted_run(tmp_path, paths[:2], order="scalable")
     edit_here(config, 20, add={paths[2]: 2.0}, sequence_length=6)
     tokenizer = FakeTokenizer(vocab_size=None, eod=200_007)
-    dataset = open_run(config, tokenizer, **({"create_attention_mask": False} | settings))["train"]
+    dataset = open_train(config, tokenizer, **settings)
     positions = [40, 21, None, *range(59, 21, -3)]
     batch = dataset.__getitems__(positions)
     assert len({int(item["dataset_id"]) for item in batch}) == 3
@@ -104,12 +101,10 @@ def test_batches_of_many_sources_equal_their_items(
         assert len(tensor) == len(positions), name
 
 
-def test_padding_has_the_length_of_its_batch(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
-) -> None:
+def test_padding_has_the_length_of_its_batch(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
     edit_here(config, 20, sequence_length=6)
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     batch = dataset.__getitems__([None, 30, None])
     assert batch.tensors["loss_mask"].sum(dim=1).tolist() == [0, 6, 0]
     assert batch.tensors["tokens"].shape == (3, 6)
@@ -119,12 +114,12 @@ def test_padding_has_the_length_of_its_batch(
 
 @pytest.mark.parametrize("tail", ["exact", "pad"])
 def test_empty_batches_have_the_length_of_other_ranks(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, tail: Any
+    tmp_path: Path, paths: list[str], tail: Any
 ) -> None:
     """At the end of the run all samples have the length of the last edit."""
     config = weighted_run(tmp_path, paths[:2])
     edit_here(config, 20, sequence_length=6, num_samples=33)
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     state = LoaderState(dataset.fingerprint, 32, 0).to_dict()
     for rank, size in ((0, 1), (1, 0)):
         (batch,) = loader(
@@ -139,61 +134,55 @@ def test_empty_batches_have_the_length_of_other_ranks(
         assert float(batch["loss_mask"].sum()) == 6 * size
 
 
-def test_datasets_are_pickled(tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer) -> None:
+def test_datasets_are_pickled(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2], order="scalable")
     edit_here(config, 20, add={paths[2]: 0.5})
     edit_here(config, 40, sequence_length=6)
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     copy = pickle.loads(pickle.dumps(dataset))
     assert copy.fingerprint == dataset.fingerprint
     for position in (0, 25, 45, len(dataset) - 1):
         assert_same(copy[position], dataset[position])
 
 
-def test_each_edit_has_a_fingerprint(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
-) -> None:
+def test_each_edit_has_a_fingerprint(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
-    base = open_train(config, tokenizer).fingerprint
+    base = open_train(config).fingerprint
     edit_here(config, 20, reweight={paths[0]: 2.0})
-    first = open_train(config, tokenizer).fingerprint
+    first = open_train(config).fingerprint
     edit_here(config, 40, reweight={paths[0]: 3.0})
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     assert len({base, first, dataset.fingerprint}) == 3
     assert dataset.previous_fingerprints == ((base, 20), (first, 40))
 
 
-def test_training_resumes_across_an_edit(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
-) -> None:
+def test_training_resumes_across_an_edit(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
-    old = loader(config, tokenizer, micro_batch_size=5)
+    old = loader(config, FakeTokenizer(), micro_batch_size=5)
     batches = iter(old)
     seen = [next(batches)["tokens"] for _ in range(6)]
     state = old.state_dict()
     old.close()
     edit_here(config, state["consumed_samples"], add={paths[2]: 2.0})
-    edited = loader(config, tokenizer, micro_batch_size=5, state=state)
+    edited = loader(config, FakeTokenizer(), micro_batch_size=5, state=state)
     seen += [batch["tokens"] for batch in edited]
     assert len(torch.cat(seen)) == 100
-    whole = [batch["tokens"] for batch in loader(config, tokenizer, micro_batch_size=5)]
+    whole = [batch["tokens"] for batch in loader(config, FakeTokenizer(), micro_batch_size=5)]
     assert torch.equal(torch.cat(seen), torch.cat(whole))
     # A run that trained beyond the edit without it has to return to it.
     with pytest.raises(StateMismatchError, match="at position 30, got 35"):
-        loader(config, tokenizer, micro_batch_size=5, state=state | {"consumed_samples": 35})
+        loader(config, FakeTokenizer(), micro_batch_size=5, state=state | {"consumed_samples": 35})
 
 
-def test_padded_tails_of_a_run_with_two_lengths(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
-) -> None:
+def test_padded_tails_of_a_run_with_two_lengths(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
     edit_here(config, 80, sequence_length=8)
-    made = loader(config, tokenizer, micro_batch_size=4, tail="pad")
+    made = loader(config, FakeTokenizer(), micro_batch_size=4, tail="pad")
     shapes = [tuple(batch["tokens"].shape) for batch in made]
     assert shapes == [(4, 4)] * 20 + [(4, 8)] * 3
     with (
         pytest.raises(PlanError, match=r"one length, got 4, 8: the run's sequence length was edit"),
-        loader(config, tokenizer, micro_batch_size=7) as across,
+        loader(config, FakeTokenizer(), micro_batch_size=7) as across,
     ):
         list(across)
 
@@ -202,11 +191,7 @@ def test_padded_tails_of_a_run_with_two_lengths(
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 @pytest.mark.parametrize("lengths", [(2,), (7,), (8, 3), (3, 5, 4)])
 def test_no_token_is_repeated_or_lost_when_lengths_change(
-    tmp_path: Path,
-    paths: list[str],
-    order: str,
-    lengths: tuple[int, ...],
-    extra: bool,
+    tmp_path: Path, paths: list[str], order: str, lengths: tuple[int, ...], extra: bool
 ) -> None:
     tokenizer = FakeTokenizer(vocab_size=None)
     settings: dict[str, Any] = {"order": order, "add_extra_token_to_sequence": extra}
@@ -282,13 +267,11 @@ def test_boundaries_in_samples_of_a_new_length(tmp_path: Path, paths: list[str])
     assert joints > 0
 
 
-def test_an_edited_run_is_built_before_it_is_opened(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer
-) -> None:
+def test_an_edited_run_is_built_before_it_is_opened(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
     entry = edit_here(config, 30, add={paths[2]: 1.0})
     names = sorted(path.name for path in (tmp_path / "index").iterdir())
-    dataset = open_train(config, tokenizer)
+    dataset = open_train(config)
     made = {path.name for path in (tmp_path / "index").iterdir()} - set(names)
     # The edit's indices exist; those of the run are built when it is opened.
     assert all(name.startswith("gpt-train") for name in made)

@@ -10,8 +10,7 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
-from tests.datasets.configs import plain_config
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from tests.datasets.configs import build_datasets, plain_config
 from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.utils import Split
@@ -232,9 +231,7 @@ def test_splits_and_seeds_draw_differently(write_corpus: Any) -> None:
 def test_a_blend_by_the_builder(write_corpus: Any) -> None:
     paths = [write(write_corpus, f"c{i}", seed=i) for i in range(2)]
     config = make_config(blend=(paths, [0.3, 0.7]), split="90,10,0")
-    train, valid, test = BlendedMegatronDatasetBuilder(
-        GPTFIMDataset, [80, 4, 0], lambda: True, config
-    ).build()
+    train, valid, test = build_datasets(GPTFIMDataset, [80, 4, 0], config)
     assert test is None
     assert len(train) >= 80
     assert len(valid) >= 4

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from tests.conftest import FakeTokenizer, WriteCorpus
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from tests.indexing.runs import LENGTHS, make_config
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.datasets.utils import Split
@@ -27,6 +26,7 @@ from zindex.store.layout import ChunkGrid
 from zindex.store.open import FollowedStore
 
 NUM_SAMPLES = 60
+TOKENIZER = FakeTokenizer()
 #: Seconds that a sample waits for its shard, also beside other tests.
 PATIENCE = 240
 ORDERS: dict[str, dict[str, Any]] = {
@@ -85,6 +85,11 @@ def run_config(tmp_path: Path, paths: list[str], **settings: Any) -> Any:
     return make_config(tmp_path, *members, **(own | settings))
 
 
+def follow(config: Any, patience: float = PATIENCE) -> Any:
+    """Open a run's training data while it is built."""
+    return open_run(config, TOKENIZER, follow=patience, max_computed_rows=0)["train"]
+
+
 def assert_equal_items(first: Any, second: Any, positions: range) -> None:
     for position in positions:
         one, other = first[position], second[position]
@@ -95,21 +100,16 @@ def assert_equal_items(first: Any, second: Any, positions: range) -> None:
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_items_are_those_of_the_finished_run(
-    tmp_path: Path,
-    paths: list[str],
-    tokenizer: FakeTokenizer,
-    builds: list[Builds],
-    gate: threading.Event,
-    name: str,
+    tmp_path: Path, paths: list[str], builds: list[Builds], gate: threading.Event, name: str
 ) -> None:
     config = run_config(tmp_path / "followed", paths, **ORDERS[name])
-    followed = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)["train"]
+    followed = follow(config)
     assert isinstance(followed, BlendedDataset)
     assert len(followed) == NUM_SAMPLES
     first = followed.__getitems__(range(16)).tensors
     assert not gate.is_set()
     gate.set()
-    expected = open_run(run_config(tmp_path / "whole", paths, **ORDERS[name]), tokenizer)["train"]
+    expected = open_run(run_config(tmp_path / "whole", paths, **ORDERS[name]), TOKENIZER)["train"]
     for key, values in expected.__getitems__(range(16)).tensors.items():
         assert torch.equal(values, first[key])
     assert_equal_items(followed, expected, range(NUM_SAMPLES))
@@ -123,18 +123,14 @@ def test_items_are_those_of_the_finished_run(
 
 
 def test_the_first_samples_do_not_wait_for_the_last(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
+    tmp_path: Path, paths: list[str], gate: threading.Event
 ) -> None:
-    dataset = open_run(
-        run_config(tmp_path, paths), tokenizer, follow=PATIENCE, max_computed_rows=0
-    )["train"]
+    dataset = follow(run_config(tmp_path, paths))
     batch = dataset.__getitems__(range(16))
     assert batch.tensors["tokens"].shape == (16, 4)
     copy = pickle.loads(pickle.dumps(dataset))  # as in a loader's worker
     assert torch.equal(copy.__getitems__(range(16)).tensors["tokens"], batch.tensors["tokens"])
-    hurried = open_run(run_config(tmp_path, paths), tokenizer, follow=0.05, max_computed_rows=0)[
-        "train"
-    ]
+    hurried = follow(run_config(tmp_path, paths), 0.05)
     hurried[15]
     with pytest.raises(NotReadyError, match=r"shard dataset_index/c/1 of .* within 0.05 s"):
         hurried[16]
@@ -145,38 +141,35 @@ def test_the_first_samples_do_not_wait_for_the_last(
 
 
 def test_computed_arrays_are_not_waited_for(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
+    tmp_path: Path, paths: list[str], gate: threading.Event
 ) -> None:
     config = run_config(tmp_path, paths, order="scalable")
-    dataset = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)["train"]
+    dataset = follow(config)
     assert dataset[NUM_SAMPLES - 1]["tokens"].shape == (4,)
     assert not gate.is_set()
     assert isinstance(dataset._store, FollowedStore)
 
 
 def test_datasets_without_a_blend_are_followed(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
+    tmp_path: Path, paths: list[str], builds: list[Builds]
 ) -> None:
     config = make_config(tmp_path, *paths, split="60,40,0", samples={"train": 30})
-    followed = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)
+    followed = open_run(config, TOKENIZER, follow=PATIENCE, max_computed_rows=0)
     own = make_config(tmp_path / "own", *paths, split="60,40,0", samples={"train": 30})
-    whole = open_run(own, tokenizer)
+    whole = open_run(own, TOKENIZER)
     for split, parts in followed.items():
         for part, other in zip(parts, whole[split], strict=True):
             assert_equal_items(part, other, range(len(other)))
     assert len(builds) == 1
 
 
-def gpt_config(
-    tmp_path: Path, paths: list[str], tokenizer: Any, **settings: Any
-) -> GPTDatasetConfig:
+def gpt_config(tmp_path: Path, paths: list[str], **settings: Any) -> GPTDatasetConfig:
     values: dict[str, Any] = {
         "random_seed": 7,
         "sequence_length": 4,
         "blend": (paths, [0.75, 0.25]),
         "split": "100,0,0",
         "path_to_cache": str(tmp_path / "cache"),
-        "tokenizer": tokenizer,
         "grid": ChunkGrid(4, 16),
         "max_computed_rows": 0,
     }
@@ -184,28 +177,22 @@ def gpt_config(
 
 
 def test_the_builder_of_datasets_follows(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, gate: threading.Event
+    tmp_path: Path, paths: list[str], gate: threading.Event
 ) -> None:
-    config = gpt_config(tmp_path, paths, tokenizer, follow=PATIENCE)
-    train, _, _ = BlendedMegatronDatasetBuilder(
-        GPTDataset, [NUM_SAMPLES, 0, 0], lambda: True, config
-    ).build()
+    config = gpt_config(tmp_path, paths, follow=PATIENCE)
+    train, _, _ = build_datasets(GPTDataset, [NUM_SAMPLES, 0, 0], config)
     assert isinstance(train, BlendedDataset)
     first = train[0]
     assert not gate.is_set()
     gate.set()
-    whole = gpt_config(tmp_path / "whole", paths, tokenizer)
-    expected, _, _ = BlendedMegatronDatasetBuilder(
-        GPTDataset, [NUM_SAMPLES, 0, 0], lambda: True, whole
-    ).build()
+    whole = gpt_config(tmp_path / "whole", paths)
+    expected, _, _ = build_datasets(GPTDataset, [NUM_SAMPLES, 0, 0], whole)
     assert torch.equal(first["tokens"], expected[0]["tokens"])
     assert_equal_items(train, expected, range(NUM_SAMPLES))
 
 
-def test_a_single_dataset_follows(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
-) -> None:
-    config = gpt_config(tmp_path, paths, tokenizer, follow=PATIENCE)
+def test_a_single_dataset_follows(tmp_path: Path, paths: list[str], builds: list[Builds]) -> None:
+    config = gpt_config(tmp_path, paths, follow=PATIENCE)
     tokens = GPTDataset.build_low_level_dataset(paths[0], config)
     split = Split.train
     dataset = GPTDataset(tokens, paths[0], range(10), 20, split, config)
@@ -215,29 +202,23 @@ def test_a_single_dataset_follows(
 
 
 def test_a_failed_build_is_raised_by_the_next_sample(
-    tmp_path: Path,
-    paths: list[str],
-    tokenizer: FakeTokenizer,
-    monkeypatch: pytest.MonkeyPatch,
-    builds: list[Builds],
+    tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch, builds: list[Builds]
 ) -> None:
     def fail(*args: Any) -> None:
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(blend_module, "store_chunk", fail)
-    dataset = open_run(
-        run_config(tmp_path, paths), tokenizer, follow=PATIENCE, max_computed_rows=0
-    )["train"]
+    dataset = follow(run_config(tmp_path, paths))
     for _ in range(2):
         with pytest.raises(StoreError, match="the disk is full"):
             dataset[0]
 
 
 def test_a_short_dataset_is_an_error_when_the_blend_is_built(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, builds: list[Builds]
+    tmp_path: Path, paths: list[str], builds: list[Builds]
 ) -> None:
     """How much the greedy order draws of each dataset is known at its end only."""
-    config = gpt_config(tmp_path, paths, tokenizer, follow=PATIENCE)
+    config = gpt_config(tmp_path, paths, follow=PATIENCE)
     tokens = [GPTDataset.build_low_level_dataset(path, config) for path in paths]
     split = Split.train
     members = [
@@ -252,16 +233,16 @@ def test_a_short_dataset_is_an_error_when_the_blend_is_built(
 
 
 def test_a_finished_run_is_opened_immediately(
-    tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = run_config(tmp_path, paths)
     build(config, SerialExecutor())
     monkeypatch.setattr(ensure, "follow_plan", None)
     monkeypatch.setattr(Builds, "_run", None)
-    dataset = open_run(config, tokenizer, follow=PATIENCE, max_computed_rows=0)["train"]
+    dataset = follow(config)
     assert dataset[0]["tokens"].shape == (4,)
 
 
-def test_follow_is_checked(tmp_path: Path, paths: list[str], tokenizer: FakeTokenizer) -> None:
+def test_follow_is_checked(tmp_path: Path, paths: list[str]) -> None:
     with pytest.raises(ConfigError, match="follow must be 0 seconds or more, got -1"):
-        open_run(run_config(tmp_path, paths), tokenizer, follow=-1)
+        open_run(run_config(tmp_path, paths), TOKENIZER, follow=-1)

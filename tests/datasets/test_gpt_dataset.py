@@ -1,6 +1,5 @@
 """GPT datasets: laws of their samples, the place of the index, processes, and errors."""
 
-import dataclasses
 import os
 import pickle
 import re
@@ -24,8 +23,6 @@ from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats import bin_idx
 from zindex.ingest import length_source as source
-from zindex.plan.split import split_range
-from zindex.store.layout import ChunkGrid
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]
 NUM_TOKENS = sum(LENGTHS)
@@ -162,32 +159,6 @@ def test_subclasses_have_separate_folders(prefix: str) -> None:
         OtherDataset.build_low_level_dataset(prefix, config), "h", range(12), 3, Split.train, config
     )
     assert os.listdir(Path(prefix) / "cache") == ["OtherDataset_indices"]
-
-
-def test_a_build_ahead_is_found(path: str, tmp_path: Path) -> None:
-    grid = ChunkGrid(2, 8)
-    zindex.build(
-        {
-            "datasets": [path],
-            "sequence_length": 4,
-            "seed": 1234,
-            "split": "80,20,0",
-            "samples": {"train": 30},
-            "index": str(tmp_path / "index"),
-            "grid": dataclasses.asdict(grid),
-        },
-        client=SerialExecutor(),
-    )
-    before = sorted(os.listdir(tmp_path / "index"))
-    for split, num_samples in ((Split.train, 30), (Split.valid, None)):
-        config = make_config(split="80,20,0")
-        assert config.split_matrix is not None
-        span = range(*split_range(12, config.split_matrix[split.value]))
-        settings = {"split": "80,20,0", "path_to_cache": str(tmp_path / "index"), "grid": grid}
-        low_level = GPTDataset.build_low_level_dataset(path, config)
-        GPTDataset(low_level, path, span, num_samples, split, make_config(**settings))
-    assert sorted(os.listdir(tmp_path / "index")) == before
-    assert len(before) == 2
 
 
 @pytest.mark.parametrize("split", list(Split))
@@ -329,24 +300,3 @@ def test_low_level_errors(prefix: str) -> None:
         open_dataset(f"{prefix}-nowhere")
     with pytest.raises(ConfigError, match="ftp"):
         open_dataset("ftp://host/corpus")
-
-
-def test_count_of_a_partial_sample_is_exact() -> None:
-    # Megatron counts in float32 here and misses the last sample.
-    config = make_config(
-        sequence_length=13,
-        drop_last_partial_validation_sequence=False,
-        defer_npy_index_mmap=True,
-        path_to_cache="unused",
-    )
-    lengths = _Lengths([195_400_008])
-    assert len(GPTDataset(lengths, "h", range(1), None, Split.valid, config)) == -(
-        -195_400_007 // 13
-    )
-
-
-class _Lengths:
-    """Only the lengths of a dataset."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self.sequence_lengths = np.array(lengths, np.int32)

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import WriteCorpus
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from tests.datasets.rank_process import summarize
 from tests.forked import Forked
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
 
 SIZES = [60, 20, None]
@@ -43,7 +42,7 @@ def run_config(write_corpus: WriteCorpus, tmp_path: Path) -> dict[str, Any]:
 def expected(run_config: dict[str, Any], tmp_path: Path) -> list[Any]:
     """Return what one process alone gets, at another place."""
     config = plain_config(**(run_config | {"path_to_cache": str(tmp_path / "alone")}))
-    return summarize(BlendedMegatronDatasetBuilder(GPTDataset, SIZES, lambda: True, config).build())
+    return summarize(build_datasets(GPTDataset, SIZES, config))
 
 
 class Ranks(ExitStack):

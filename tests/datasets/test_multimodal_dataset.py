@@ -11,7 +11,7 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from tests.datasets.configs import build_datasets
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.megatron_dataset import MegatronDataset
@@ -42,9 +42,7 @@ def make_config(**settings: Any) -> MultimodalDatasetConfig:
 
 
 def build(**settings: Any) -> Any:
-    return BlendedMegatronDatasetBuilder(
-        MockMultimodalDataset, [20, 20, 20], lambda: True, make_config(**settings)
-    ).build()
+    return build_datasets(MockMultimodalDataset, [20, 20, 20], make_config(**settings))
 
 
 def double(sample: dict[str, Any]) -> dict[str, Any]:
@@ -125,9 +123,7 @@ def test_modes_in_a_custom_dataset(write_corpus: Any, kind: str, tmp_path: Path)
         zindex.convert(path, f"{path}.zarr", client=SerialExecutor())
         path = f"{path}.zarr"
     config = make_config(blend=([path], [1.0]), split="80,20,0", path_to_cache=str(tmp_path / "c"))
-    train, valid, _ = BlendedMegatronDatasetBuilder(
-        Pictures, [16, 2, 0], lambda: True, config
-    ).build()
+    train, valid, _ = build_datasets(Pictures, [16, 2, 0], config)
     train = pickle.loads(pickle.dumps(train))
     ends = np.cumsum(lengths)
     for position in range(len(train)):

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from tests.indexing.runs import make_config as make_run
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.run_datasets import open_run
@@ -396,8 +395,7 @@ def test_megatrons_builder_takes_packed_datasets(
         blend=(paths, weights), split="70,30,0", path_to_cache=str(tmp_path / "cache")
     )
     sizes = [40, 10, 0] if weights else [None, None, None]
-    builder = BlendedMegatronDatasetBuilder(PackedGPTDataset, sizes, lambda: True, config)
-    train, _, test = builder.build()
+    train, _, test = build_datasets(PackedGPTDataset, sizes, config)
     assert isinstance(train, BlendedDataset)
     assert test is None
     lengths = [len(member) for member in train.datasets]

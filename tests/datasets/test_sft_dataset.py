@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.datasets.configs import plain_config
+from tests.datasets.configs import build_datasets, plain_config
 from tests.samples.conversations.speakers import (
     EOD,
     PAD,
@@ -21,7 +21,6 @@ from tests.samples.conversations.speakers import (
     make_config,
     write_records,
 )
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import MockGPTDataset
 from zindex.datasets.sft_dataset import (
     IGNORE_INDEX,
@@ -172,9 +171,7 @@ def test_many_short_conversations_fill_a_row() -> None:
 def test_splits_and_blends_by_the_builder(tmp_path: Path) -> None:
     paths = [write_records(tmp_path / f"{i}.jsonl", draw_records(i, 10)) for i in range(2)]
     config = make_config(blend=(paths, [1.0, 2.0]), split="80,20,0")
-    train, valid, test = BlendedMegatronDatasetBuilder(
-        SFTDataset, [30, 4, 0], lambda: True, config
-    ).build()
+    train, valid, test = build_datasets(SFTDataset, [30, 4, 0], config)
     assert test is None
     batch = train.__getitems__([4, None, 11])
     assert batch.tensors["dataset_id"].dtype == torch.int16
@@ -198,7 +195,7 @@ def test_splits_and_blends_by_the_builder(tmp_path: Path) -> None:
 def test_a_split_without_samples_may_be_empty(tmp_path: Path) -> None:
     path = write_records(tmp_path / "r.jsonl", draw_records(1, 3))
     config = make_config(blend=([path], None), split="969,30,1")
-    datasets = BlendedMegatronDatasetBuilder(SFTDataset, [4, 0, 0], lambda: True, config).build()
+    datasets = build_datasets(SFTDataset, [4, 0, 0], config)
     assert [len(dataset) for dataset in datasets] == [4, 0, 0]
     assert len(datasets[2].__getitems__([])) == 0
 
@@ -268,9 +265,7 @@ def test_made_up_conversations(kind: str, length: int, valid: int) -> None:
     lengths = dict.fromkeys(("min_seq_len", "max_seq_len", "mean_seq_len"), length)
     spec = {"mode": "distribution", "lognormal_sigma": 1.1, "format": kind, **lengths}
     config = make_config(sequence_length=8, sft_mock_dataset_config_json=json.dumps(spec))
-    [dataset, _, _] = BlendedMegatronDatasetBuilder(
-        MockSFTDataset, [10, 0, 0], lambda: True, config
-    ).build()
+    [dataset, _, _] = build_datasets(MockSFTDataset, [10, 0, 0], config)
     item = dataset[3]
     assert list(item) == (NAMES if kind == "thd" else NAMES[:4])
     assert item["tokens"].tolist() == [*range(1, valid + 1), EOD, *[PAD] * 7][:8]
@@ -332,9 +327,6 @@ def test_specs_may_be_files(tmp_path: Path) -> None:
         load_json_arg(str(file))
 
 
-TEXT_NAMES = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
-
-
 class Texts:
     """What a dataset of GPT samples has."""
 
@@ -353,7 +345,7 @@ def test_texts_validate_a_fine_tuning() -> None:
     packed = PretrainValidAsSFTDataset(Texts(), 3)
     assert (len(packed), packed.index_split) == (3, Split.valid)
     item = packed[-1]
-    assert list(item) == TEXT_NAMES
+    assert list(item) == NAMES
     assert item["tokens"].tolist() == [2] * 4
     assert item["cu_seqlens"].tolist() == [0, 4, 4, 4, 4]
     assert item["cu_seqlens"].dtype == item["max_seqlen"].dtype == torch.int32
@@ -367,7 +359,7 @@ def test_texts_validate_a_fine_tuning() -> None:
         packed[3]
     plain = PretrainValidAsSFTDataset(Texts(), 9, packed=False)
     assert len(plain) == len(PretrainValidAsSFTDataset(Texts())) == 5
-    assert list(plain[4]) == TEXT_NAMES[:4]
+    assert list(plain[4]) == NAMES[:4]
 
 
 def test_batches_are_read_together() -> None:
@@ -386,4 +378,4 @@ def test_batches_are_read_together() -> None:
     assert reads == [[4, None, 0]]
     for item, position in zip(batch, (4, None, 0), strict=True):
         expected = dataset[position]
-        assert all(torch.equal(item[name], expected[name]) for name in TEXT_NAMES)
+        assert all(torch.equal(item[name], expected[name]) for name in NAMES)

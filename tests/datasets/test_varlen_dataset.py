@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.datasets.configs import build_datasets
 from tests.samples.conversations.speakers import (
     EOD,
     PAD,
@@ -17,7 +18,6 @@ from tests.samples.conversations.speakers import (
     make_config,
     write_records,
 )
-from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.utils import Split
 from zindex.datasets.varlen_dataset import (
     MockVarlenDataset,
@@ -120,9 +120,7 @@ def test_batches_are_lists_of_items(tmp_path: Path) -> None:
     rows: list[Any] = [{"text": "abc"}, {"messages": TALK}, {"text": "abcdef", "messages": None}]
     path = write_records(tmp_path / "r.jsonl", rows)
     config = make_config(blend=([path], None), sequence_length=8)
-    [dataset, _, _] = BlendedMegatronDatasetBuilder(
-        VarlenDataset, [7, 0, 0], lambda: True, config
-    ).build()
+    [dataset, _, _] = build_datasets(VarlenDataset, [7, 0, 0], config)
     assert dataset.dataset.schema_name == "pretrain-text"
     batch = list(pickle.loads(pickle.dumps(dataset)).__getitems__([0, None, 1, -1]))
     assert [len(item["tokens"]) for item in batch] == [3, 3, 3, 3]
@@ -212,9 +210,7 @@ def test_made_up_samples(length: int, valid: int) -> None:
     config = make_config(
         sequence_length=8, context_parallel_size=2, varlen_mock_dataset_config_json=settings
     )
-    [dataset, _, _] = BlendedMegatronDatasetBuilder(
-        MockVarlenDataset, [5, 0, 0], lambda: True, config
-    ).build()
+    [dataset, _, _] = build_datasets(MockVarlenDataset, [5, 0, 0], config)
     item = dataset[2]
     expected = list(range(1, valid + 1))
     assert item["original_seq_len"].tolist() == [valid]

@@ -319,16 +319,20 @@ def test_executor_is_taken_as_it_is() -> None:
         assert executor is serial
 
 
-def test_cluster_without_a_client_is_refused() -> None:
+def test_what_is_no_client_is_refused() -> None:
     class LocalCluster:
         def __repr__(self) -> str:
             return "LocalCluster(8 workers)"
 
-    with (
-        pytest.raises(ConfigError, match=r"got LocalCluster\(8 workers\); connect a client"),
-        open_executor(LocalCluster()),
+    for wrong, shown in (
+        (LocalCluster(), r"LocalCluster\(8 workers\)"),
+        (ThreadPoolExecutor(1), r"<\S+ThreadPoolExecutor .*"),
     ):
-        pass
+        with (
+            pytest.raises(ConfigError, match=f"got {shown}; connect a client"),
+            open_executor(wrong),
+        ):
+            pass
 
 
 def test_address_of_a_scheduler_is_connected(processes: Any) -> None:
@@ -338,15 +342,6 @@ def test_address_of_a_scheduler_is_connected(processes: Any) -> None:
         assert connected._timeout == RECONNECT_SECONDS
     assert connected.status == "closed"
     assert processes.status == "running"
-
-
-def test_pool_of_threads_is_no_client() -> None:
-    with (
-        ThreadPoolExecutor(1) as pool,
-        pytest.raises(ConfigError, match=r"got <\S+ThreadPoolExecutor .*connect a client"),
-        open_executor(pool),
-    ):
-        pass
 
 
 def test_address_without_a_scheduler_is_refused() -> None:
@@ -380,6 +375,14 @@ def own_threads() -> set[threading.Thread]:
     return {item for item in threading.enumerate() if not item.name.startswith(SHARED_THREADS)}
 
 
+def assert_threads_end(before: set[threading.Thread]) -> None:
+    """Wait for new threads to end; what an earlier test left to end by itself may be gone."""
+    deadline = time.monotonic() + 10
+    while own_threads() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not own_threads() - before
+
+
 def test_embedded_cluster_listens_nowhere_and_leaves_nothing() -> None:
     process = psutil.Process()
     ports, threads, children = listening_ports(), own_threads(), process.children()
@@ -388,11 +391,7 @@ def test_embedded_cluster_listens_nowhere_and_leaves_nothing() -> None:
         assert run(DaskExecutor(first), add, 1, 2) + run(DaskExecutor(second), add, 3, 4) == 10
         assert sum(first.nthreads().values()) == 3
         assert set(listening_ports()) <= set(ports)
-    deadline = time.monotonic() + 10
-    # What an earlier test left to end by itself may be gone by now.
-    while own_threads() - threads and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not own_threads() - threads
+    assert_threads_end(threads)
     assert set(process.children()) <= set(children)
     assert dask.config.get("distributed.worker.memory.spill") == settings
 
@@ -401,10 +400,7 @@ def test_embedded_cluster_ends_with_an_error_too() -> None:
     threads = own_threads()
     with pytest.raises(SourceError, match="41"), open_executor() as executor:
         run(executor, fail, "caused")
-    deadline = time.monotonic() + 10
-    while own_threads() - threads and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not own_threads() - threads
+    assert_threads_end(threads)
 
 
 def test_a_wait_that_runs_out_as_the_cluster_ends_is_not_reported(

@@ -1,5 +1,7 @@
 """Configurations of small runs."""
 
+import contextlib
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,21 @@ def ensure_store(request: BuildRequest, rank: Rank | None = None) -> Store:
         builds.add(request, found.append)
         builds.finish()
     return found[0]
+
+
+class ElsewhereExecutor(SerialExecutor):
+    """Runs tasks as a worker does that was started in another directory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.keys: list[str] = []
+
+    async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
+        self.keys.append(key)
+        function, args = pickle.loads(pickle.dumps((function, args)))
+        with contextlib.chdir(self.folder):
+            return pickle.loads(pickle.dumps(function(*args)))
 
 
 @dataclass(frozen=True, eq=False)

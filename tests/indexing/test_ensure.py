@@ -33,6 +33,12 @@ def planned(write_corpus: WriteCorpus, plan_index: PlanIndex) -> tuple[Any, Any]
     return plan_index(write_corpus(LENGTHS), num_samples=9, chunk=2)
 
 
+@pytest.fixture
+def needed(planned: tuple[Any, Any], tmp_path: Path) -> BuildRequest:
+    plan, source = planned
+    return BuildRequest(plan, str(tmp_path), source)
+
+
 class Clock:
     """A clock that only sleeping advances."""
 
@@ -183,7 +189,7 @@ def test_later_ranks_take_over_later(
 
 
 def test_no_rank_takes_over_from_a_builder_with_progress(
-    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+    needed: BuildRequest, planned: tuple[Any, Any], tmp_path: Path, clock: Clock
 ) -> None:
     """A finished shard or a heartbeat counts; in the long run, only a shard does."""
     store = build(*planned, tmp_path)
@@ -191,7 +197,6 @@ def test_no_rank_takes_over_from_a_builder_with_progress(
     shard = store.root / "sample_index" / "c" / "0" / "0"
     content = shard.read_bytes()
     shard.unlink()
-    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     watch = BuilderWatch(clock.rank(1, takeover=10))
     seen = []
 
@@ -213,9 +218,8 @@ def test_no_rank_takes_over_from_a_builder_with_progress(
 
 
 def test_no_rank_takes_over_from_a_builder_without_a_plan(
-    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+    needed: BuildRequest, clock: Clock
 ) -> None:
-    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     watch = BuilderWatch(clock.rank(1, takeover=10))
     write_first_heartbeat(needed.root)
     for step in range(1, 10):
@@ -228,11 +232,10 @@ def test_no_rank_takes_over_from_a_builder_without_a_plan(
 
 
 def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
-    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+    needed: BuildRequest, planned: tuple[Any, Any], tmp_path: Path, clock: Clock
 ) -> None:
     store = build(*planned, tmp_path)
     (store.root / "zarr.json").unlink()
-    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     watch = BuilderWatch(clock.rank(1, takeover=10))
     for step in range(1, 30):
         touched = store.root / "_zindex" / "plan.json"
@@ -243,9 +246,8 @@ def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
     assert clock.now == 100
 
 
-def test_builder_writes_a_heartbeat(planned: tuple[Any, Any], tmp_path: Path) -> None:
+def test_builder_writes_a_heartbeat(needed: BuildRequest) -> None:
     """While a build computes without finishing a shard, its plan is touched."""
-    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
     plan_file = needed.root / "_zindex" / "plan.json"
 
     async def touched(executor: Any) -> Any:
@@ -342,8 +344,7 @@ def test_small_builds_run_in_parallel(planned: tuple[Any, Any], tmp_path: Path) 
     assert caught.value.__notes__ == ["in task divide"]
 
 
-def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> None:
-    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
+def test_leaving_ends_all_builds(needed: BuildRequest) -> None:
     begun = threading.Event()
 
     async def never(executor: Any) -> Any:
@@ -361,10 +362,7 @@ def test_leaving_ends_all_builds(planned: tuple[Any, Any], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_news_of_a_failure_end_waiting_and_building(
-    planned: tuple[Any, Any], tmp_path: Path, number: int
-) -> None:
-    needed = BuildRequest(planned[0], str(tmp_path), planned[1])
+def test_news_of_a_failure_end_waiting_and_building(needed: BuildRequest, number: int) -> None:
 
     async def never(executor: Any) -> Any:
         await asyncio.sleep(3600)

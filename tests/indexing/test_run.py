@@ -1,29 +1,25 @@
 """Whole runs: which indices a configuration needs, and how they are built together."""
 
-import contextlib
 import dataclasses
 import json
-import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
 import zindex
 from tests.conftest import WriteCorpus
-from tests.indexing.runs import GRID, LENGTHS, make_config
+from tests.indexing.runs import GRID, LENGTHS, ElsewhereExecutor, make_config
 from zindex.config import DatasetConfig, RunConfig
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.execution.timeline import Timeline
 from zindex.indexing import run as building_run
 from zindex.indexing import run_plan as building_opening
 from zindex.indexing import store_build
 from zindex.indexing.blend_arrays import open_blend_arrays
-from zindex.indexing.index_arrays import open_index_arrays
 from zindex.ingest.length_source import open_source
 from zindex.plan.epochs import EpochPlan
 
@@ -81,24 +77,6 @@ class TestBuild:
                 assert results[first, split].store == results[second, split].store
             assert len(list((tmp_path / folder).iterdir())) == 3
 
-    def test_minimal_index_reads_like_a_whole_one(
-        self, write_corpus: WriteCorpus, tmp_path: Path
-    ) -> None:
-        config = make_config(
-            tmp_path, write_corpus(LENGTHS), order="scalable", samples={"train": 30}
-        )
-        whole = zindex.build(config, SERIAL)
-        minimal = zindex.build(dataclasses.replace(config, store="minimal"), SERIAL)
-        for name, result in minimal.items():
-            assert set(result.store.layouts) == {"sample_index"}
-            assert result.store.root != whole[name].store.root
-            pairs = zip(
-                open_index_arrays(result.store), open_index_arrays(whole[name].store), strict=True
-            )
-            for computed, stored in pairs:
-                assert computed.dtype == stored.dtype
-                np.testing.assert_array_equal(np.asarray(computed), np.asarray(stored))
-
     def test_any_form_of_the_configuration_gives_the_same(
         self, write_corpus: WriteCorpus, tmp_path: Path
     ) -> None:
@@ -119,15 +97,6 @@ class TestBuild:
             assert list(results) == list(expected)
             for name, result in results.items():
                 assert (result.num_written, result.store) == (0, expected[name].store)
-
-    def test_wrong_configuration_is_refused_with_its_value(
-        self, write_corpus: WriteCorpus, tmp_path: Path
-    ) -> None:
-        prefix = write_corpus(LENGTHS)
-        with pytest.raises(ConfigError, match=r"order must be .*, got 'sorted'"):
-            zindex.build({"datasets": [prefix], "sequence_length": 4, "order": "sorted"}, SERIAL)
-        with pytest.raises(ConfigError, match="store='minimal' needs order='scalable'"):
-            zindex.build({"datasets": [prefix], "sequence_length": 4, "store": "minimal"}, SERIAL)
 
     def test_one_failure_does_not_lose_what_is_finished(
         self, write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,18 +130,6 @@ class TestBuild:
             "corpus train",
             "corpus valid",
         ]
-
-
-class ElsewhereExecutor:
-    """Runs tasks as a worker does that was started in another directory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
-        function, args = pickle.loads(pickle.dumps((function, args)))
-        with contextlib.chdir(self.folder):
-            return function(*args)
 
 
 def test_relative_paths_reach_workers_in_other_directories(

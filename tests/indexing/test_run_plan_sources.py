@@ -1,36 +1,18 @@
 """Datasets opened by tasks are those that are opened here."""
 
 import asyncio
-import contextlib
 import os
-import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import zindex
 from tests.conftest import WriteCorpus
-from tests.indexing.runs import LENGTHS, make_config
+from tests.indexing.runs import LENGTHS, ElsewhereExecutor, make_config
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing import run_plan as opening
 from zindex.indexing.run_plan import has_much_to_check, open_by_tasks, open_here
-
-
-class ElsewhereExecutor(SerialExecutor):
-    """Runs tasks as a worker does that was started in another directory."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-        self.keys: list[str] = []
-
-    async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
-        self.keys.append(key)
-        function, args = pickle.loads(pickle.dumps((function, args)))
-        with contextlib.chdir(self.folder):
-            return pickle.loads(pickle.dumps(function(*args)))
 
 
 def test_sources_are_the_same_in_the_same_order(

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from tests.cli.commands import fail, succeed
 from tests.conftest import FakeTokenizer, WriteCorpus
-from zindex.cli import main
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
@@ -74,19 +73,15 @@ def test_training_builds_nothing_more(
 
 
 def test_command(command_line: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["prepare", *command_line])
-    assert done.exit_code == 0, done.output
-    assert re.search(r"^train: 8\d samples of 2 datasets$", done.output, re.MULTILINE)
-    assert f"built in {tmp_path / 'cache'} in" in done.output
-    again = CliRunner().invoke(main, ["prepare", "--json", *command_line])
-    assert f'"cache": "{tmp_path / "cache"}"' in again.output
-    both = CliRunner().invoke(
-        main, ["prepare", "--scheduler", "tcp://x:1", "--cluster", "slurm", *command_line]
-    )
-    assert "--scheduler and --cluster both say where to build" in both.output
-    phases = ["--phase-transition-iterations", "5"]
-    done = CliRunner().invoke(main, ["prepare", *command_line, *phases])
-    assert re.search(r"^phase 2, train: 6\d samples of 2 datasets$", done.output, re.MULTILINE)
+    printed = succeed("prepare", *command_line)
+    assert re.search(r"^train: 8\d samples of 2 datasets$", printed, re.MULTILINE)
+    assert f"built in {tmp_path / 'cache'} in" in printed
+    again = succeed("prepare", "--json", *command_line)
+    assert f'"cache": "{tmp_path / "cache"}"' in again
+    both = fail("prepare", "--scheduler", "tcp://x:1", "--cluster", "slurm", *command_line)
+    assert "--scheduler and --cluster both say where to build" in both
+    printed = succeed("prepare", *command_line, "--phase-transition-iterations", 5)
+    assert re.search(r"^phase 2, train: 6\d samples of 2 datasets$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5"])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import zindex
 from tests.oracle.conftest import OracleTokenizer, assert_same_array, assert_same_item
@@ -245,21 +244,6 @@ def test_equal_on_a_cluster(
     assert sorted((tmp_path / "zindex").rglob("*")) == before
 
 
-def test_many_masks(megatron: Any) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for number in range(200):
-        length = int(torch.randint(1, 30, (), generator=generator))
-        data = torch.randint(0, 5, (length,), generator=generator)
-        options = [bool(number >> bit & 1) for bit in range(4)]
-        ours = our_gpt._get_ltor_masks_and_position_ids(data, 0, *options)
-        theirs = megatron.gpt._get_ltor_masks_and_position_ids(data, 0, *options)
-        for one, other in zip(ours, theirs, strict=True):
-            assert (one is None) == (other is None)
-            if other is not None:
-                assert one.dtype == other.dtype
-                assert torch.equal(one, other)
-
-
 @pytest.mark.parametrize("name", ["BlendedMegatronDatasetConfig", "GPTDatasetConfig"])
 def test_config_has_every_field(megatron: Any, name: str) -> None:
     ours = {
@@ -296,19 +280,6 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
     for item in dataclasses.fields(theirs):
         assert ours[item.name].default == item.default, item.name
         assert ours[item.name].init == item.init, item.name
-
-
-def test_splits(megatron: Any) -> None:
-    for split in (*SPLITS, "70,20,10", "99,1,0", "1", "0.5,0.25,0.25", "949/50/1"):
-        ours = our_config.parse_and_normalize_split(split)
-        assert ours == megatron.config.parse_and_normalize_split(split)
-        matrix = our_config.convert_split_vector_to_split_matrix(ours)
-        expected = megatron.config.convert_split_vector_to_split_matrix(ours)
-        assert repr(matrix) == repr(expected)
-        other = megatron.config.parse_and_normalize_split("98,2,0")
-        assert our_config.convert_split_vector_to_split_matrix(
-            ours, other
-        ) == megatron.config.convert_split_vector_to_split_matrix(ours, other)
 
 
 @pytest.mark.parametrize(

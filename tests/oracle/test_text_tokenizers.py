@@ -45,7 +45,6 @@ def test_sentence_pieces(special: list[str] | None, theirs: Any, tmp_path: Path)
     model = str(save_sentence_pieces(tmp_path))
     settings: Any = {"special_tokens": special, "legacy": special is not None}
     metadata = {"library": "sentencepiece"}
-    names = _NAMES
     ours = MegatronTokenizerText.from_pretrained(model, dict(metadata), **settings)
     other = theirs.from_pretrained(model, dict(metadata), **settings)
     if special is not None:  # Megatron's has no names then, and asks for them

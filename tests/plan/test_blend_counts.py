@@ -62,14 +62,6 @@ def test_many_datasets(seed: int, num_datasets: int, size: int) -> None:
     check((generator.pareto(0.5, num_datasets) + 1e-9).tolist(), size)
 
 
-@given(weights, sizes, st.integers(-3, 3))
-def test_only_proportions_count(values: list[float], size: int, power: int) -> None:
-    scaled = [value * 2.0**power for value in values]
-    exact = [value * Fraction(2) ** power for value in map(Fraction, values)]
-    if all(map(math.isfinite, scaled)) and list(map(Fraction, scaled)) == exact:
-        assert np.array_equal(largest_remainder(scaled, size), largest_remainder(values, size))
-
-
 @pytest.mark.parametrize(
     ("values", "size", "counts"),
     [

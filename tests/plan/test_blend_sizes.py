@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from string import ascii_letters
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def request(kind: Any, shares: tuple[float, ...], **changes: Any) -> BlendReques
     """Return a request of datasets a, b, ... for samples of 4 tokens and one more."""
     fields: dict[str, Any] = {
         "kind": kind,
-        "datasets": tuple("abcdefgh"[: len(shares)]),
+        "datasets": tuple(ascii_letters[: len(shares)]),
         "shares": shares,
         "max_epochs": (None,) * len(shares),
         "samples": {},
@@ -68,17 +69,8 @@ def test_the_scalable_order_keeps_the_size() -> None:
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=30), st.integers(1, 10**9))
 def test_the_scalable_order_asks_for_what_it_draws(shares: list[float], size: int) -> None:
-    asked = BlendRequest(
-        "weight",
-        tuple(map(str, shares)),
-        tuple(shares),
-        (None,) * len(shares),
-        {"train": size},
-        4,
-        1,
-        order="scalable",
-        surplus=0.0,
-    )
+    samples = {"train": size}
+    asked = request("weight", tuple(shares), samples=samples, order="scalable", surplus=0.0)
     sizes = resolve(asked, tokens=None)
     assert sizes.weights is not None
     plan = BlendPlan.weighted(sizes.weights, sizes.num_samples, split="train", order="scalable")
@@ -99,16 +91,7 @@ def test_sizes_are_those_of_megatron_core(shares: list[float], size: int, surplu
     weights = theirs.normalize(shares)
     target = theirs._get_size_per_split_per_dataset(weights, [size])
     buffer = theirs._get_size_per_split_per_dataset(weights, [size], surplus=surplus)
-    asked = BlendRequest(
-        "weight",
-        tuple(map(str, shares)),
-        tuple(shares),
-        (None,) * len(shares),
-        {"train": size},
-        4,
-        1,
-        surplus=surplus,
-    )
+    asked = request("weight", tuple(shares), samples={"train": size}, surplus=surplus)
     sizes = resolve(asked, tokens=None)
     assert sizes.weights is not None
     assert list(sizes.weights) == weights

@@ -77,16 +77,6 @@ def test_large_numbers_are_exact(
         assert sans == math.floor(before) < num_samples
 
 
-@given(tokens=st.integers(2, 200), sequence_length=st.integers(1, 20), extra=st.integers(0, 1))
-def test_samples_are_the_spans_that_fit_into_the_stream(
-    tokens: int, sequence_length: int, extra: int
-) -> None:
-    """Sample j is tokens [j*S, j*S + S + x): counted one by one."""
-    plan = plan_epochs(tokens, None, sequence_length=sequence_length, extra_token=extra)
-    starts = range(0, tokens, sequence_length)
-    assert plan.num_samples == sum(start + sequence_length + extra <= tokens for start in starts)
-
-
 #: 27 tokens, samples of 4 + x: (N, x, drop_last) -> (epochs, separate, sans, samples).
 GOLDEN = [
     ((None, 1, True), (1, False, 0, 6)),  # (27 - 1) // 4

@@ -226,9 +226,6 @@ def test_folders_without_any(tmp_path: Path, names: list[str]) -> None:
     message = r"No supported data files found: '\S+' must be a folder with zarr\.json, \.h5 or"
     with pytest.raises(StoreNotFoundError, match=message):
         detect_format(tmp_path)
-
-
-def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"No supported data files found: '\S+/none'"):
         detect_format(tmp_path / "none")
 

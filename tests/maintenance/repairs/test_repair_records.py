@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+from tests.cli.commands import succeed
 from tests.ingest.keyed.keyed_files import (
     grpo_records,
     sft_records,
@@ -15,7 +15,6 @@ from tests.ingest.keyed.keyed_files import (
 )
 from tests.ingest.records.sources import ListFiles, write_jsonl, write_tar
 from tests.trees import all_files
-from zindex.cli import main
 from zindex.errors import ConfigError, FingerprintMismatchError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.convert_keyed import convert_keyed
@@ -65,7 +64,7 @@ def test_damaged_files_are_rebuilt(kind: str, tmp_path: Path) -> None:
     assert result.num_rebuilt == len(shards[::4])
     assert all_files(root) == before
     (root / "zarr.json").write_bytes(b"")
-    assert CliRunner().invoke(main, ["repair", str(root), "--source", source]).exit_code == 0
+    succeed("repair", root, "--source", source)
     assert all_files(root) == before
 
 
