@@ -1,7 +1,7 @@
 """Python commands in forks of a process that has imported the large libraries already.
 
 A new interpreter spends seconds on torch, Dask and Megatron Core, more than most tests need for
-their work. Tests of what is imported, or compiled, start a new one.
+their work. Tests of what is imported, or compiled, start a new one by `run_fresh`.
 """
 
 import atexit
@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
 import threading
 import types
@@ -112,6 +113,19 @@ def run_python(
         assert process.returncode is not None
         assert process.returncode == 0 or not check, errors
         return CompletedProcess(command, process.returncode, printed, errors)
+
+
+def run_fresh(*command: str, check: bool = False) -> CompletedProcess[str]:
+    """Run a Python command in a new interpreter until it ends."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=check,
+    )
 
 
 def _run(

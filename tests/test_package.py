@@ -2,8 +2,6 @@
 
 import ast
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import zindex
+from tests.forked import run_fresh
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "zindex").rglob("*.py"))
@@ -21,10 +20,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 480, 70
 def modules_after(statement: str) -> set[str]:
     """Return the names of all modules that a new interpreter holds after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(json.loads(done.stdout))
+    return set(json.loads(run_fresh("-c", code, check=True).stdout))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import fail, succeed
-from tests.ingest.records.sources import write_jsonl, write_tar
+from tests.sources.archives import write_jsonl, write_tar
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 

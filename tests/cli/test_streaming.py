@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.cli.commands import fail, succeed
-from tests.streaming.tiny_sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from zindex.cli import streaming as cli_streaming
 from zindex.streaming.lengths import statistics
 from zindex.streaming.lengths.statistics import Lengths

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli import commands
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import read_ids, save_tokenizer
 from zindex.ingest.keyed.tokenize import describe_tokens
 from zindex.store.open import open_store

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from tests.cloud.servers import Bucket, ObjectServer, moto_server
+from tests.cloud.servers import Bucket, ObjectServer, free_port, moto_server, wait_for_port
+from tests.forked import Forked
 from zindex.io import object_calls
 from zindex.store.chunk_cache import cache
 
@@ -37,3 +39,15 @@ def bucket(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bu
     cache.reset()
     yield Bucket(server, name)
     object_calls.forget_clients()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and the URL under which a server of static files shows it."""
+    pytest.importorskip("obstore", reason="needs the extra 'cloud'")
+    folder, port = tmp_path / "served folder", free_port()
+    folder.mkdir()
+    with Forked("-m", "tests.benchmarks.latency_server", str(folder), str(port), "0"):
+        wait_for_port(port)
+        cache.reset()
+        yield folder, f"http://127.0.0.1:{port}"

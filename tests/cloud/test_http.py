@@ -1,44 +1,22 @@
 """Stores behind an HTTP server, which are only read; and what lies in file systems only."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zindex
-from tests.cloud.servers import Bucket, free_port, wait_for_port
+from tests.cloud.servers import Bucket
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
 from zindex.config import DatasetConfig
 from zindex.errors import ConfigError, NotReadyError, SourceError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
-from zindex.store.chunk_cache import cache
 from zindex.store.commit import begin_store
 from zindex.store.open import open_store
 
-ROOT = Path(__file__).parents[2]
 SERIAL = SerialExecutor()
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder, and the URL under which a server of static files shows it."""
-    pytest.importorskip("obstore", reason="needs the extra 'cloud'")
-    folder, port = tmp_path / "served folder", free_port()
-    folder.mkdir()
-    command = [sys.executable, "-m", "tests.benchmarks.latency_server", str(folder)]
-    process = subprocess.Popen([*command, str(port), "0"], cwd=ROOT)
-    try:
-        wait_for_port(port, process)
-        cache.reset()
-        yield folder, f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_store_is_read_over_http(served: tuple[Path, str]) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests.cloud.servers import Bucket
-from tests.cloud.test_http import served  # noqa: F401
 from tests.conftest import WriteCorpus
 from tests.datasets.configs import build_datasets, plain_config
 from tests.forked import run_python
@@ -321,11 +320,7 @@ def test_msc(
     assert reader.read(np.int32, 3, 8).tolist() == [2, 3, 4]
 
 
-def test_http(
-    served: tuple[Path, str],  # noqa: F811
-    prefix: str,
-    config: ObjectStorageConfig,
-) -> None:
+def test_http(served: tuple[Path, str], prefix: str, config: ObjectStorageConfig) -> None:
     folder, url = served
     for suffix in ("bin", "idx"):
         (folder / f"a.{suffix}").write_bytes(Path(f"{prefix}.{suffix}").read_bytes())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.servers import Bucket
-from tests.ingest.records.sources import write_jsonl, write_tar
+from tests.sources.archives import write_jsonl, write_tar
 from zindex.datasets.record_dataset import RecordDataset
 from zindex.errors import NotReadyError
 from zindex.execution.executor import SerialExecutor

@@ -1,15 +1,13 @@
 """Raw samples of tar archives and jsonl files in object stores."""
 
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cloud.servers import Bucket, free_port, wait_for_port
-from tests.sources.archives import numbered, plain, read_all, write_lines, write_tar
+from tests.cloud.servers import Bucket
+from tests.sources.archives import numbered, plain, read_all, write_jsonl, write_tar
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io import file_chunks as chunks
 from zindex.sources.jsonl_files import JsonlFiles
@@ -22,7 +20,7 @@ LINES = [{"key": f"{number:04d}", "caption": f"caption {number}"} for number in 
 @pytest.fixture
 def local(tmp_path: Path) -> Path:
     """A folder with one archive and its metadata."""
-    write_lines(tmp_path / "a.meta.jsonl", LINES)
+    write_jsonl(tmp_path / "a.meta.jsonl", LINES)
     write_tar(tmp_path / "a.tar", numbered(20))
     return tmp_path
 
@@ -102,15 +100,8 @@ def test_an_object_that_is_written_meanwhile(
         list(samples)
 
 
-def test_over_http(local: Path) -> None:
-    pytest.importorskip("obstore", reason="needs the extra 'cloud'")
-    port = free_port()
-    command = [sys.executable, "-m", "tests.benchmarks.latency_server", str(local), str(port), "0"]
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        wait_for_port(port, process)
-        found = samples_of(f"http://127.0.0.1:{port}/a.tar")
-    finally:
-        process.kill()
-        process.wait()
-    assert plain(found) == plain(samples_of(local / "a.tar"))
+def test_over_http(served: tuple[Path, str]) -> None:
+    folder, url = served
+    write_tar(folder / "a.tar", numbered(20))
+    write_jsonl(folder / "a.meta.jsonl", LINES)
+    assert plain(samples_of(f"{url}/a.tar")) == plain(samples_of(folder / "a.tar"))

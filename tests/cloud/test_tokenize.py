@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tests.cloud.servers import Bucket
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.sources.test_parquet_files import write_parquet
 from tests.text.small_tokenizer import read_ids, save_tokenizer
 from zindex.execution.executor import SerialExecutor

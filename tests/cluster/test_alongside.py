@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import psutil
 import pytest
 
 from tests.cluster.processes import find_members, is_gone, wait_for, wait_until_gone
-from tests.forked import Forked
+from tests.forked import Forked, run_fresh
 from zindex.cluster import alongside
 from zindex.cluster.job import JobPlace
 from zindex.errors import ConfigError
@@ -98,9 +96,7 @@ with alongside(sys.argv[1], job=JobPlace("other", "job", 1, 2, 1, 2)) as cluster
 
 
 def test_ranks_that_build_nothing_load_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HELPER, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = run_fresh("-c", HELPER, str(tmp_path))
     assert done.stdout == "[]\n", done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -3,8 +3,6 @@
 import os
 import pickle
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 import zindex
 from tests.conftest import FakeTokenizer
 from tests.datasets.configs import plain_config
+from tests.forked import run_fresh
 from zindex.datasets import sample_dataset
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.utils import Split
@@ -259,7 +258,7 @@ def test_no_cluster_is_imported() -> None:
         "import sys, zindex.datasets.gpt_dataset\n"
         "print([name for name in ('dask', 'distributed', 'zarr') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_fresh("-c", code, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import zindex
-from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from tests.datasets.configs import plain_config
+from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.utils import Split
 from zindex.execution.executor import SerialExecutor
 
@@ -50,12 +51,7 @@ def open_golden(
     tokenizer = SimpleNamespace(
         unique_identifiers=OrderedDict(a=1), vocab_size=100, eod=0, pad=-1, eos=98
     )
-    settings = {
-        "reset_position_ids": False,
-        "reset_attention_mask": False,
-        "eod_mask_loss": False,
-    } | settings
-    config = GPTDatasetConfig(
+    config = plain_config(
         random_seed=1234,
         sequence_length=4,
         blend=(["h"], None),

@@ -4,8 +4,6 @@ import multiprocessing
 import os
 import pickle
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.forked import run_fresh  # noqa: E402
 from zindex.datasets import indexed_dataset  # noqa: E402
 from zindex.datasets.indexed_dataset import (  # noqa: E402
     DType,
@@ -395,7 +394,7 @@ class TestAddDocuments:
 
     def test_awkward_is_needed_only_for_its_arrays(self) -> None:
         script = "import sys, zindex.datasets.indexed_dataset; assert 'awkward' not in sys.modules"
-        subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
+        run_fresh("-c", script, check=True)
 
 
 def test_names() -> None:

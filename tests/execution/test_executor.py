@@ -5,8 +5,6 @@ import gc
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ import psutil
 import pytest
 from dask.sizeof import sizeof
 
+from tests.forked import run_fresh
 from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
 from zindex.execution.dask_executor import DaskExecutor, settle
 from zindex.execution.executor import (
@@ -445,4 +444,4 @@ with open_executor(SerialExecutor()) as executor:
 assert "distributed" not in sys.modules
 assert "dask" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_fresh("-c", code, check=True)

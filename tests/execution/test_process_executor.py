@@ -3,13 +3,12 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import run_fresh
 from zindex.errors import ClusterLostError, ConfigError, SourceError
 from zindex.execution.executor import run_together
 from zindex.execution.process_executor import ProcessExecutor, open_processes
@@ -128,15 +127,7 @@ def test_processes_do_not_outlive_the_one_that_started_them(tmp_path: Path) -> N
         "    print(process, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": root}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    )
+    done = run_fresh(str(script))
     assert done.returncode == -signal.SIGKILL
     # Its output has ended, so all that held it are gone; some system may not have cleared them up.
     status = Path(f"/proc/{int(done.stdout)}/stat")
@@ -151,12 +142,5 @@ def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
         "executor = ProcessExecutor(1)\n"
         "asyncio.run(executor.run(int, '1', key='a'))\n"
     )
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_fresh(str(script))
     assert 'put that below `if __name__ == "__main__":`' in done.stderr

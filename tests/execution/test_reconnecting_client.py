@@ -1,7 +1,6 @@
 """Clients that find a restarted scheduler: short attempts, for as long as they may."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from distributed import Client
 from distributed.client import FutureState
 
 from tests.cluster.dask_processes import DaskProcesses
+from tests.cluster.processes import wait_for
 from zindex.errors import ConfigError
 from zindex.execution.reconnecting_client import connect_client
 
@@ -18,13 +18,6 @@ from zindex.execution.reconnecting_client import connect_client
 def processes(tmp_path: Path) -> Iterator[DaskProcesses]:
     with DaskProcesses(tmp_path, num_workers=0) as running:
         yield running
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_lost_scheduler_is_looked_for_often_until_patience_ends(
@@ -42,14 +35,14 @@ def test_lost_scheduler_is_looked_for_often_until_patience_ends(
     with connect_client(processes.address, timeout=50, patience=100) as client:
         assert (timeouts, client._timeout) == ([50], 100)
         processes.signal("scheduler")
-        wait_until(lambda: client.status != "running")
-        wait_until(lambda: client.status == "running")
+        wait_for(lambda: client.status != "running", "the scheduler is lost")
+        wait_for(lambda: client.status == "running", "it is found again")
         assert len(timeouts) > 1
         assert max(timeouts[1:]) <= 3
         # Where no scheduler comes, it gives up.
         client._timeout = 0.3
         processes.take_down("scheduler")
-        wait_until(lambda: client.status == "closed")
+        wait_for(lambda: client.status == "closed", "the client gives up")
 
 
 def test_tasks_may_be_submitted_while_others_are_said_to_be_lost(
@@ -68,8 +61,8 @@ def test_tasks_may_be_submitted_while_others_are_said_to_be_lost(
         lost = [client.submit(int, 1, pure=False) for _ in range(3)]
         monkeypatch.setattr(FutureState, "cancel", cancel_and_submit)
         processes.signal("scheduler")
-        wait_until(lambda: len(submitted) == 3)
-        wait_until(lambda: client.status == "running")
+        wait_for(lambda: len(submitted) == 3, "all are lost")
+        wait_for(lambda: client.status == "running", "the scheduler is found again")
         assert [future.status for future in lost] == ["cancelled"] * 3
 
 

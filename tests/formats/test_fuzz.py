@@ -2,8 +2,6 @@
 
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import textwrap
 import tracemalloc
@@ -16,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.forked import run_fresh
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import read_index
 from zindex.formats.bin_reader import BinFile
@@ -330,14 +329,7 @@ def test_huge_counts_are_refused_with_16_mb_to_spare(folder: Path, field: int) -
     pair = make_pairs(folder)[0]
     own = (len(pair.lengths), pair.num_entries)[field]
     counts = [str(count) for count in [*HUGE, own + 2**61, own + 2**62, own + 3 * 2**62]]
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CHILD), pair.prefix, str(18 + 8 * field), *counts],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        timeout=60,
-        check=False,
-    )
+    child = run_fresh("-c", textwrap.dedent(CHILD), pair.prefix, str(18 + 8 * field), *counts)
     assert child.stderr == ""
     assert child.stdout.splitlines() == [f"refused {count}" for count in counts]
 

@@ -1,10 +1,7 @@
 """Builds in the background of readers: continued, taken over, failed, and cancelled at exit."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import WriteCorpus
-from tests.forked import Forked
+from tests.forked import Forked, run_fresh
 from tests.indexing.blends import GRID, naive_greedy
 from tests.indexing.conftest import PlanIndex, naive_megatron
 from zindex.errors import NotReadyError, StoreError
@@ -291,13 +288,7 @@ if sys.argv[2] == "0":
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_exits_while_it_builds(tmp_path: Path, rank: int) -> None:
     """Quietly, with the shards that are finished."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT, str(tmp_path), str(rank)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=100,
-    )
+    done = run_fresh("-c", LEFT, str(tmp_path), str(rank))
     assert (done.returncode, done.stdout, done.stderr) == (0, "" if rank else "0\n", "")
     assert not list(tmp_path.rglob("*.partial"))
 

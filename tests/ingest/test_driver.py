@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.ingest.records.sources import ListFiles, write_jsonl
+from tests.ingest.records.sources import ListFiles
+from tests.sources.archives import write_jsonl
 from tests.trees import all_files
 from zindex.errors import FingerprintMismatchError, SourceError
 from zindex.execution.executor import SerialExecutor

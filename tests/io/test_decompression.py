@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.archives import END, member, numbered, plain, read_all, write_lines, write_tar
+from tests.sources.archives import END, member, numbered, plain, read_all, write_jsonl, write_tar
 from zindex.errors import ConfigError, SourceError
 from zindex.io import decompression
 from zindex.io.decompression import DamageError, decompress
@@ -118,7 +118,7 @@ def test_compressed_files_hold_the_same_samples(
     tmp_path: Path, form: tuple[str, str, Compress]
 ) -> None:
     _, ending, compress = form
-    lines = write_lines(tmp_path / "a.jsonl", [{"i": number} for number in range(300)])
+    lines = write_jsonl(tmp_path / "a.jsonl", [{"i": number} for number in range(300)])
     packed = tmp_path / f"b.jsonl{ending}"
     packed.write_bytes(compress(lines.read_bytes()))
     files = JsonlFiles(packed, part_nbytes=10)
@@ -137,7 +137,7 @@ def test_a_cut_compressed_file_gives_what_is_before(
     tmp_path: Path, form: tuple[str, str, Compress]
 ) -> None:
     name, ending, compress = form
-    lines = write_lines(tmp_path / "a.jsonl", [{"i": "x" * number} for number in range(99)])
+    lines = write_jsonl(tmp_path / "a.jsonl", [{"i": "x" * number} for number in range(99)])
     expected = plain(read_all(JsonlFiles(lines)))
     stream = compress(lines.read_bytes())
     path = tmp_path / f"b.jsonl{ending}"

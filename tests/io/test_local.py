@@ -5,14 +5,13 @@ import errno
 import fcntl
 import os
 import re
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import run_fresh
 from zindex.errors import ConfigError, StoreError, StoreNotFoundError
 from zindex.io import local
 from zindex.io.local import free_nbytes, local_path, read_file, sync_directory, write_once
@@ -255,12 +254,7 @@ except OSError as error:
 
 
 def test_a_file_system_that_fills_up_on_the_way_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED_WRITER, str(tmp_path / "file")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_fresh("-c", LIMITED_WRITER, str(tmp_path / "file"), check=True)
     assert done.stdout == "File too large\n"
     assert names(tmp_path) == []
 

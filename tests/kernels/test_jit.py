@@ -1,12 +1,10 @@
 """How kernels are compiled."""
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, cast
 
 from numba.core.compiler_lock import global_compiler_lock
 
+from tests.forked import run_fresh
 from zindex.kernels._jit import jit
 
 FORK = """
@@ -36,13 +34,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_process_that_is_forked_during_a_compilation_can_compile() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = run_fresh("-c", FORK)
     assert done.stdout == "42\n", done.stderr
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import read_ids, save_tokenizer
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.export_keyed import export_keyed

@@ -3,7 +3,7 @@
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,10 @@ def numbered(count: int, *, size: int = 100) -> list[tuple[str, bytes]]:
     return members
 
 
-def write_lines(path: Path, objects: Sequence[object]) -> Path:
+def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
     """Write a jsonl file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(value) + "\n" for value in objects))
+    path.write_text("".join(json.dumps(value) + "\n" for value in rows))
     return path
 
 

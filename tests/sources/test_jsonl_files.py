@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sources.archives import plain, read_all, write_lines
+from tests.sources.archives import plain, read_all, write_jsonl
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.formats.json_lines import decode_with_json
 from zindex.sources import jsonl_files
@@ -26,7 +26,7 @@ def keyed(objects: list[Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("part_nbytes", [1, 7, 64, 100, 8 << 20])
 def test_parts_give_each_line_once(tmp_path: Path, part_nbytes: int) -> None:
-    path = write_lines(tmp_path / "a.jsonl", OBJECTS)
+    path = write_jsonl(tmp_path / "a.jsonl", OBJECTS)
     files = JsonlFiles(path, part_nbytes=part_nbytes)
     assert files.num_parts == -(-path.stat().st_size // part_nbytes)
     assert plain(read_all(files)) == keyed(OBJECTS)
@@ -59,7 +59,7 @@ def test_long_lines_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("zindex.io.file_chunks.LOCAL_NBYTES", 16)
     monkeypatch.setattr(jsonl_files, "LOCAL_NBYTES", 16)
     objects = [{"a": "x" * size} for size in (5, 300, 1, 0, 77)]
-    path = write_lines(tmp_path / "a.jsonl", objects)
+    path = write_jsonl(tmp_path / "a.jsonl", objects)
     for part_nbytes in (3, 50, 1000):
         assert plain(read_all(JsonlFiles(path, part_nbytes=part_nbytes))) == keyed(objects)
 
@@ -87,7 +87,7 @@ def test_what_only_the_standard_library_reads(tmp_path: Path) -> None:
 
 def test_files_follow_each_other(tmp_path: Path) -> None:
     for name in "bca":
-        write_lines(tmp_path / f"{name}.jsonl", [{"name": name, "i": i} for i in range(3)])
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"name": name, "i": i} for i in range(3)])
     files = JsonlFiles(tmp_path, part_nbytes=24)
     assert [sample["name"] for sample in read_all(files)] == list("aaabbbccc")
     assert files.urls == [str(tmp_path / f"{name}.jsonl") for name in "abc"]
@@ -145,7 +145,7 @@ def test_a_bad_line(
 
 
 def test_a_cut_last_line_is_damage(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", OBJECTS[:3])
+    path = write_jsonl(tmp_path / "a.jsonl", OBJECTS[:3])
     whole = path.read_bytes()
     for size in range(1, len(whole)):
         path.write_bytes(whole[:size])
@@ -169,7 +169,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_file_that_changes(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", OBJECTS)
+    path = write_jsonl(tmp_path / "a.jsonl", OBJECTS)
     files = JsonlFiles(path, on_damage="skip", part_nbytes=100)
     with open(path, "a") as stream:
         stream.write("{}\n")
@@ -183,14 +183,14 @@ def test_a_file_that_changes(tmp_path: Path) -> None:
 
 def test_threads_may_share_a_reader(tmp_path: Path) -> None:
     objects = OBJECTS * 20
-    files = JsonlFiles(write_lines(tmp_path / "a.jsonl", objects), part_nbytes=300)
+    files = JsonlFiles(write_jsonl(tmp_path / "a.jsonl", objects), part_nbytes=300)
     with ThreadPoolExecutor(4) as pool:
         parts = list(pool.map(lambda part: list(files.read_part(part)), range(files.num_parts)))
     assert plain([sample for part in parts for sample in part]) == keyed(objects)
 
 
 def test_a_reader_travels_to_workers(tmp_path: Path) -> None:
-    files = JsonlFiles(write_lines(tmp_path / "a.jsonl", OBJECTS), part_nbytes=100)
+    files = JsonlFiles(write_jsonl(tmp_path / "a.jsonl", OBJECTS), part_nbytes=100)
     expected = read_all(files)
     assert read_all(pickle.loads(pickle.dumps(files))) == expected
     # Reading that stops early leaves nothing open: warnings are errors here.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.archives import read_all, write_lines, write_tar
+from tests.sources.archives import read_all, write_jsonl, write_tar
 from zindex.errors import ConfigError, SourceError
 from zindex.sources.tar_files import TarFiles
 
@@ -34,7 +34,7 @@ def metadata(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def write(folder: Path, lines: list[Any] | None = LINES, name: str = "a") -> Path:
     if lines is not None:
-        write_lines(folder / f"{name.partition('.')[0]}.meta.jsonl", lines)
+        write_jsonl(folder / f"{name.partition('.')[0]}.meta.jsonl", lines)
     return write_tar(folder / f"{name}.tar", MEMBERS)
 
 
@@ -173,7 +173,7 @@ def test_what_is_said(
 ) -> None:
     path = write_tar(tmp_path / "a.tar", members)
     if lines is not None:
-        write_lines(tmp_path / "a.meta.jsonl", lines)
+        write_jsonl(tmp_path / "a.meta.jsonl", lines)
     files = TarFiles(path, meta_names=["W"])
     with caplog.at_level(logging.WARNING, "zindex"):
         assert len(read_all(files)) == len(members) / (2 if members is WITH_ID else 1)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ingest.records.sources import ListFiles, write_jsonl
+from tests.ingest.records.sources import ListFiles
+from tests.sources.archives import write_jsonl
 from zindex.errors import FingerprintMismatchError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.records import partitions

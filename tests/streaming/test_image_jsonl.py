@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.archives import write_lines
+from tests.sources.archives import write_jsonl
 from zindex.errors import ConfigError, SourceError
 from zindex.streaming import image_jsonl
 from zindex.streaming.image_jsonl import ImageJsonlDataset
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "text.png").write_text("no image")
     (tmp_path / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
-    write_lines(
+    write_jsonl(
         tmp_path / "a.jsonl",
         [
             {"imagepath": "a.png", "text": "one"},
@@ -54,7 +54,7 @@ def test_a_function_of_each_record(folder: Path) -> None:
 
 
 def test_images_are_in_the_folder_of_their_file_or_in_another(folder: Path) -> None:
-    write_lines(folder / "sub" / "b.jsonl", [{"imagepath": "a.png"}])
+    write_jsonl(folder / "sub" / "b.jsonl", [{"imagepath": "a.png"}])
     with pytest.raises(SourceError, match=r"sub/a\.png must be an image, .* it cannot be read"):
         ImageJsonlDataset(folder / "sub")[0]
     assert ImageJsonlDataset(folder / "sub", image_folder=folder)[0]["image"].size == (2, 3)
@@ -73,7 +73,7 @@ def test_images_are_in_the_folder_of_their_file_or_in_another(folder: Path) -> N
     ],
 )
 def test_images_that_cannot_be_read(folder: Path, name: Any, message: str) -> None:
-    path = write_lines(folder / "c.jsonl", [{"imagepath": name, "text": "x"}])
+    path = write_jsonl(folder / "c.jsonl", [{"imagepath": name, "text": "x"}])
     with pytest.raises(SourceError, match=message):
         ImageJsonlDataset(path)[0]
     dataset = ImageJsonlDataset(path, on_damage="skip")

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
 
-from tests.sources.archives import write_lines
-from zindex.errors import ConfigError
+from tests.sources.archives import write_jsonl
 from zindex.streaming.files_dataset import JsonlIterableDataset
 from zindex.streaming.protocols import PartitionedDataset, UrlDataset
 
@@ -19,7 +17,7 @@ Sample = dict[str, Any]
 def folder(tmp_path: Path) -> Path:
     """Three files of ten lines."""
     for name in "abc":
-        write_lines(tmp_path / f"{name}.jsonl", [{"id": f"{name}{i}"} for i in range(10)])
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"id": f"{name}{i}"} for i in range(10)])
     return tmp_path
 
 
@@ -49,28 +47,8 @@ def test_a_process_function(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_share_the_parts(folder: Path, num_workers: int) -> None:
-    loader: DataLoader[Sample] = DataLoader(
-        JsonlIterableDataset(folder, part_nbytes=50),
-        batch_size=None,
-        num_workers=num_workers,
-        multiprocessing_context="fork",
-    )
-    assert sorted(sample["id"] for sample in loader) == [
-        f"{n}{i}" for n in "abc" for i in range(10)
-    ]
-
-
 def test_damage_is_counted(folder: Path) -> None:
     (folder / "b.jsonl").write_text("{}\n{\n\n")
     dataset = JsonlIterableDataset(folder, on_damage="skip")
     assert len(list(dataset)) == 21
     assert dataset.num_skipped == 2
-
-
-def test_settings_that_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="process_fn must be a function from samples"):
-        JsonlIterableDataset(folder, 7)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="shuffle_buffer must be a whole number of at least 0"):
-        JsonlIterableDataset(folder, shuffle_buffer=2.5)  # type: ignore[arg-type]

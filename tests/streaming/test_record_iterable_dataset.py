@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ingest.records.sources import write_jsonl, write_tar
+from tests.sources.archives import write_jsonl, write_tar
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.records.import_records import import_records

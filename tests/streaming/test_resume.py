@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from tests.conftest import numbers
+from tests.sources.archives import write_jsonl, write_tar
 from tests.streaming.simulated_ranks import Run
 from tests.streaming.tiny_sources import (
     Items,
@@ -28,8 +29,6 @@ from tests.streaming.tiny_sources import (
     pack_tokens,
     pairs,
     split_in_two,
-    write_jsonl,
-    write_tar,
 )
 from zindex.errors import StateMismatchError
 from zindex.streaming import (

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from tests.sources.archives import write_jsonl, write_tar
 from tests.streaming.simulated_ranks import Run
-from tests.streaming.tiny_sources import Items, Parts, write_jsonl, write_tar
+from tests.streaming.tiny_sources import Items, Parts
 from zindex.errors import SourceError, StateMismatchError
 from zindex.streaming import (
     JsonlIterableDataset,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.sources.archives import numbered, plain, write_lines, write_tar
+from tests.sources.archives import numbered, plain, write_jsonl, write_tar
 from zindex.errors import ConfigError, SourceError
 from zindex.streaming.files_dataset import MetaDistributedWebDataset, SimpleDistributedWebDataset
 from zindex.streaming.protocols import PartitionedDataset, UrlDataset
@@ -18,7 +18,7 @@ Sample = dict[str, Any]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two archives of ten samples, the first with metadata."""
-    write_lines(tmp_path / "a.meta.jsonl", [{"key": f"{i:04d}", "Caption": i} for i in range(9)])
+    write_jsonl(tmp_path / "a.meta.jsonl", [{"key": f"{i:04d}", "Caption": i} for i in range(9)])
     for name in "ab":
         write_tar(tmp_path / f"{name}.tar", numbered(10))
     return tmp_path

@@ -1,11 +1,7 @@
 """Tiny sources in memory and on disk, and process functions, for the tests of streaming."""
 
 import hashlib
-import io
-import json
-import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
@@ -178,28 +174,3 @@ def drop_by_name(samples: Iterator[Sample]) -> Iterator[Sample]:
         ids = [name for name in ids_of(sample) if not name.endswith("1")]
         if ids:
             yield {"ids": ids}
-
-
-def write_jsonl(path: Path, rows: Iterable[Any]) -> str:
-    """Write one line each and return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
-def tar_bytes(members: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return a tar of the given names and contents."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> str:
-    """Write a tar and return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(tar_bytes(members))
-    return str(path)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.forked import run_python
 from tests.ingest.corpora.plain_loop import read_pair, write_in_a_loop
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError

@@ -17,7 +17,7 @@ from tests.ingest.keyed.keyed_files import (
     write_h5,
     write_lines,
 )
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.trees import all_files
 from zindex.errors import ConfigError, StoreError
 from zindex.execution.executor import SerialExecutor

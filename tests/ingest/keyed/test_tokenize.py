@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.forked import run_python
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError

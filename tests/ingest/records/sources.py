@@ -1,12 +1,8 @@
 """Sources of records in memory, and files of them, for tests of imports."""
 
 import hashlib
-import io
-import json
 import random
-import tarfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from zindex.errors import SourceError
@@ -85,21 +81,3 @@ def draw_files(seed: int) -> ListFiles:
             )
         files[f"/data/{number}.x"] = parts
     return ListFiles(files)
-
-
-def write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write a file of JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
-    """Write a tar of members, in order."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path

@@ -15,7 +15,8 @@ import zarr
 
 import zindex
 from tests.conftest import numbers
-from tests.ingest.records.sources import ListFiles, draw_files, write_jsonl, write_tar
+from tests.ingest.records.sources import ListFiles, draw_files
+from tests.sources.archives import write_jsonl, write_tar
 from tests.trees import all_files
 from zindex.errors import (
     ConfigError,

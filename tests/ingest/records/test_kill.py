@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import run_python
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 
 
 @pytest.mark.timeout(600)

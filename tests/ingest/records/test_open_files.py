@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.ingest.records.sources import ListFiles, write_jsonl, write_tar
+from tests.ingest.records.sources import ListFiles
+from tests.sources.archives import write_jsonl, write_tar
 from tests.sources.test_parquet_files import write_parquet
 from zindex.errors import ConfigError, SourceError
 from zindex.execution.executor import SerialExecutor, run_builds

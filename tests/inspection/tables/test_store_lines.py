@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.ingest.records.sources import write_jsonl
+from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.tokenize import tokenize

@@ -13,7 +13,8 @@ from tests.ingest.keyed.keyed_files import (
     write_h5,
     write_lines,
 )
-from tests.ingest.records.sources import ListFiles, write_jsonl, write_tar
+from tests.ingest.records.sources import ListFiles
+from tests.sources.archives import write_jsonl, write_tar
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError
 from zindex.execution.executor import SerialExecutor

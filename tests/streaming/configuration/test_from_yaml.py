@@ -3,14 +3,13 @@
 import multiprocessing
 import pickle
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import run_fresh
 from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 from zindex.streaming.configuration.registry import register
@@ -527,5 +526,5 @@ def test_other_users_of_yaml_are_left_alone(tmp_path: Path) -> None:
         "assert str(yaml.SafeLoader.yaml_implicit_resolvers) == before;"
         "import sys; print(sorted({'torch', 'omegaconf', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_fresh("-c", code, check=True)
     assert done.stdout == "[1e-05, '2024-01-01']\n[]\n"

@@ -47,11 +47,6 @@ def test_without_a_text_there_is_no_length() -> None:
     assert measure({"text": "a"}, "a", length_of) == (0, "samples")
 
 
-def test_tokens_go_before_texts() -> None:
-    assert measure({"text": "four", "caption": [1, 2]}, "a") == (2, "tokens")
-    assert measure({"text": None, "caption": "abc"}, "a") == (3, "characters")
-
-
 def test_a_sample_without_length_counts_as_a_sample() -> None:
     assert measure({"id": 1}, "a") == (0, "samples")
     assert measure((np.zeros((2, 2)), 1), "a") == (0, "samples")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.streaming.tiny_sources import Items, Parts, write_jsonl
+from tests.sources.archives import write_jsonl
+from tests.streaming.tiny_sources import Items, Parts
 from zindex.errors import ConfigError, SourceError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextLength, count_lengths
@@ -28,7 +29,6 @@ def count_words(text: str) -> list[int]:
 
 def make_mix() -> MergedDataset:
     inner = MergedDataset([Parts("inner", [4, 0, 9, 2], tokens_per_sample=50)])
-    inner.percent = 1
     inner.percent = 1.0
     return MergedDataset([texts("texts", [5, 70, 0, 900]), inner])
 
@@ -124,6 +124,7 @@ def test_a_single_source_needs_no_mix() -> None:
         ({"txt": torch.arange(8), "txt_mask": torch.arange(8) < 3}, 3, "tokens"),
         ({"txt": b"four", "caption": "no"}, 4, "bytes"),
         ({"tokens": None, "caption": "häuser"}, 6, "characters"),
+        ({"text": "four", "caption": [1, 2]}, 2, "tokens"),
         ("a text by itself", 16, "characters"),
         (torch.arange(9), 9, "tokens"),
     ],
