@@ -388,10 +388,7 @@ def of(*datasets: dict[str, Any], **settings: Any) -> dict[str, Any]:
             of({"weight": 1, "tokens": 2}),
             "must have one share, got weight and tokens for /a; leave",
         ),
-        (
-            of({"weight": 1, "tokens": 2, "epochs": 0}),
-            "got weight and tokens and epochs for /a",
-        ),
+        (of({"weight": 1, "tokens": 2, "epochs": 0}), "got weight and tokens and epochs for /a"),
         (of({"weight": 1}, {"tokens": 2}), "got weight for /a and tokens for /b; a share of 0"),
         (of({"epochs": 1}, {}), "kind of share, got epochs for /a and no share for /b"),
         (of({}, {}, {"epochs": 1}), "kind of share, got no share for /a and epochs for /c"),

@@ -278,9 +278,7 @@ def test_export_cache_errors(
 ) -> None:
     identifiers = tmp_path / "identifiers.json"
     identifiers.write_text(content)
-    line = fail(
-        *("export-cache", run_file, "--tokenizer", identifiers, "--dataset-path", option),
-    )
+    line = fail(*("export-cache", run_file, "--tokenizer", identifiers, "--dataset-path", option))
     assert message in line
 
 

@@ -79,11 +79,7 @@ class ObjectStoreContract:
 
     @pytest.mark.parametrize(
         ("order", "store", "codec"),
-        [
-            ("megatron", "all", "none"),
-            ("scalable", "all", "zstd"),
-            ("scalable", "minimal", "none"),
-        ],
+        [("megatron", "all", "none"), ("scalable", "all", "zstd"), ("scalable", "minimal", "none")],
     )
     def test_a_run_gives_the_same_samples_as_on_disk(
         self,

@@ -85,10 +85,7 @@ def test_the_shards_of_a_killed_builder_are_kept(
 def test_two_builders_at_once_commit_one_thing(
     bucket: Bucket, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    with (
-        builder(bucket, tmp_path, settings) as one,
-        builder(bucket, tmp_path, settings) as two,
-    ):
+    with builder(bucket, tmp_path, settings) as one, builder(bucket, tmp_path, settings) as two:
         assert [hear(one), hear(two)] == ["ready", "ready"]
         say(one)
         say(two)

@@ -143,11 +143,7 @@ def test_requests_are_signed_and_tell_no_secret(bucket: DialectBucket) -> None:
     ],
 )
 def test_settings_that_do_not_do(
-    alone: None,
-    monkeypatch: pytest.MonkeyPatch,
-    url: str,
-    settings: dict[str, str],
-    message: str,
+    alone: None, monkeypatch: pytest.MonkeyPatch, url: str, settings: dict[str, str], message: str
 ) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(name, value)

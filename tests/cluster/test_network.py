@@ -4,13 +4,7 @@ import logging
 
 import pytest
 
-from zindex.cluster.network import (
-    address_towards,
-    is_loopback,
-    own_address,
-    resolve,
-    warn_if_open,
-)
+from zindex.cluster.network import address_towards, is_loopback, own_address, resolve, warn_if_open
 from zindex.errors import ConfigError
 
 

@@ -41,11 +41,7 @@ class Scene:
     """A watchdog of a fake client, at times that a test sets."""
 
     def __init__(
-        self,
-        caplog: pytest.LogCaptureFixture,
-        client: FakeClient,
-        *args: Any,
-        **settings: Any,
+        self, caplog: pytest.LogCaptureFixture, client: FakeClient, *args: Any, **settings: Any
     ) -> None:
         self.now = 1000.0
         self.caplog = caplog
@@ -108,9 +104,7 @@ def test_silent_worker_is_named(stage: Callable[..., Scene]) -> None:
     assert scene.look(5) == [f"{place} is lost; its tasks are rescheduled"]
 
 
-def test_silence_of_a_worker_outlasts_a_lost_scheduler(
-    stage: Callable[..., Scene],
-) -> None:
+def test_silence_of_a_worker_outlasts_a_lost_scheduler(stage: Callable[..., Scene]) -> None:
     client = FakeClient(worker(silence=12.0))
     scene = stage(client)
     assert len(scene.look()) == 1

@@ -514,11 +514,7 @@ def test_a_size_that_a_class_does_not_reach() -> None:
 @pytest.mark.parametrize(
     ("sizes", "settings", "message"),
     [
-        (
-            [1, 2],
-            {},
-            "sizes must hold 3 numbers of samples, for train, valid and test, got [1, 2]",
-        ),
+        ([1, 2], {}, "sizes must hold 3 numbers of samples, for train, valid and test, got [1, 2]"),
         ([1, -2, 0], {}, "size of valid must be a whole number of samples or None, got -2"),
         ([1, 0, 2.5], {}, "size of test must be a whole number of samples or None, got 2.5"),
         (["7", 0, 0], {}, "size of train must be a whole number of samples or None, got '7'"),

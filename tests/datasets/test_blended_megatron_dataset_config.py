@@ -84,12 +84,7 @@ BLENDS = [(["a"], None), None, None]
         ({"index_timeout": 0}, "index_timeout must be above 0 seconds, got 0"),
         ({"index_takeover": float("nan")}, "index_takeover must be above 0 seconds, got nan"),
         (
-            {
-                "fast_cache_load": True,
-                "path_to_cache": "c",
-                "blend": (["a"], None),
-                "split": "1",
-            },
+            {"fast_cache_load": True, "path_to_cache": "c", "blend": (["a"], None), "split": "1"},
             "fast_cache_load needs blend_per_split, got blend",
         ),
     ],

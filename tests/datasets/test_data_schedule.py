@@ -78,11 +78,7 @@ def test_every_rank_gets_its_scheduled_samples(
 def test_results_equal_megatron_cores(tmp_path: Path, num_ranks: int, context_size: int) -> None:
     pytest.importorskip("megatron.core.datasets.data_schedule")
     # Megatron Core's sends tensors of one dimension alone.
-    settings: Any = {
-        "num_ranks": num_ranks,
-        "context_size": context_size,
-        "left_out": ("pairs",),
-    }
+    settings: Any = {"num_ranks": num_ranks, "context_size": context_size, "left_out": ("pairs",)}
     ours = run(tmp_path / "ours", **settings)
     assert ours == run(tmp_path / "theirs", **settings, theirs=True)
 

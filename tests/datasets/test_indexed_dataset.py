@@ -230,10 +230,7 @@ class TestOpening:
 
 class TestFileBinReader:
     def test_failed_reads_are_retried(
-        self,
-        prefix: str,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        self, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         pauses: list[float] = []
         monkeypatch.setattr("time.sleep", pauses.append)

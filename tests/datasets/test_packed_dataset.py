@@ -265,10 +265,7 @@ def test_the_index_is_next_to_the_data_and_reused(path: str) -> None:
     again = open_packed(path)
     assert again.fingerprint == first.fingerprint
     assert open_packed(path, packing=PackingRules(3)).fingerprint != first.fingerprint
-    assert first.unique_identifiers["packing"] == {
-        "max_documents": 4,
-        "long_documents": "split",
-    }
+    assert first.unique_identifiers["packing"] == {"max_documents": 4, "long_documents": "split"}
 
 
 def test_deferred_index(prefix: str, tmp_path: Path) -> None:

@@ -67,11 +67,7 @@ def test_all_done(store: Any) -> None:
         (PlanError("no tokens"), PlanError, "rank 1: no tokens"),
         (ValueError("3"), ZindexError, "rank 1: ValueError: 3"),
         (MemoryError(), ZindexError, "rank 1: MemoryError: "),
-        (
-            NotReadyError("not built", num_done=1, num_shards=2),
-            ZindexError,
-            "rank 1: not built",
-        ),
+        (NotReadyError("not built", num_done=1, num_shards=2), ZindexError, "rank 1: not built"),
     ],
 )
 def test_an_error_reaches_all_ranks(

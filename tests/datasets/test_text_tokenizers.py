@@ -9,11 +9,7 @@ import pytest
 from tests.text.small_tokenizer import save_tokenizer
 from tests.text.tokenizers.vocabularies import PIECES, save_pieces
 from zindex.datasets.megatron_tokenizer import MegatronTokenizer
-from zindex.datasets.text_tokenizers import (
-    MegatronTokenizerText,
-    NullTokenizer,
-    WordPieceTokenizer,
-)
+from zindex.datasets.text_tokenizers import MegatronTokenizerText, NullTokenizer, WordPieceTokenizer
 from zindex.errors import ConfigError
 
 

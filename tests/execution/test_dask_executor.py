@@ -202,11 +202,7 @@ class TestLostScheduler:
         end.write_text("")
 
     def test_task_that_is_lost_again_and_again_is_given_up(
-        self,
-        processes: DaskProcesses,
-        client: Any,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, processes: DaskProcesses, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(dask_executor, "_MAX_LOSSES", 2)
         executor, started = DaskExecutor(client), tmp_path / "started"

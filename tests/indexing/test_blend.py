@@ -8,12 +8,7 @@ import zarr
 
 from tests.indexing.blends import GRID, naive_greedy
 from zindex.errors import StoreError, VerificationError
-from zindex.execution.executor import (
-    SerialExecutor,
-    embedded_client,
-    open_executor,
-    run_builds,
-)
+from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import blend as module
 from zindex.indexing import permutation, store_build, uniform_shuffle
 from zindex.indexing.blend_arrays import compute_blend_arrays, open_blend_arrays

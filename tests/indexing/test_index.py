@@ -146,9 +146,7 @@ def test_any_grid_finds_and_finishes_an_index_begun_on_another(
 
 
 def test_a_worker_with_cached_lengths_of_another_grid(
-    plan_all: PlanIndex,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    plan_all: PlanIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache of a worker outlives a build: only the process of the client evicts."""
     monkeypatch.setattr(building_index, "evict_lengths", lambda source, root: None)
@@ -164,10 +162,7 @@ def test_a_worker_with_cached_lengths_of_another_grid(
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
 def test_death_before_every_write(
-    plan_all: PlanIndex,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    order: str,
+    plan_all: PlanIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """Cut at the k-th write for every k: not ready, then resumed with no finished shard redone."""
     plan, source = plan_all(chunk=2, order=order)
@@ -213,9 +208,7 @@ def find_index_or_fail(plan: Any, folder: Path) -> str:
 
 
 def test_lengths_that_do_not_add_up_are_refused(
-    plan_all: PlanIndex,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    plan_all: PlanIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, source = plan_all(order="scalable")
     done = IndexTasks.store_document_shard

@@ -14,11 +14,7 @@ from tests.indexing.conftest import PlanIndex
 from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.ensure import build_store
-from zindex.indexing.index_arrays import (
-    IndexArrays,
-    compute_index_arrays,
-    open_index_arrays,
-)
+from zindex.indexing.index_arrays import IndexArrays, compute_index_arrays, open_index_arrays
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8]
 NAMES = ("document_index", "sample_index", "shuffle_index")

@@ -123,10 +123,7 @@ def read_samples(store: Any) -> list[Any]:
     task_length=st.sampled_from([1, 20, 1000]),
 )
 def test_every_index_equals_plain_python(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[int],
-    task_length: int,
-    **choices: Any,
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], task_length: int, **choices: Any
 ) -> None:
     from zindex.formats.idx_writer import write_index
 

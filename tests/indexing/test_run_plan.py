@@ -12,11 +12,7 @@ from tests.indexing.runs import GRID, LENGTHS, make_config
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import PlanError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.run_plan import (
-    known_blends,
-    known_permutations,
-    plan_run,
-)
+from zindex.indexing.run_plan import known_blends, known_permutations, plan_run
 from zindex.store.commit import StoreStatus
 
 

@@ -113,10 +113,7 @@ def test_an_import_that_just_finished_is_no_error(
     Claim(tmp_path, {"source": "a"}).take(restart=False)
 
 
-def test_in_an_object_store(
-    objects: Place,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_an_object_store(objects: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_import(objects, {"source": "a"})
     Claim(objects, {"source": "b"}).take(restart=True)
     begin_import(objects, {"source": "b"})

@@ -10,14 +10,7 @@ import pytest
 from zindex.errors import ConfigError, StoreUnavailableError
 from zindex.io import object_client, remote_files
 from zindex.io.objects import ObjectPath
-from zindex.io.remote_files import (
-    UNKNOWN,
-    BotoFile,
-    MscFile,
-    ObjectFile,
-    open_remote,
-    split_s3_url,
-)
+from zindex.io.remote_files import UNKNOWN, BotoFile, MscFile, ObjectFile, open_remote, split_s3_url
 
 CONTENT = bytes(range(100))
 

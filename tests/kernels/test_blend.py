@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from zindex.errors import PlanError
 from zindex.kernels import _greedy
-from zindex.kernels.blend import (
-    MAX_POSITION,
-    advance_blend,
-    blend_range,
-    guess_counts,
-)
+from zindex.kernels.blend import MAX_POSITION, advance_blend, blend_range, guess_counts
 
 
 def naive_blend(weights, counts, start, length, sizes=None):
@@ -217,10 +212,7 @@ def test_guesses_sum_to_their_position(kind, datasets, position, factor):
         assert np.abs(counts - weights * position).max() <= 1 + position * 2.0**-50
 
 
-@given(
-    sizes=st.lists(st.integers(1, 10**12), min_size=1, max_size=20),
-    share=st.floats(0, 1),
-)
+@given(sizes=st.lists(st.integers(1, 10**12), min_size=1, max_size=20), share=st.floats(0, 1))
 @example(sizes=[3, 1, 4], share=1.0)
 def test_exhaustive_guesses_sum_to_their_position(sizes, share):
     position = int(sum(sizes) * share)

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.words import next_words, numpy_state
 from zindex.kernels import legacy_shuffle as module
-from zindex.kernels.legacy_shuffle import (
-    draw_targets,
-    legacy_shuffle,
-)
+from zindex.kernels.legacy_shuffle import draw_targets, legacy_shuffle
 from zindex.kernels.mersenne import seed_state, temper_words
 
 DTYPES = [np.int32, np.uint32, np.int64, np.uint64]

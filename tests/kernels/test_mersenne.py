@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.words import next_words, numpy_state
 from zindex.errors import ConfigError
-from zindex.kernels.mersenne import (
-    seed_state,
-    temper_words,
-    twist,
-)
+from zindex.kernels.mersenne import seed_state, temper_words, twist
 
 SEEDS = st.one_of(st.sampled_from([0, 1, 1234, 2**31, 2**32 - 1]), st.integers(0, 2**32 - 1))
 

@@ -11,11 +11,7 @@ def write_sft(folder: Path, lengths: tuple[int, ...] = (40, 25, 60), num_shards:
     """Write documents whose tokens count up over all shards."""
     for shard in range(num_shards):
         tokens = documents(lengths, start=shard * sum(lengths))
-        groups = {
-            "sequence": tokens,
-            "loss_mask": masks(tokens),
-            "position_ids": positions(tokens),
-        }
+        groups = {"sequence": tokens, "loss_mask": masks(tokens), "position_ids": positions(tokens)}
         write_bin(folder / f"shard_{shard:04d}", groups, record_keys=list(groups))
     return folder
 

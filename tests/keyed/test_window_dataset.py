@@ -272,10 +272,7 @@ def test_packed_samples_are_no_windows(folder: Path) -> None:
     [
         ({"documents": "both"}, "documents must be one of ignore, respect, mark, pack, got 'both'"),
         ({"tail": "keep"}, "tail must be one of drop_last, pad, exact, got 'keep'"),
-        (
-            {"documents": "pack", "stride": 2},
-            "left out and tail not be 'exact', got stride=2",
-        ),
+        ({"documents": "pack", "stride": 2}, "left out and tail not be 'exact', got stride=2"),
         ({"documents": "pack", "tail": "short"}, "got stride=None and tail='exact'"),
         ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
     ],

@@ -5,12 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zindex.keyed.windows import (
-    PackedWindows,
-    StreamWindows,
-    WindowSpans,
-    divide_spans,
-)
+from zindex.keyed.windows import PackedWindows, StreamWindows, WindowSpans, divide_spans
 from zindex.plan.tail import Tail, count_windows
 
 LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)

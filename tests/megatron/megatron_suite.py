@@ -103,9 +103,7 @@ NEEDS: Mapping[str, Sequence[str]] = {
 }
 
 #: Modules that some tests look for in ours, to patch what they hold; nothing of ours needs them.
-PATCHED: Mapping[str, Sequence[str]] = {
-    "zindex.datasets.indexed_dataset": ("time",),
-}
+PATCHED: Mapping[str, Sequence[str]] = {"zindex.datasets.indexed_dataset": ("time",)}
 
 _SAMPLERS = "megatron.training.datasets.data_samplers"
 _DOWNLOADS = "tests.test_utils.python_scripts.download_unit_tests_dataset"

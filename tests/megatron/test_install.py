@@ -143,8 +143,7 @@ def test_names_of_another_megatron_come_from_there(tmp_path: Path) -> None:
 @needs_megatron
 def test_too_late_is_said() -> None:
     done = run(
-        "-c",
-        "import megatron.core.datasets.utils, zindex.megatron\nzindex.megatron.install()",
+        "-c", "import megatron.core.datasets.utils, zindex.megatron\nzindex.megatron.install()"
     )
     assert done.returncode == 1
     assert (

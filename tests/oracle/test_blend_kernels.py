@@ -6,11 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zindex.kernels.blend import (
-    advance_blend,
-    blend_range,
-    guess_counts,
-)
+from zindex.kernels.blend import advance_blend, blend_range, guess_counts
 
 WARM_UP = 2**14
 KINDS = ("uniform", "heavy", "lognormal", "equal", "tied", "sizes", "near", "nearer", "giant")

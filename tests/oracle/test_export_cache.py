@@ -109,10 +109,7 @@ def read_files(folder: Path) -> dict[str, tuple[bytes, int]]:
         ),
         pytest.param(
             {"valid": 100},
-            {
-                "drop_last_partial_validation_sequence": False,
-                "add_extra_token_to_sequence": False,
-            },
+            {"drop_last_partial_validation_sequence": False, "add_extra_token_to_sequence": False},
             id="partial-last-validation-no-extra-token-epochs",
         ),
     ],

@@ -68,13 +68,7 @@ def test_the_houses_example() -> None:
             "or lower its weight to 0.18; so it is with 1 more",  # 5 / 55 * 2
         ),
         # The smallest of what every limit allows: 20 and 10.
-        (
-            [TEN, FIVE],
-            [0.5, 0.5],
-            60,
-            False,
-            "lower samples.train to 10; so it is with 1 more",
-        ),
+        ([TEN, FIVE], [0.5, 0.5], 60, False, "lower samples.train to 10; so it is with 1 more"),
         # Less than a sample.
         (
             [(0.25, 3)],

@@ -361,8 +361,7 @@ def test_sizes_are_one_epoch_of_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "counts"),
-    [(3, (2, 1)), (29, (19, 10)), (30, (20, 10)), (10**9, (20, 10))],
+    ("size", "counts"), [(3, (2, 1)), (29, (19, 10)), (30, (20, 10)), (10**9, (20, 10))]
 )
 def test_sizes_up_to_a_number_of_samples(size: int, counts: tuple[int, int]) -> None:
     asked = request("sizes", (1, 1), samples={"train": size})

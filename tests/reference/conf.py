@@ -20,12 +20,7 @@ include_patterns = [
     "tests/reference/*.md",
 ]
 exclude_patterns = [".*", "**/.*"]
-extensions = [
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_click",
-]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 myst_heading_anchors = 3
 # GitHub renders links to folders and anchors of its own kind; Sphinx cannot check these.
 suppress_warnings = ["myst.xref_missing", "myst.header"]

@@ -125,10 +125,7 @@ def test_a_batch_equals_its_items(
         dataset.config = datasets[0].config
     lengths = [len(dataset) for dataset in datasets]
     blend = BlendedDataset(
-        datasets,
-        lengths,
-        None,
-        make_config(**settings, path_to_cache=[None, cache][number % 2]),
+        datasets, lengths, None, make_config(**settings, path_to_cache=[None, cache][number % 2])
     )
     positions = draw_positions(generator, len(blend))
     expected = [make_item(blend, i) for i in positions]

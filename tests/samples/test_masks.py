@@ -61,8 +61,7 @@ def test_no_attention_mask_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "starts"),
-    [([], []), ([0], [0]), ([0, 0, 5], [0, 1, 2]), ([5, 6, 0], [0, 0, 0])],
+    ("data", "starts"), [([], []), ([0], [0]), ([0, 0, 5], [0, 1, 2]), ([5, 6, 0], [0, 0, 0])]
 )
 def test_document_starts(data: list[int], starts: list[int]) -> None:
     assert document_starts(torch.tensor(data, dtype=torch.int64), 0).tolist() == starts

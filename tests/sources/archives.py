@@ -65,10 +65,7 @@ def write_members(path: Path, *members: bytes, end: bytes = END) -> Path:
 
 
 def write_tar(
-    path: Path,
-    members: Iterable[tuple[str, bytes]],
-    *,
-    form: int = tarfile.GNU_FORMAT,
+    path: Path, members: Iterable[tuple[str, bytes]], *, form: int = tarfile.GNU_FORMAT
 ) -> Path:
     """Write an archive with the standard library."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,15 +20,7 @@ import pytest
 import zarr
 from numcodecs.zstd import Zstd
 
-from tests.store.stores import (
-    GRID,
-    ONE,
-    TWO,
-    Values,
-    build_arrays,
-    count_up,
-    plan_arrays,
-)
+from tests.store.stores import GRID, ONE, TWO, Values, build_arrays, count_up, plan_arrays
 from tests.trees import all_files
 from zindex.errors import (
     FingerprintMismatchError,

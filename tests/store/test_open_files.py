@@ -92,8 +92,7 @@ def test_five_thousand_stores_under_a_limit_of_1024_files(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("soft", "expected"),
-    [(1024, 512), (4, 8), (10**6, 1 << 15), (resource.RLIM_INFINITY, 1 << 15)],
+    ("soft", "expected"), [(1024, 512), (4, 8), (10**6, 1 << 15), (resource.RLIM_INFINITY, 1 << 15)]
 )
 def test_half_of_the_files_that_the_system_grants(
     monkeypatch: pytest.MonkeyPatch, soft: int, expected: int

@@ -34,11 +34,7 @@ COMPRESSORS = {
 def write_array(path: Path, values: Any, **options: Any) -> Any:
     """Write an array with zarr-python, chunks of fill values too."""
     array = zarr.create_array(
-        path,
-        shape=values.shape,
-        dtype=values.dtype,
-        config={"write_empty_chunks": True},
-        **options,
+        path, shape=values.shape, dtype=values.dtype, config={"write_empty_chunks": True}, **options
     )
     array[...] = values
     return array

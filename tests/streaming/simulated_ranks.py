@@ -67,12 +67,7 @@ class Rank:
     """One rank: its worker slots in turn, its delivered samples and its state."""
 
     def __init__(
-        self,
-        dataset: MergedDataset,
-        num_workers: int,
-        *,
-        batch_size: int = 1,
-        ahead: int = 2,
+        self, dataset: MergedDataset, num_workers: int, *, batch_size: int = 1, ahead: int = 2
     ) -> None:
         self.worker_slots = deque(
             WorkerSlot(dataset, worker, num_workers, batch_size, ahead)

@@ -14,19 +14,8 @@ import pytest
 
 from tests.streaming import upstream
 from tests.streaming.simulated_ranks import Run, WorkerSlot
-from tests.streaming.tiny_sources import (
-    Items,
-    Parts,
-    ids_of,
-    late_pairs,
-    pack_tokens,
-)
-from zindex.streaming import (
-    MergedDataset,
-    merge_states,
-    mixed_collate,
-    to_state,
-)
+from tests.streaming.tiny_sources import Items, Parts, ids_of, late_pairs, pack_tokens
+from zindex.streaming import MergedDataset, merge_states, mixed_collate, to_state
 from zindex.streaming.orders import block_order
 
 # C1 and C2: the order of map-style sets
@@ -42,8 +31,7 @@ def data_of(dataset: MergedDataset, count: int | None = None) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "order"),
-    [(0, [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]), (131, [7, 0, 6, 5, 9, 1, 8, 4, 3, 2])],
+    ("seed", "order"), [(0, [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]), (131, [7, 0, 6, 5, 9, 1, 8, 4, 3, 2])]
 )
 def test_c01_ours_keeps_the_first_of_the_order(seed: int, order: list[int]) -> None:
     mode = {"shuffle_unstreaming_subsets": "cogdata_block2m"}
@@ -103,8 +91,7 @@ def test_c03_ours_shuffles_within_a_file(seed: int, buffer: int, keys: str) -> N
 
 def test_c03_ours_has_the_seed_of_rank_and_worker() -> None:
     dataset = MergedDataset(
-        [Parts("s", [7] * 4, shuffle_buffer=1000)],
-        shuffle_streaming_subsets="cogdata_urlbuffer",
+        [Parts("s", [7] * 4, shuffle_buffer=1000)], shuffle_streaming_subsets="cogdata_urlbuffer"
     )
     dataset.set_data_parallel(2, 1)
     [batch] = [WorkerSlot(dataset, 1, 2, 7, 0).next_batch()]
@@ -322,10 +309,7 @@ def test_ours_resumes_from_their_states_with_the_partly_read_file(cut: int) -> N
     ours = MergedDataset([Parts("s", [7] * 3, shuffle_buffer=1000)], seed=3, **THEIR_MODES)
     places = [
         [(sample["__url__"], sample["__key__"]) for sample in islice(samples, left)]
-        for samples in (
-            theirs.read(states, reload_from_url_level=True),
-            ours.__iter_from__(states),
-        )
+        for samples in (theirs.read(states, reload_from_url_level=True), ours.__iter_from__(states))
     ]
     assert places[0] == places[1]
 

@@ -219,8 +219,7 @@ def test_states_of_other_datasets_are_refused() -> None:
     ):
         MergedDataset([Items("a", 9)], seed=1).set_dataloader_states(state)
     with pytest.raises(
-        StateMismatchError,
-        match=r"it is of \[keyed, .* of 9 items\], these are .* of 8 items",
+        StateMismatchError, match=r"it is of \[keyed, .* of 9 items\], these are .* of 8 items"
     ):
         MergedDataset([Items("a", 8)]).set_dataloader_states(state)
 

@@ -192,8 +192,7 @@ def test_in_loader_workers(root: Path, method: str) -> None:
 
 def test_collates_keep_the_state(root: Path) -> None:
     text = instantiate_from_yaml(
-        root / "mix.yaml",
-        {"root": str(root), "img_size": 2, "max_text_len": 5, "cyclic": False},
+        root / "mix.yaml", {"root": str(root), "img_size": 2, "max_text_len": 5, "cyclic": False}
     ).datasets[2]
     samples = list(text)[:3]
     assert to_state(stack_collate(samples)) == to_state(samples)

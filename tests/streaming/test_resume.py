@@ -70,10 +70,7 @@ def nested_yields() -> MergedDataset:
     inner = mixed(customized_yield_fn=late_pairs, yield_segment=7)
     inner.percent = 2
     return MergedDataset(
-        [inner, Items("more", 7, 1)],
-        cyclic=False,
-        customized_yield_fn=pack_bins,
-        yield_segment=6,
+        [inner, Items("more", 7, 1)], cyclic=False, customized_yield_fn=pack_bins, yield_segment=6
     )
 
 

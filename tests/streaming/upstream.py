@@ -34,12 +34,7 @@ class MapSet:
 class StreamSet:
     """Files of raw samples: whole files belong to ranks, then to loader workers."""
 
-    def __init__(
-        self,
-        name: str,
-        files: dict[str, list[Sample]],
-        percent: float = 1.0,
-    ) -> None:
+    def __init__(self, name: str, files: dict[str, list[Sample]], percent: float = 1.0) -> None:
         self.name, self.files, self.percent = name, files, percent
         self.urls = list(files)
 
@@ -68,12 +63,7 @@ def worker_urls(urls: Sequence[str], worker: int, num_workers: int) -> list[str]
 
 
 def read_map(
-    dataset: Any,
-    worker_slot: int,
-    num_worker_slots: int,
-    *,
-    after: int = 0,
-    seed: int = 0,
+    dataset: Any, worker_slot: int, num_worker_slots: int, *, after: int = 0, seed: int = 0
 ) -> Iterator[Sample]:
     """Read a worker slot's positions after one: position 0 of a new run is taken for read."""
     size = min(BLOCK, len(dataset))

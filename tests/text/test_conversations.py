@@ -208,11 +208,7 @@ def test_groups() -> None:
             {"text": 5},
             "field 'text' must hold a text as text, it holds int; say what the fi",
         ),
-        (
-            "pair",
-            {"prompt": "q", "chosen": "a"},
-            "must have a rejected answer in 'rejected', and",
-        ),
+        ("pair", {"prompt": "q", "chosen": "a"}, "must have a rejected answer in 'rejected', and"),
         (
             "pair",
             {"chosen": "a", "rejected": "b"},
@@ -228,16 +224,8 @@ def test_groups() -> None:
             {"responses": ["a"], "rewards": [1]},
             "an object must have a prompt in 'instruction' or 'prompt' or",
         ),
-        (
-            "group",
-            {"prompt": "q", "rewards": [1]},
-            "must have responses in 'responses', and no em",
-        ),
-        (
-            "group",
-            {"prompt": "q", "responses": ["a"]},
-            "must have rewards in 'rewards', and no em",
-        ),
+        ("group", {"prompt": "q", "rewards": [1]}, "must have responses in 'responses', and no em"),
+        ("group", {"prompt": "q", "responses": ["a"]}, "must have rewards in 'rewards', and no em"),
         ("group", {"prompt": "q", "responses": [], "rewards": []}, "has 0 responses and 0 rewards"),
         (
             "group",

@@ -297,10 +297,7 @@ def test_missing_templates_and_ends() -> None:
         ({"special_in_text": "x"}, "special_in_text must be one of parse, refuse, got 'x'"),
         ({"max_length": 0}, "max_length must be a whole number from 1 on, got 0"),
         ({"max_length": True}, "max_length must be a whole number from 1 on, got True"),
-        (
-            {"token_dtype": "float32"},
-            "token_dtype (--token-dtype) must be one of int8, uint8,",
-        ),
+        ({"token_dtype": "float32"}, "token_dtype (--token-dtype) must be one of int8, uint8,"),
     ],
 )
 def test_refused_settings(settings: Any, message: str) -> None:

@@ -111,10 +111,7 @@ class Slurm:
         """Submit a job with ``sbatch``; it sees the environment given."""
         environment = environment | {"SLURM_CONF": str(self.config)}
         done = subprocess.run(
-            ["sbatch", "--parsable", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
+            ["sbatch", "--parsable", *arguments], env=environment, capture_output=True, text=True
         )
         if done.returncode:
             raise RuntimeError(f"sbatch: {done.stderr}")

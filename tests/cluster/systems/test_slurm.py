@@ -68,8 +68,7 @@ def test_nodes_without_ranks_build_too(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
     job = submit(
-        *("--nodes=2", ":", "--nodes=1", str(SCRIPTS / "het.sbatch")),
-        *run.train("--num-workers=3"),
+        *("--nodes=2", ":", "--nodes=1", str(SCRIPTS / "het.sbatch")), *run.train("--num-workers=3")
     )
     check_end(job, log, watched)
     run.check(golden, 2, "torchrun")
@@ -79,8 +78,7 @@ def test_a_preempted_job_goes_on_from_its_finished_shards(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
     job = submit(
-        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")),
-        *run.train("--stand-still-after=12"),
+        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")), *run.train("--stand-still-after=12")
     )
     wait_for(run.folder / "midway", log)
     before = run.stamps()
@@ -102,8 +100,7 @@ def test_a_job_whose_time_is_over_puts_itself_back(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
     job = submit(
-        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")),
-        *run.train("--stand-still-after=12"),
+        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")), *run.train("--stand-still-after=12")
     )
     wait_for(run.folder / "midway", log)
     job.signal_batch("USR1")

@@ -9,14 +9,7 @@ import psutil
 
 from tests.cloud.servers import free_port
 from tests.cluster.systems.runs import Run
-from tests.cluster.systems.watched import (
-    FOLDERS,
-    ROOT,
-    Watched,
-    check_tls,
-    running,
-    wait_for,
-)
+from tests.cluster.systems.watched import FOLDERS, ROOT, Watched, check_tls, running, wait_for
 
 
 def own_address() -> str:

@@ -186,10 +186,7 @@ def test_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("piece", "message"),
     [
-        (
-            np.zeros((2, 2), "i4"),
-            r"int32, got shape \(2, 2\) of int32 for \S+k\.bin",
-        ),
+        (np.zeros((2, 2), "i4"), r"int32, got shape \(2, 2\) of int32 for \S+k\.bin"),
         (np.zeros(2, "i8"), r"flat arrays of int32, got shape \(2,\) of int64"),
     ],
 )

@@ -194,8 +194,7 @@ def test_folders(tmp_path: Path, names: list[str], wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
-    [("a.h5", "h5"), ("a.b.hdf5", "h5"), ("a.jsonl", "jsonl")],
+    ("name", "wanted"), [("a.h5", "h5"), ("a.b.hdf5", "h5"), ("a.jsonl", "jsonl")]
 )
 def test_files(tmp_path: Path, name: str, wanted: str) -> None:
     touch(tmp_path, name)

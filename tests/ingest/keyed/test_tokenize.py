@@ -74,12 +74,7 @@ def test_the_fields_are_the_keys(train_type: Any, folder: Path) -> None:
     assert records[-1]["__url__"].endswith("b.jsonl")
     fields = {item["name"]: item for item in store.spec["fields"] if item["name"] != "__key__"}
     assert all(not item["has_forms"] for item in fields.values())
-    ids = {
-        "seq": "sequence",
-        "sft": "sequence",
-        "dpo": "chosen",
-        "grpo": "prompts",
-    }[train_type]
+    ids = {"seq": "sequence", "sft": "sequence", "dpo": "chosen", "grpo": "prompts"}[train_type]
     row, text = ROWS[train_type][3], read_ids(records[3][ids])
     if train_type == "seq":
         assert text == f"{row['text']}<eod>"

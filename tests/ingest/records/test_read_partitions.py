@@ -73,10 +73,7 @@ def test_scratch_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_record_that_fails_leaves_no_trace(tmp_path: Path) -> None:
     source = ListFiles({"a": [[{"y": 1, "x": [1]}, {"y": 2, "x": "no"}, {"y": 3}]]})
     result = read_partition(
-        source,
-        tmp_path,
-        Partition("p", 0, (0,)),
-        Settings(dtypes={"x": "int8"}, skip_damaged=True),
+        source, tmp_path, Partition("p", 0, (0,)), Settings(dtypes={"x": "int8"}, skip_damaged=True)
     )
     [streams] = result.streams
     assert (streams.num_records, result.num_skipped) == (2, 1)

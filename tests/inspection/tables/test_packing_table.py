@@ -23,13 +23,7 @@ from zindex.store.layout import ChunkGrid
 def config(tmp_path: Path, write_corpus: WriteCorpus) -> RunConfig:
     """Samples of 4 + 1 tokens; train has documents of 3, 2, 4, 1, 9 and 0 tokens."""
     path = write_corpus([3, 2, 4, 1, 9, 0, 2, 2, 2])
-    return make_config(
-        tmp_path,
-        path,
-        split="6,3,0",
-        samples={"train": 8},
-        packing=PackingRules(2),
-    )
+    return make_config(tmp_path, path, split="6,3,0", samples={"train": 8}, packing=PackingRules(2))
 
 
 def test_numbers_before_a_build(config: RunConfig) -> None:

@@ -15,16 +15,7 @@ from zindex.samples.conversations.json_records import JsonRecords
 RECORDS = [{"n": 0}, {"n": 1, "text": "ä\n"}, {"n": 2, "more": [1, {"a": "}"}]}, {"n": 3}]
 
 
-WAYS = (
-    "lines",
-    "windows",
-    "blank",
-    "blank first",
-    "mark",
-    "no end",
-    "array",
-    "marked array",
-)
+WAYS = ("lines", "windows", "blank", "blank first", "mark", "no end", "array", "marked array")
 
 
 @pytest.fixture(params=WAYS)

@@ -505,9 +505,7 @@ def test_all_is_checked_before_anything_is_made(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError):
             instantiate_from_yaml(
-                write(tmp_path, first + last),
-                targets={"Counted": Counted},
-                allow_imports=("json",),
+                write(tmp_path, first + last), targets={"Counted": Counted}, allow_imports=("json",)
             )
     assert made == []
 

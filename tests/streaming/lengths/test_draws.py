@@ -137,8 +137,7 @@ def test_nested_lists_as_check_length_gives_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "color"),
-    [(24, "\033[31m"), (25, ""), (200, ""), (201, "\033[32m"), (None, "")],
+    ("length", "color"), [(24, "\033[31m"), (25, ""), (200, ""), (201, "\033[32m"), (None, "")]
 )
 def test_colors_say_too_few_and_plenty(length: int | None, color: str) -> None:
     line = printed([("a", length, 100)], terminal=True)[1]

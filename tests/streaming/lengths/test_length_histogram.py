@@ -89,11 +89,7 @@ def test_numbers_of_bins(length: int, number: int) -> None:
     assert number_bins(np.array([length])).tolist() == [number]
 
 
-@given(
-    st.lists(st.integers(1, 200), max_size=300),
-    st.integers(1, 90),
-    st.integers(1, 12),
-)
+@given(st.lists(st.integers(1, 200), max_size=300), st.integers(1, 90), st.integers(1, 12))
 def test_as_many_sequences_as_a_build_packs(
     lengths: list[int], sequence_length: int, max_samples: int
 ) -> None:
