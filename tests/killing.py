@@ -1,9 +1,48 @@
-"""Work in a fork that is killed."""
+"""Work that dies: in this process before one of its calls, or in a fork that is killed."""
 
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def raise_killed() -> None:
+    raise Killed
+
+
+def kill_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def death_before(
+    number: int | None, *calls: tuple[Any, str], die: Callable[[], None] = raise_killed
+) -> Iterator[None]:
+    """Have work die before one of the calls of some functions, which are counted from 0.
+
+    So do all later calls; with None it lives.
+    """
+    numbers = count()
+
+    def counted(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+        if number is not None and next(numbers) >= number:
+            die()
+        return call(*args, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in calls:
+            patch.setattr(owner, name, partial(counted, getattr(owner, name)))
+        yield
 
 
 def run_in_child(work: Callable[[], object], kill_after: float | None = None) -> tuple[float, int]:

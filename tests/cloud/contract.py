@@ -11,6 +11,7 @@ import zindex
 from tests.cli.commands import succeed
 from tests.cloud.servers import CANARY, Bucket
 from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.damage import flipped
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, count_up, plan_arrays
 from tests.trees import all_files
@@ -157,9 +158,7 @@ class ObjectStoreContract:
         [store] = zindex.convert(prefix, f"{bucket.url}/corpus.zarr", client=SERIAL, grid=GRID)
         assert verify_store(store.root).is_sound
         whole = bucket.contents()
-        damaged = bytearray(whole["corpus.zarr/tokens/c/3"])
-        damaged[5] ^= 1
-        bucket.write("corpus.zarr/tokens/c/3", bytes(damaged))
+        bucket.write("corpus.zarr/tokens/c/3", flipped(whole["corpus.zarr/tokens/c/3"], 5))
         bucket.remove("corpus.zarr/tokens/c/7")
         report = verify_store(store.root)
         assert [damage.key for damage in report.damages] == ["tokens/c/3", "tokens/c/7"]

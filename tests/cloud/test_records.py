@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.servers import Bucket
+from tests.killing import Killed, death_before
 from tests.sources.archives import write_jsonl, write_tar
 from zindex.datasets.record_dataset import RecordDataset
 from zindex.errors import NotReadyError
@@ -42,31 +43,18 @@ def test_records_lie_in_object_storage_too(bucket: Bucket, tmp_path: Path) -> No
 
 
 def test_an_import_into_object_storage_goes_on_where_it_died(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, tmp_path: Path
 ) -> None:
     members = [(f"{i:02}.{suffix}", bytes([i]) * i * 9) for i in range(30) for suffix in "ab"]
     path = write_tar(tmp_path / "in/a.tar", members)
     golden = import_records(path, tmp_path / "out", client=SERIAL, grid=SMALL)
-    write_once = files.write_once
     target = f"{bucket.url}/out"
-
-    class DeathError(Exception):
-        """The process dies here."""
-
     for limit in (0, 1, 2, 3, 5, 8, 20):
-        left = limit
-
-        def write(*args: object, **settings: object) -> bool:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise DeathError
-            return write_once(*args, **settings)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(files, "write_once", write)
-        with pytest.raises(DeathError):
+        with (
+            pytest.raises((Killed, BaseExceptionGroup)),
+            death_before(limit, (files, "write_once")),
+        ):
             import_records(path, target, client=SERIAL, grid=SMALL)
-        monkeypatch.setattr(files, "write_once", write_once)
     with pytest.raises(NotReadyError, match="is not built yet"):
         RecordDataset(target)
     store = import_records(path, target, client=SERIAL, grid=SMALL)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.damage import flipped
 from tests.forked import run_fresh
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import read_index
@@ -263,10 +264,9 @@ def test_every_byte_of_the_structure_is_watched(folder: Path) -> None:
     modes_start = pair.entries_start + 8 * pair.num_entries
     for at in range(len(pair.idx)):
         for bit in range(8):
-            idx = bytearray(pair.idx)
-            idx[at] ^= 1 << bit
+            idx = flipped(pair.idx, at, 1 << bit)
             Path(f"{pair.prefix}.idx").write_bytes(idx)
-            outcome = judge(pair, bytes(idx), multimodal=None)
+            outcome = judge(pair, idx, multimodal=None)
             if outcome != "refused":
                 assert at >= modes_start or at in interior_entries
 

@@ -4,6 +4,7 @@ import tarfile
 
 import pytest
 
+from tests.damage import flipped
 from tests.sources.archives import header, pax
 from zindex.errors import SourceError
 from zindex.formats.tar_headers import Extension, read_header
@@ -65,10 +66,9 @@ def test_every_flipped_bit_of_a_header_is_seen() -> None:
         if 148 <= at < 156:
             continue  # the checksum itself has several spellings
         for bit in range(8):
-            changed = bytearray(block)
-            changed[at] ^= 1 << bit
+            changed = flipped(block, at, 1 << bit)
             with pytest.raises(SourceError, match="checksum is wrong"):
-                read_header(bytes(changed), 0)
+                read_header(changed, 0)
 
 
 def fields_of(content: bytes, *, is_global: bool = False) -> Extension:

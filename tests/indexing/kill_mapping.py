@@ -3,14 +3,12 @@
 Run as a process of its own: every build is a fork of it. Prints the number of deaths.
 """
 
-import os
 import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from tests.killing import run_in_child
+from tests.killing import death_before, kill_process, run_in_child
 from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.indexing.ensure import build_store
 from zindex.indexing.mapping_tasks import SentenceSource
@@ -22,16 +20,6 @@ from zindex.store.layout import ChunkGrid
 
 def build(prefix: str, folder: Path, writes: int | None) -> None:
     """Build a mapping with drawn targets; die before one write more than so many."""
-    if writes is not None:
-        publish, left = local._publish, [writes]
-
-        def deadly(*args: Any) -> bool:
-            left[0] -= 1
-            if left[0] < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return publish(*args)
-
-        local._publish = deadly
     source = SentenceSource(open_source(prefix, require_bin=False))
     plan = plan_mapping(
         source,
@@ -44,7 +32,8 @@ def build(prefix: str, folder: Path, writes: int | None) -> None:
         grid=ChunkGrid(4, 8),
         partition_length=10,
     )
-    run_builds(build_store(plan, source, folder, SerialExecutor()))
+    with death_before(writes, (local, "_publish"), die=kill_process):
+        run_builds(build_store(plan, source, folder, SerialExecutor()))
 
 
 def main(prefix: str, folder: Path) -> None:

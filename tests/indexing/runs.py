@@ -4,11 +4,13 @@ import contextlib
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.killing import Killed, death_before
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import NotReadyError
 from zindex.execution.executor import Executor, SerialExecutor, run_builds
@@ -81,10 +83,6 @@ def with_build(request: BuildRequest, how: Callable[[Executor], Any]) -> BuildRe
     return OwnBuild(request.plan, request.folder, request.source, how=how)
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
 def cut_before_every_write(
     plan: Any,
     source: Any,
@@ -96,34 +94,21 @@ def cut_before_every_write(
 
     A cut build is not ready, and the resumed one writes no finished shard again.
     """
-    write_once = local.write_once
     monkeypatch.setattr("zindex.store.shard_files._NUM_WRITERS", 1)
-    num_writes = 0
-
-    def counted(*args: Any, **kwargs: Any) -> bool:
-        nonlocal num_writes
-        num_writes += 1
-        if num_writes == cut:
-            raise Killed
-        return write_once(*args, **kwargs)
-
-    monkeypatch.setattr(local, "write_once", counted)
-    cut = 0
-    while True:
-        cut += 1
-        place = folder / f"cut-{cut}"
-        num_writes = 0
+    for num_writes in count():
+        place = folder / f"cut-{num_writes}"
         try:
-            run_builds(build_store(plan, source, place, SerialExecutor()))
+            with death_before(num_writes, (local, "write_once")):
+                run_builds(build_store(plan, source, place, SerialExecutor()))
         except (Killed, BaseExceptionGroup):
             num_done = 0
-            if cut > 1:
+            if num_writes:
                 with pytest.raises(NotReadyError, match="is not built yet") as caught:
                     open_store(plan.store_plan(place).root)
                 num_done = caught.value.num_done
         else:
-            return num_writes
-        num_writes = -1_000_000
+            break
         resumed = run_builds(build_store(plan, source, place, SerialExecutor()))
         assert resumed.num_written == resumed.num_shards - num_done
         check(resumed.store)
+    return num_writes

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.damage import flipped
 from tests.kernels.test_scatter_shuffle import (
     chi_square_is_plausible,
     count_orders,
@@ -293,9 +294,7 @@ def test_any_changed_byte_is_mended_or_refused(tmp_path: Path, short_blocks: Non
         write_all(order, tmp_path)
         good = path.read_bytes()
         for place in range(len(good)):
-            bad = bytearray(good)
-            bad[place] ^= 1 << place % 8
-            path.write_bytes(bad)
+            path.write_bytes(flipped(good, place, 1 << place % 8))
             if path == order.part_path(tmp_path, 1):
                 for bucket in range(3):
                     order.bucket_path(tmp_path, bucket).unlink(missing_ok=True)

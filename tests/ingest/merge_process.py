@@ -7,33 +7,15 @@ import json
 import os
 import signal
 import sys
-from typing import Any
 
+from tests.killing import death_before, kill_process
 from zindex.errors import SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_idx import read_index
 from zindex.ingest.corpora import write_pair
 from zindex.ingest.merge import merge
 
-CALLS = ("fsync", "replace", "unlink", "link")
-
-
-def die_at(number: int) -> None:
-    """Have this process killed by its own system call of a number, before it takes place."""
-    left = number
-
-    def watched(call: Any) -> Any:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-
-        return wrapper
-
-    for name in CALLS:
-        setattr(os, name, watched(getattr(os, name)))
+CALLS = [(os, name) for name in ("fsync", "replace", "unlink", "link")]
 
 
 def main(target: str, *sources: str) -> None:
@@ -42,9 +24,9 @@ def main(target: str, *sources: str) -> None:
     while True:
         child = os.fork()
         if child == 0:
-            die_at(number)
             try:
-                merge(sources, target, client=SerialExecutor())
+                with death_before(number, *CALLS, die=kill_process):
+                    merge(sources, target, client=SerialExecutor())
                 os._exit(0)
             except BaseException as error:
                 print(error, file=sys.stderr, flush=True)

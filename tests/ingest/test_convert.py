@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import zindex
 from tests.conftest import WriteCorpus
+from tests.killing import Killed, death_before
 from tests.trees import all_files, shard_stamps
 from zindex.errors import (
     ConfigError,
@@ -289,12 +290,10 @@ def test_compressed_chunks_fit_the_sequences(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(store["tokens"]), np.arange(6000))
 
 
-def test_store_keeps_the_grid_that_it_was_begun_on(
-    tmp_path: Path, kill_before: dict[str, int]
-) -> None:
+def test_store_keeps_the_grid_that_it_was_begun_on(tmp_path: Path) -> None:
     prefix = write_pair(tmp_path / "corpus", LENGTHS)
     begun = ChunkGrid(2, 4)
-    assert not convert_killed(kill_before, 6, prefix, tmp_path / "store", grid=begun)
+    assert not convert_killed(5, prefix, tmp_path / "store", grid=begun)
     before = shard_stamps(tmp_path / "store")
     assert len(before) == 4
     store = convert_one(prefix, tmp_path / "store", grid=ChunkGrid(3, 9, "zstd"))
@@ -342,74 +341,49 @@ def test_full_disk_is_seen_before_the_first_shard(
     assert not shard_stamps(tmp_path / "store")
 
 
-class Killed(BaseException):
-    """Simulates the death of the process."""
-
-
-@pytest.fixture
-def kill_before(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Count the writes of a build, and end it before number ``kill["at"]``; 0 never does."""
-    kill = {"at": 0, "seen": 0}
-    write_once = local.write_once
-
-    def counted(*args: Any, **kwargs: Any) -> bool:
-        kill["seen"] += 1
-        if kill["at"] and kill["seen"] >= kill["at"]:
-            raise Killed
-        return write_once(*args, **kwargs)
-
-    monkeypatch.setattr(local, "write_once", counted)
-    return kill
-
-
-def convert_killed(kill: dict[str, int], at: int, *arguments: Any, **options: Any) -> bool:
-    """Convert until a write is killed; return whether the conversion finished before."""
-    kill |= {"at": at, "seen": 0}
+def convert_killed(num_writes: int, *arguments: Any, **options: Any) -> bool:
+    """Convert until so many writes are done; return whether the conversion needed no more."""
     try:
-        convert_one(*arguments, **options)
+        with death_before(num_writes, (local, "write_once")):
+            convert_one(*arguments, **options)
     except (Killed, BaseExceptionGroup):
         return False
-    finally:
-        kill["at"] = 0
     return True
 
 
-def test_death_before_every_write(tmp_path: Path, kill_before: dict[str, int]) -> None:
+def test_death_before_every_write(tmp_path: Path) -> None:
     """Cut before the k-th write for every k: not ready, then no finished shard is redone."""
     prefix = write_pair(tmp_path / "corpus", LENGTHS, modes=[1] * 7)
     grid = ChunkGrid(2, 4)
-    at, finished = 1, False
+    num_writes, finished = 0, False
     while not finished:
-        root = tmp_path / f"cut-{at}"
-        finished = convert_killed(kill_before, at, prefix, root, grid=grid)
+        root = tmp_path / f"cut-{num_writes}"
+        finished = convert_killed(num_writes, prefix, root, grid=grid)
         before = shard_stamps(root)
-        if not finished and at > 1:
+        if not finished and num_writes:
             with pytest.raises(NotReadyError, match=f"{len(before)} of 14 shards") as caught:
                 open_store(root)
             assert (caught.value.num_done, caught.value.num_shards) == (len(before), 14)
             # What a reader without zindex finds is nothing, and not a part.
             with pytest.raises(FileNotFoundError):
                 zarr.open_group(root, mode="r")
-        kill_before["seen"] = 0
         store = convert_one(prefix, root, grid=grid)
         after = shard_stamps(root)
         assert {name: after[name] for name in before} == before
         assert not list(root.rglob("*.partial"))
-        zindex.export(store.root, tmp_path / f"back-{at}", client=SERIAL)
-        assert read_pair(tmp_path / f"back-{at}") == read_pair(prefix)
-        at += 1
+        zindex.export(store.root, tmp_path / f"back-{num_writes}", client=SERIAL)
+        assert read_pair(tmp_path / f"back-{num_writes}") == read_pair(prefix)
+        num_writes += 1
     # The plan, 14 shards, the manifest, five arrays' metadata and the commit.
-    assert at - 2 == 1 + 14 + 1 + 5 + 1
+    assert num_writes - 1 == 1 + 14 + 1 + 5 + 1
 
 
 @pytest.mark.parametrize("what", ["tokens", "modes", "bounds"])
-def test_corpus_made_anew_before_the_resume_is_refused(
-    tmp_path: Path, kill_before: dict[str, int], what: str
-) -> None:
+def test_corpus_made_anew_before_the_resume_is_refused(tmp_path: Path, what: str) -> None:
     corpus: dict[str, Any] = {"lengths": LENGTHS, "modes": [1] * 7}
     prefix = write_pair(tmp_path / "corpus", **corpus)
     grid = ChunkGrid(2, 4)
-    assert not convert_killed(kill_before, 4, prefix, tmp_path / "store", grid=grid)
+    assert not convert_killed(3, prefix, tmp_path / "store", grid=grid)
     before = shard_stamps(tmp_path / "store")
     assert len(before) == 2
     corpus |= {
@@ -423,9 +397,9 @@ def test_corpus_made_anew_before_the_resume_is_refused(
     assert shard_stamps(tmp_path / "store") == before
 
 
-def test_touched_corpus_is_accepted(tmp_path: Path, kill_before: dict[str, int]) -> None:
+def test_touched_corpus_is_accepted(tmp_path: Path) -> None:
     prefix = write_pair(tmp_path / "corpus", LENGTHS)
-    assert not convert_killed(kill_before, 4, prefix, tmp_path / "store", grid=ChunkGrid(2, 4))
+    assert not convert_killed(3, prefix, tmp_path / "store", grid=ChunkGrid(2, 4))
     write_pair(prefix, LENGTHS)
     os.utime(f"{prefix}.bin", (1, 1))
     assert convert_one(prefix, tmp_path / "store", grid=ChunkGrid(2, 4)).spec["num_tokens"] == 21
@@ -470,12 +444,10 @@ def test_bin_that_is_cut_while_it_is_read_fails_the_build(
         open_store(tmp_path / "store")
 
 
-def test_damaged_shard_is_replaced_by_the_resumed_build(
-    tmp_path: Path, kill_before: dict[str, int]
-) -> None:
+def test_damaged_shard_is_replaced_by_the_resumed_build(tmp_path: Path) -> None:
     prefix = write_pair(tmp_path / "corpus", LENGTHS)
     grid = ChunkGrid(2, 4)
-    assert not convert_killed(kill_before, 6, prefix, tmp_path / "store", grid=grid)
+    assert not convert_killed(5, prefix, tmp_path / "store", grid=grid)
     before = shard_stamps(tmp_path / "store")
     damaged = str(tmp_path / "store" / "tokens" / "c" / "1")
     os.truncate(damaged, 5)

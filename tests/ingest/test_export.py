@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import zindex
 from tests.conftest import WriteCorpus
+from tests.damage import flip
+from tests.killing import Killed, death_before
 from zindex.errors import SourceError, StoreError, StoreNotFoundError, VerificationError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_idx import read_index
@@ -72,10 +73,6 @@ def test_existing_file_is_kept_unless_asked(store: Store, tmp_path: Path, suffix
     assert (folder / "back.idx").read_bytes() == (tmp_path / "corpus.idx").read_bytes()
 
 
-class Killed(Exception):  # noqa: N818
-    """Simulates the death of the process."""
-
-
 @pytest.mark.parametrize("number", range(9))
 def test_death_before_every_step_leaves_no_half_pair(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -86,25 +83,11 @@ def test_death_before_every_step_leaves_no_half_pair(
     (folder / "back.bin").write_bytes(b"old")
     (folder / "back.idx").write_bytes(b"old")
     monkeypatch.setattr(write_pair, "SPAN_TOKENS", 8)
-    seen = 0
-
-    def counted(function: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal seen
-            seen += 1
-            if seen > number:
-                raise Killed
-            return function(*args, **kwargs)
-
-        return call
-
+    steps = ((write_pair, "write_span"), (write_pair, "write_idx"), (os, "replace"))
     try:
-        with monkeypatch.context() as patch:
-            for name in ("write_span", "write_idx"):
-                patch.setattr(write_pair, name, counted(getattr(write_pair, name)))
-            patch.setattr(os, "replace", counted(os.replace))
+        with death_before(number, *steps):
             zindex.export(store.root, folder / "back", client=SERIAL, overwrite=True)
-    except Killed:
+    except* Killed:
         # Three copies, one .idx (itself renamed once), two names, and the folder of work.
         assert number < 8
         named = read_files(folder)
@@ -130,9 +113,7 @@ def test_leftover_of_another_process_is_no_hindrance(store: Store, tmp_path: Pat
 
 def test_damaged_shard_is_never_exported(store: Store, tmp_path: Path) -> None:
     shard = store.root / "tokens" / "c" / "1"
-    content = bytearray(shard.read_bytes())
-    content[0] ^= 1
-    shard.write_bytes(content)
+    flip(shard, 0)
     with pytest.raises(VerificationError, match=r"chunk 0 of shard tokens/c/1 fails its checksum"):
         zindex.export(store.root, tmp_path / "back", client=SERIAL)
     assert not list(tmp_path.glob("back.[bi]*"))

@@ -143,12 +143,6 @@ def test_ranges_equal_single_evaluations_however_they_are_cut(
     assert np.array_equal(out, expected)
 
 
-def test_single_elements_equal_the_batch():
-    keys = make_keys(4)
-    batch = permute(np.arange(500), 777, keys)
-    assert [int(permute(np.array([p]), 777, keys)[0]) for p in range(500)] == batch.tolist()
-
-
 def store_lanes(array, at, lanes):
     array[at : at + NUM_WORDS] = lanes
 

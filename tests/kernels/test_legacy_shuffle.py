@@ -89,6 +89,7 @@ def test_the_size_of_the_blocks_changes_nothing(seed, sizes, block, dtype):
         (2**16 + 3, np.uint16),
         (2**20 + 1, np.int64),
         (5_000_000, np.int32),
+        pytest.param(10**8, np.int32, marks=pytest.mark.slow),
     ],
 )
 def test_large_sizes_equal_numpy(size, dtype):
@@ -113,16 +114,6 @@ def test_values_are_final_from_where_a_shuffle_stops(cuts):
         stop = cut
     assert np.array_equal(values, expected)
     assert np.array_equal(state, whole_state)
-
-
-@pytest.mark.slow
-def test_a_hundred_million_equal_numpy():
-    generator, state = np.random.RandomState(1), seed_state(1)
-    expected, values = np.arange(10**8, dtype=np.int32), np.arange(10**8, dtype=np.int32)
-    generator.shuffle(expected)
-    legacy_shuffle(values, state)
-    assert np.array_equal(values, expected)
-    assert np.array_equal(state, numpy_state(generator))
 
 
 def test_the_python_originals_equal_the_naive_shuffle(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.damage import flip
 from tests.ingest.records.sources import ListFiles
 from tests.keyed.small_stores import write_grpo, write_sft
 from tests.keyed.upstream_files import write_bin
@@ -84,9 +85,7 @@ def test_a_store_of_texts_is_refused(tmp_path: Path) -> None:
 def test_damage_is_found_when_it_is_read(tmp_path: Path) -> None:
     convert_keyed(write_sft(tmp_path / "sft"), tmp_path / "sft.zarr")
     shard = next(path for path in (tmp_path / "sft.zarr" / "sequence_value" / "c").iterdir())
-    content = bytearray(shard.read_bytes())
-    content[5] ^= 1
-    shard.write_bytes(content)
+    flip(shard, 5)
     dataset = DatasetFactory.load("sft", tmp_path / "sft.zarr", 16)
     assert isinstance(dataset, WindowDataset)
     with pytest.raises(VerificationError, match="sequence_value"):

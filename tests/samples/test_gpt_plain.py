@@ -1,5 +1,6 @@
 """Batches that one kernel call per dataset makes: equal to the items, or left to the other way."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 import zindex
 from tests.conftest import FakeTokenizer
+from tests.damage import flip
 from tests.datasets.test_gpt_dataset import open_dataset
 from tests.samples.plain_items import make_item
 from zindex.datasets.blended_dataset import BlendedDataset
@@ -188,13 +190,11 @@ def test_damage_is_found_with_the_index_in_memory(tmp_path: Path, made: list[boo
         dataset.__getitems__(everything)
     assert made == [False, True]
     shard = path / "tokens" / "c" / "1"
-    content = bytearray(shard.read_bytes())
-    content[100] ^= 1
-    shard.write_bytes(content)
+    flip(shard, 100)
     forget_all_files()
     with pytest.raises(VerificationError, match="chunk 0 of shard tokens/c/1 fails its checksum"):
         dataset.__getitems__(everything)
-    shard.write_bytes(content[:50])
+    os.truncate(shard, 50)
     forget_all_files()
     with pytest.raises(VerificationError, match="tokens/c/1"):
         dataset.__getitems__(everything)

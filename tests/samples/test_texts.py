@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.damage import flip
 from tests.store.stores import ONE, build_arrays, count_up
 from zindex.errors import VerificationError
 from zindex.samples import texts
@@ -73,9 +74,7 @@ def test_concurrent_threads(root: Path) -> None:
 
 def test_damage_is_raised_by_reads_of_its_rows(root: Path) -> None:
     shard = root / "one" / "c" / "3"
-    content = bytearray(shard.read_bytes())
-    content[0] ^= 1
-    shard.write_bytes(content)
+    flip(shard, 0)
     reader = open_store(root)["one"]
     for _ in range(3):
         assert cached_rows(reader, 100) is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.damage import flipped
 from tests.sources.archives import END, header, member, pax, read_all, write_members, write_tar
 from zindex.errors import SourceError
 from zindex.sources.tar_files import TarFiles
@@ -168,9 +169,7 @@ def test_every_byte_of_a_small_archive_may_be_wrong(untouched: Path) -> None:
     whole = b"".join(members) + END
     for at in range(0, len(whole), 11):
         for flip in (0x01, 0x80):
-            content = bytearray(whole)
-            content[at] ^= flip
-            untouched.write_bytes(content)
+            untouched.write_bytes(flipped(whole, at, flip))
             files = TarFiles(untouched, on_damage="skip", part_nbytes=1200)
             found = read_all(files)
             # Either it is seen, or it is in a content or in padding, which have no checksum.

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.damage import flip
 from tests.sources.archives import (
     END,
     header,
@@ -225,9 +226,7 @@ def test_every_cut_of_an_archive_is_damage(tmp_path: Path) -> None:
 
 def test_damage_names_the_file_and_the_place(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", numbered(2))
-    content = bytearray(path.read_bytes())
-    content[5 * 512] ^= 1
-    path.write_bytes(content)
+    flip(path, 5 * 512)
     with pytest.raises(
         SourceError,
         match=rf"^{path} must be a whole tar archive of samples, but at byte 2,560 there is a tar "

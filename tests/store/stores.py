@@ -49,13 +49,17 @@ def build_arrays(
     spec: dict[str, Any] | None = None,
 ) -> StorePlan:
     """Build and commit a store that holds the given arrays."""
-    plan = plan_arrays(root, arrays, grid, spec)
-    plan = begin_store(plan)
+    plan = begin_store(plan_arrays(root, arrays, grid, spec))
+    commit_arrays(plan, arrays)
+    return plan
+
+
+def commit_arrays(plan: StorePlan, arrays: Mapping[ArraySpec, Values]) -> None:
+    """Store the shards that are missing, one after another, and commit."""
     receipts = []
     for layout, values in zip(plan.layouts, arrays.values(), strict=True):
         for shard in range(layout.num_shards):
             start, stop = layout.shard_bounds(shard)
-            result = store_shard(root, layout, shard, lambda v=values, i=start, j=stop: v[i:j])
+            result = store_shard(plan.root, layout, shard, lambda v=values, i=start, j=stop: v[i:j])
             receipts.append(result.receipt)
     commit_store(plan, receipts)
-    return plan

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,6 +21,8 @@ import pytest
 import zarr
 from numcodecs.zstd import Zstd
 
+from tests.damage import flipped
+from tests.killing import death_before, kill_process, run_in_child
 from tests.store.stores import GRID, ONE, TWO, Values, build_arrays, count_up, plan_arrays
 from tests.trees import all_files
 from zindex.errors import (
@@ -465,9 +468,7 @@ def test_a_flipped_bit_in_any_byte_of_the_plan_is_detected(root: Path) -> None:
     path = root / "_zindex" / "plan.json"
     content = path.read_bytes()
     for position in range(len(content)):
-        changed = bytearray(content)
-        changed[position] ^= 1 << position % 8
-        path.write_bytes(changed)
+        path.write_bytes(flipped(content, position, 1 << position % 8))
         with pytest.raises((StoreError, VerificationError), match=r"plan.json"):
             begin_store(plan)
 
@@ -636,34 +637,16 @@ def test_a_full_disk_commits_nothing_and_is_resumed(
     assert all_files(root) == GOOD
 
 
-def build_and_kill(root: Path, turn: int) -> None:
-    """Build, and be killed at the turn-th call that changes the disk."""
-    calls = 0
-    for module, name in ((os, "open"), (os, "writev"), (os, "fsync"), (local, "_rename_new")):
-        real = getattr(module, name)
-
-        def count(*args: Any, real: Callable[..., Any] = real) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == turn:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args)
-
-        setattr(module, name, count)
-    build_arrays(root, ARRAYS)
-    os._exit(0)
-
-
 def test_a_builder_killed_at_any_call_is_resumed(tmp_path: Path) -> None:
-    for turn in range(1, 200):
-        root = tmp_path / str(turn)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                build_and_kill(root, turn)
-            finally:
-                os._exit(1)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    calls = ((os, "open"), (os, "writev"), (os, "fsync"), (local, "_rename_new"))
+
+    def build(root: Path, number: int) -> None:
+        with death_before(number, *calls, die=kill_process):
+            build_arrays(root, ARRAYS)
+
+    for number in range(200):
+        root = tmp_path / str(number)
+        _, status = run_in_child(partial(build, root, number))
         if status == 0:
             break
         assert status == -signal.SIGKILL
@@ -676,7 +659,7 @@ def test_a_builder_killed_at_any_call_is_resumed(tmp_path: Path) -> None:
         build_arrays(root, ARRAYS)
         found = {key: content for key, content in all_files(root).items() if "partial" not in key}
         assert found == GOOD
-    assert turn > 36  # nine files, four calls each
+    assert number > 35  # nine files, four calls each
 
 
 # --- races ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.store.stores import ONE, TWO, count_up, plan_arrays
+from tests.store.stores import ONE, TWO, commit_arrays, count_up, plan_arrays
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
@@ -54,17 +54,6 @@ def write(plan: StorePlan, name: str, *shards: int) -> None:
             if layout.name == name:
                 start, stop = layout.shard_bounds(shard)
                 store_shard(plan.root, layout, shard, lambda v=values, i=start, j=stop: v[i:j])
-
-
-def commit(plan: StorePlan) -> None:
-    """Write what is missing, and the commit."""
-    receipts = []
-    for layout, values in zip(plan.layouts, ARRAYS.values(), strict=True):
-        for shard in range(layout.num_shards):
-            start, stop = layout.shard_bounds(shard)
-            result = store_shard(plan.root, layout, shard, lambda v=values, i=start, j=stop: v[i:j])
-            receipts.append(result.receipt)
-    commit_store(plan, receipts)
 
 
 class Clock:
@@ -201,7 +190,7 @@ def test_a_damaged_chunk_is_not_served(plan: StorePlan, clock: Clock) -> None:
 
 def test_a_commit_without_the_shard_is_damage(plan: StorePlan, clock: Clock) -> None:
     begin_store(plan)
-    commit(plan)
+    commit_arrays(plan, ARRAYS)
     (plan.root / "one/c/1").unlink()
     array = follow_plan(plan, 9)["one"]
     assert array[0] == 0
@@ -255,7 +244,7 @@ def test_open_store_follows(plan: StorePlan, clock: Clock) -> None:
     assert "two" in store
     with pytest.raises(KeyError, match="has no array 'three', it has"):
         store["three"]
-    commit(plan)
+    commit_arrays(plan, ARRAYS)
     assert open_store(plan.root, follow=10) == open_store(plan.root)
     np.testing.assert_array_equal(store["two"][:], ARRAYS[TWO])
 
@@ -314,7 +303,7 @@ class Following(RuleBasedStateMachine):
     @precondition(lambda self: self.is_begun)
     @rule()
     def commit(self) -> None:
-        commit(self.plan)
+        commit_arrays(self.plan, ARRAYS)
         self.is_committed = True
 
     @rule()

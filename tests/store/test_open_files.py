@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from tests.damage import flipped
 from tests.store.stores import GRID, ONE, build_arrays, count_up
 from tests.store.test_reader import exit_code, num_descriptors, read_in_child
 from zindex.errors import VerificationError
@@ -193,8 +194,7 @@ def test_another_file_at_the_same_path_is_verified(
     monkeypatch.setattr(table, "budget", 1)
     np.testing.assert_array_equal(array, count_up(60))
     path = tmp_path / "one" / "c" / "2"
-    content = bytearray(path.read_bytes())
-    content[0] ^= 1
+    content = flipped(path.read_bytes(), 0)
     path.unlink()
     path.write_bytes(content)
     with pytest.raises(VerificationError, match="chunk 0 of shard one/c/2 fails its checksum"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.damage import flip
 from tests.ingest.records.sources import ListFiles, draw_files
 from zindex.errors import ConfigError, VerificationError
 from zindex.execution.executor import SerialExecutor
@@ -81,9 +82,7 @@ def test_damage_is_found(tmp_path: Path, source: ListFiles) -> None:
     root = tmp_path / "s"
     import_records(source, root, client=SerialExecutor(), grid=SMALL)
     path = root / "key_text/c/0"
-    content = bytearray(path.read_bytes())
-    content[3] ^= 1
-    path.write_bytes(content)
+    flip(path, 3)
     forget_all_files()
     reader = RecordReader(open_store(root))
     with pytest.raises(VerificationError, match="key_text/c/0 fails its checksum"):

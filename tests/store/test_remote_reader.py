@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.damage import flipped
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
 from zindex.io import files, object_client
@@ -205,9 +206,7 @@ def test_every_damaged_byte_is_found(objects: ObjectPath, codec: Any) -> None:
     path = objects / "one/c/0"
     sound = files.read_file(path)
     for place in range(len(sound)):
-        damaged = bytearray(sound)
-        damaged[place] ^= 4
-        files.write_once(path, [damaged], replace=True)
+        files.write_once(path, [flipped(sound, place, 4)], replace=True)
         cache.reset()
         with pytest.raises(VerificationError, match=r"shard one/c/0"):
             reader.read(0, 8)
@@ -233,9 +232,7 @@ def test_the_index_of_a_shard_has_the_last_word(objects: ObjectPath) -> None:
 def test_checksums_are_left_out_on_request(objects: ObjectPath) -> None:
     reader = open_one(objects, 8, ChunkGrid(4, 8))
     path = objects / "one/c/0"
-    damaged = bytearray(files.read_file(path))
-    damaged[0] ^= 4
-    files.write_once(path, [damaged], replace=True)
+    files.write_once(path, [flipped(files.read_file(path), 0, 4)], replace=True)
     assert isinstance(reader, RemoteReader)
     assert take(open_store(objects, verify="never")["one"], 0, 1) == [4, 1]
     with pytest.raises(VerificationError, match=r"chunk 0 of shard one/c/0 fails its checksum"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.damage import flip, flipped
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
 from zindex.store.layout import ChunkGrid
@@ -126,8 +127,7 @@ def test_the_kernel_decodes_and_checks_compressed_chunks(
         np.testing.assert_array_equal(reader.read(0, 50), VALUES)
     assert not is_kernel or not numbers
     path = tmp_path / "one" / "c" / "0"
-    content = bytearray(path.read_bytes())
-    content[5] ^= 1
+    content = flipped(path.read_bytes(), 5)
     with open(path, "r+b") as stream:  # the open file
         stream.write(content)
     table.decoded.clear()
@@ -230,9 +230,7 @@ def test_an_array_of_too_many_windows_is_not_read_ahead(
 
 def test_damage_in_a_round(readers: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "none" / "one" / "c" / "1"
-    content = bytearray(path.read_bytes())
-    content[13] ^= 1
-    path.write_bytes(content)
+    flip(path, 13)
     with pytest.raises(VerificationError, match="chunk 1 of shard one/c/1 fails its checksum"):
         read_many([Spans(readers["flat"], of(0), of(50)), Spans(readers["none"], of(0), of(50))])
     (got,) = read_many([Spans(readers["never"], of(0), of(50))])

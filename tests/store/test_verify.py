@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.damage import flip, flipped
 from tests.store.stores import GRID, ONE, TWO, build_arrays, count_up, plan_arrays
 from tests.trees import all_files
 from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError
@@ -52,9 +53,7 @@ def test_a_flipped_bit_of_any_byte_is_found_and_its_file_named(root: Path, codec
     for key, content in all_files(root).items():
         is_json = key.endswith(".json")
         for position in range(0, len(content), 7 if is_json else 1):
-            changed = bytearray(content)
-            changed[position] ^= 1 << int(rng.integers(8))
-            (root / key).write_bytes(changed)
+            (root / key).write_bytes(flipped(content, position, 1 << int(rng.integers(8))))
             report = verify_store(root)
             assert [damage.key for damage in report.damages] == [key], position
             assert (report.damages[0].shard is None) == is_json
@@ -156,10 +155,7 @@ def test_a_shard_of_other_values_is_named(root: Path, tmp_path: Path) -> None:
 def test_the_damaged_chunks_are_counted(root: Path) -> None:
     build_arrays(root, {ONE: count_up(60)}, ChunkGrid(3, 60))
     shard = root / "one" / "c" / "0"
-    content = bytearray(shard.read_bytes())
-    for chunk in (4, 7, 19):
-        content[16 * chunk] ^= 1
-    shard.write_bytes(content)
+    flip(shard, *(16 * chunk for chunk in (4, 7, 19)))
     assert damaged(verify_store(root)) == {
         "one/c/0": "chunk 4 of shard one/c/0 fails its checksum, as do 2 others"
     }

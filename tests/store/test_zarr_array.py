@@ -15,6 +15,7 @@ import zarr.codecs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.damage import flipped
 from tests.store.test_reader import exit_code, read_in_child
 from zindex.errors import ConfigError, StoreError, StoreNotFoundError, VerificationError
 from zindex.store.reader import LocalReader, forget_all_files
@@ -208,9 +209,7 @@ def test_damage_is_an_error_where_there_is_a_checksum(tmp_path: Path, compressor
     file = tmp_path / "array" / "c" / "1"
     content = file.read_bytes()
     for position in range(len(content)):
-        changed = bytearray(content)
-        changed[position] ^= 1 << position % 8
-        file.write_bytes(changed)
+        file.write_bytes(flipped(content, position, 1 << position % 8))
         for verify in ("first", "always"):
             forget_all_files()
             reader = open_array(tmp_path / "array", verify=verify)

@@ -1,6 +1,5 @@
 """What a MergedDataset takes and refuses."""
 
-import json
 import math
 import pickle
 from collections.abc import Iterator
@@ -9,12 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
-from tests.streaming.simulated_ranks import acting_as
 from tests.streaming.tiny_sources import Items, Parts
 from zindex.errors import ConfigError, SourceError, StateMismatchError
-from zindex.streaming import MergedDataset, merge_states, mixed_collate, to_state
+from zindex.streaming import MergedDataset, to_state
 
 Sample = dict[str, Any]
 
@@ -231,26 +229,6 @@ def test_an_empty_state_starts_from_the_beginning() -> None:
     assert next(iter(merged))["id"] == next(iter(MergedDataset([Items("a", 9)])))["id"]
 
 
-def make_pairs() -> MergedDataset:
-    return MergedDataset([Items("a", 40), Parts("b", [7, 9, 4])], cyclic=False)
-
-
-def test_loader_workers_share_the_samples_and_the_state() -> None:
-    merged = make_pairs()
-    loader = DataLoader(merged, batch_size=3, num_workers=2, collate_fn=mixed_collate)
-    seen, state = [], {}
-    for number, batch in enumerate(loader):
-        seen += [sample["id"] for sample in batch]
-        state.update(to_state(batch))
-        if number == 6:
-            break
-    state = json.loads(json.dumps(state))
-    rest = make_pairs()
-    rest.set_dataloader_states(merge_states([state]))
-    seen += [sample["id"] for sample in rest]
-    assert sorted(seen) == sorted(sample["id"] for sample in make_pairs())
-
-
 def test_damage_is_counted_in_the_state() -> None:
     class Damaged(Parts):
         num_skipped = 0
@@ -272,12 +250,3 @@ def test_damage_is_counted_in_the_state() -> None:
         for later in make().__iter_from__(state):
             rest.update(to_state(later))
         assert rest["leaf a @0/1"][1][2] == 5, cut
-
-
-def test_other_workers_of_a_rank_have_other_samples() -> None:
-    merged = MergedDataset([Items("a", 12)], cyclic=False)
-    found = []
-    for worker in range(3):
-        with acting_as(worker, 3, merged):
-            found.append({sample["id"] for sample in merged})
-    assert len(set.union(*found)) == 12 == sum(map(len, found))

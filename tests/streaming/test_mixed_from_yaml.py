@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import zindex
 from tests.conftest import WriteCorpus
+from tests.sources.archives import write_jsonl, write_tar
 from tests.streaming.simulated_ranks import acting_as
 from zindex.errors import ConfigError, ZindexError
 from zindex.execution.executor import SerialExecutor
@@ -96,24 +96,18 @@ def root(tmp_path: Path, write_corpus: WriteCorpus) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     for number in range(2):
-        with tarfile.open(tmp_path / f"img_{number}.tar", "w") as tar:
-            for key in range(6):
-                stream = io.BytesIO()
-                Image.fromarray(np.full((3, 3, 3), 20 * key, np.uint8)).save(stream, "png")
-                name = f"{number}{key}"
-                for suffix, content in (
-                    ("id", b""),
-                    ("png", stream.getvalue()),
-                    ("txt", f"a {WORDS[key + 1]}".encode()),
-                ):
-                    member = tarfile.TarInfo(f"{name}.{suffix}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-        lines = [json.dumps({"key": f"{number}{key}", "caption": f"c{key}"}) for key in range(6)]
-        (tmp_path / f"img_{number}.meta.jsonl").write_text("\n".join(lines))
+        members = []
+        for key in range(6):
+            name, stream = f"{number}{key}", io.BytesIO()
+            Image.fromarray(np.full((3, 3, 3), 20 * key, np.uint8)).save(stream, "png")
+            members += [(f"{name}.id", b""), (f"{name}.png", stream.getvalue())]
+            members.append((f"{name}.txt", f"a {WORDS[key + 1]}".encode()))
+        write_tar(tmp_path / f"img_{number}.tar", members)
+        rows = [{"key": f"{number}{key}", "caption": f"c{key}"} for key in range(6)]
+        write_jsonl(tmp_path / f"img_{number}.meta.jsonl", rows)
     for number in range(3):
-        lines = [json.dumps({"text": " ".join(WORDS[1 : 2 + i % 9])}) for i in range(7)]
-        (tmp_path / f"text_{number}.jsonl").write_text("\n".join(lines))
+        texts = [{"text": " ".join(WORDS[1 : 2 + i % 9])} for i in range(7)]
+        write_jsonl(tmp_path / f"text_{number}.jsonl", texts)
     prefix = write_corpus([7] * 5)
     zindex.convert(prefix, str(tmp_path / "corpus.zarr"), client=SerialExecutor())
     for name, text in FILES.items():
@@ -191,10 +185,7 @@ def test_in_loader_workers(root: Path, method: str) -> None:
 
 
 def test_collates_keep_the_state(root: Path) -> None:
-    text = instantiate_from_yaml(
-        root / "mix.yaml", {"root": str(root), "img_size": 2, "max_text_len": 5, "cyclic": False}
-    ).datasets[2]
-    samples = list(text)[:3]
+    samples = list(load(root).datasets[2])[:3]
     assert to_state(stack_collate(samples)) == to_state(samples)
     assert to_state(PadCollate(["tokens"])(samples)) == to_state(samples)
     assert stack_collate(samples)["tokens"].shape == (3, 5)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.killing import death_before, kill_process
 from tests.trees import all_files
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.corpora import tokenize_corpus as module
@@ -32,19 +33,17 @@ def call_in_child(folder: Path, target: Path, to: Any, deadly: int | None) -> tu
             read_partitions.BUFFER_NBYTES = 100
             _count(partitions, "read_partition", seen, "partitions")
             _count(read_partitions, "write_note", seen, "encoded")
-            if deadly is not None:
-                number = {"left": deadly}
-                for owner, name in ((files, "write_once"), (os, "replace")):
-                    _kill_before(owner, name, number)
-            module.tokenize_corpus(
-                folder / "in",
-                target,
-                tokenizer=folder / "tokenizer",
-                to=to,
-                part_nbytes=250,
-                client=SerialExecutor(),
-                grid=ChunkGrid(64, 256),
-            )
+            writes = ((files, "write_once"), (os, "replace"))
+            with death_before(deadly, *writes, die=kill_process):
+                module.tokenize_corpus(
+                    folder / "in",
+                    target,
+                    tokenizer=folder / "tokenizer",
+                    to=to,
+                    part_nbytes=250,
+                    client=SerialExecutor(),
+                    grid=ChunkGrid(64, 256),
+                )
             os.write(write, json.dumps(seen).encode())
             os._exit(0)
         finally:
@@ -65,19 +64,6 @@ def _count(owner: Any, name: str, seen: dict[str, int], key: str) -> None:
         return function(*args, **kwargs)
 
     setattr(owner, name, counted)
-
-
-def _kill_before(owner: Any, name: str, number: dict[str, int]) -> None:
-    """Die before one of the calls of some functions."""
-    function = getattr(owner, name)
-
-    def deadly(*args: Any, **kwargs: Any) -> Any:
-        number["left"] -= 1
-        if number["left"] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-
-    setattr(owner, name, deadly)
 
 
 def main(folder: Path) -> None:

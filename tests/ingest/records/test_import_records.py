@@ -15,7 +15,9 @@ import zarr
 
 import zindex
 from tests.conftest import numbers
+from tests.damage import flip
 from tests.ingest.records.sources import ListFiles, draw_files
+from tests.killing import Killed, death_before
 from tests.sources.archives import write_jsonl, write_tar
 from tests.trees import all_files
 from zindex.errors import (
@@ -347,41 +349,15 @@ def test_every_death_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(partitions, "PARTITION_NBYTES", 1)
     source = draw_files(8)
     golden = import_records(source, tmp_path / "golden", client=SERIAL, grid=SMALL)
-    write_once, remove_file = files.write_once, files.remove_file
-
-    class DeathError(Exception):
-        """The process dies here."""
-
-    deaths = 0
+    deaths, root = 0, tmp_path / "s"
     for limit in range(1000):
-        root = tmp_path / "s"
-        count = 0
-
-        def survive() -> None:
-            nonlocal count
-            count += 1
-            if count > limit:  # noqa: B023
-                raise DeathError
-
-        def write(*args: Any, **settings: Any) -> bool:
-            survive()
-            return write_once(*args, **settings)
-
-        def remove(*args: Any) -> None:
-            survive()
-            remove_file(*args)
-
-        monkeypatch.setattr(files, "write_once", write)
-        monkeypatch.setattr(files, "remove_file", remove)
         try:
-            import_records(source, root, client=SERIAL, grid=SMALL)
-        except DeathError:
+            with death_before(limit, (files, "write_once"), (files, "remove_file")):
+                import_records(source, root, client=SERIAL, grid=SMALL)
+        except (Killed, BaseExceptionGroup):
             deaths += 1
         else:
             break
-        finally:
-            monkeypatch.setattr(files, "write_once", write_once)
-            monkeypatch.setattr(files, "remove_file", remove_file)
         with suppress(NotReadyError, StoreNotFoundError):
             assert read_all(open_store(root)) == source.records()
         if limit % 3 == 0 or limit > 40:
@@ -438,9 +414,7 @@ def test_scratch_that_is_damaged_is_never_taken(
 
     def damage(*args: Any) -> Any:
         [path] = [path for path in (tmp_path / "s/_zindex/scratch").iterdir() if not path.suffix]
-        content = bytearray(path.read_bytes())
-        content[0] ^= 1
-        path.write_bytes(content)
+        flip(path, 0)
         return build_table(*args)
 
     monkeypatch.setattr(module, "RecordTable", damage)

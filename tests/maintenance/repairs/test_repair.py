@@ -11,6 +11,7 @@ import pytest
 
 import zindex
 from tests.conftest import WriteCorpus
+from tests.damage import flip
 from tests.indexing.runs import LENGTHS, make_config
 from tests.store.stores import ONE, build_arrays, count_up
 from tests.trees import all_files
@@ -351,17 +352,10 @@ def test_lost_weights_need_the_run(make_case: Callable[[str], Case]) -> None:
 
 def test_a_rebuilt_shard_that_differs_is_refused(large: Case) -> None:
     (large.root / "tokens/c/1").unlink()
-    change(f"{large.source}.bin", UNSAMPLED)
+    flip(f"{large.source}.bin", UNSAMPLED)
     with pytest.raises(VerificationError, match=r"shard tokens/c/1 of .* numpy \d.* differ"):
         large.repair()
     assert not (large.root / "tokens/c/1").exists()
-
-
-def change(path: Path | str, *offsets: int) -> None:
-    content = bytearray(Path(path).read_bytes())
-    for offset in offsets:
-        content[offset] ^= 1
-    Path(path).write_bytes(content)
 
 
 @pytest.mark.parametrize("is_missing", [False, True])
@@ -369,11 +363,11 @@ def test_shards_that_the_root_refutes_are_not_put_in_place(
     large: Case, *, is_missing: bool
 ) -> None:
     """The tokens changed beyond the digest's sample, and no manifest names the damaged shard."""
-    change(large.root / "tokens/c/1", 3)
+    flip(large.root / "tokens/c/1", 3)
     if is_missing:
         (large.root / "tokens/c/1").unlink()
     (large.root / "_zindex/manifest.json").unlink()
-    change(f"{large.source}.bin", UNSAMPLED, -1)
+    flip(f"{large.source}.bin", UNSAMPLED, -1)
     before = all_files(large.root)
     with pytest.raises(VerificationError, match=r"the checksums of its zarr.json.* are not kept"):
         large.repair()
@@ -381,9 +375,9 @@ def test_shards_that_the_root_refutes_are_not_put_in_place(
 
 
 def test_shards_that_an_unproven_manifest_refutes_are_not_kept(large: Case) -> None:
-    change(large.root / "tokens/c/1", 3)
+    flip(large.root / "tokens/c/1", 3)
     (large.root / "zarr.json").unlink()
-    change(f"{large.source}.bin", UNSAMPLED)
+    flip(f"{large.source}.bin", UNSAMPLED)
     before = all_files(large.root)
     with pytest.raises(VerificationError, match=r"shard tokens/c/1 of .* what was rebuilt has"):
         large.repair()
@@ -473,7 +467,7 @@ def test_tokens_are_rebuilt_from_a_source_that_fits_their_plan(
 def test_sound_tokens_are_not_replaced_by_those_of_a_changed_source(large: Case) -> None:
     """The digest in the plan covers only samples of the tokens."""
     damage_commit(large.root)
-    change(f"{large.source}.bin", UNSAMPLED)
+    flip(f"{large.source}.bin", UNSAMPLED)
     before = all_files(large.root)
     message = r"tokens/c/1 of .* passes its own .* name the unchanged .bin/.idx pair with --source"
     with pytest.raises(VerificationError, match=message):
