@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,18 +46,32 @@ def death_before(
         yield
 
 
-def run_in_child(work: Callable[[], object], kill_after: float | None = None) -> tuple[float, int]:
-    """Work in a fork; return the seconds it lived and its exit code, -9 if it was killed."""
-    start = time.monotonic()
+def fork(work: Callable[[], object]) -> int:
+    """Work in a fork, which ends with 0, or with 1 if that fails; return its number."""
     child = os.fork()
     if child == 0:
         try:
+            signal.alarm(250)  # it must not outlive its test
             work()
             os._exit(0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
+    return child
+
+
+def exit_code(child: int) -> int:
+    """Wait for a fork; return what it ended with, -9 if it was killed."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_in_child(work: Callable[[], object], kill_after: float | None = None) -> tuple[float, int]:
+    """Work in a fork; return the seconds it lived and its exit code."""
+    start = time.monotonic()
+    child = fork(work)
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return time.monotonic() - start, os.waitstatus_to_exitcode(status)
+    code = exit_code(child)
+    return time.monotonic() - start, code

@@ -1,6 +1,5 @@
 """Imported records as a torch dataset."""
 
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tests.ingest.records.sources import ListFiles, draw_files
+from tests.killing import exit_code, fork
 from zindex.datasets.record_dataset import RecordDataset
 from zindex.errors import ConfigError, NotReadyError, StoreError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
@@ -95,17 +95,11 @@ def test_it_pickles_for_other_processes(path: Path, source: ListFiles) -> None:
     assert len(pickle.dumps(dataset)) < 20_000
     assert again.fingerprint == dataset.fingerprint
     assert again[5] == source.records()[5]
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, b"1" if dataset[7] == source.records()[7] else b"0")
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        assert pipe.read() == b"1"
-    os.waitpid(child, 0)
+
+    def read() -> None:
+        assert dataset[7] == source.records()[7]
+
+    assert exit_code(fork(read)) == 0
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.killing import exit_code, fork
 from zindex.errors import SourceError, VerificationError
 from zindex.formats import bin_writer
 from zindex.formats.bin_idx import IdxFile, read_index
@@ -49,11 +50,7 @@ def test_a_writer_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_forked_child_leaves_its_parents_file_alone(tmp_path: Path) -> None:
     writer = PairWriter(tmp_path / "a.bin", np.uint16)
-    child = os.fork()
-    if child == 0:
-        writer._discard()
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert exit_code(fork(writer._discard)) == 0
     writer.append([1])
     writer.end_document()
     writer.finalize(tmp_path / "a.idx")

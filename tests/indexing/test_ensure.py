@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.clocks import Clock
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex, naive_megatron
 from tests.indexing.runs import ensure_index, with_build
@@ -39,28 +40,16 @@ def needed(planned: tuple[Any, Any], tmp_path: Path) -> BuildRequest:
     return BuildRequest(plan, str(tmp_path), source)
 
 
-class Clock:
-    """A clock that only sleeping advances."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
+class RankClock(Clock):
+    """A clock that ranks use."""
 
     def rank(self, number: int, **settings: float) -> Rank:
-        """A rank that uses this clock."""
         return Rank(number, **settings, clock=self.monotonic, sleep=self.sleep)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> RankClock:
+    return RankClock()
 
 
 def build(plan: Any, source: Any, folder: Path) -> Any:
@@ -122,7 +111,7 @@ def test_waiting_process_gets_what_another_commits(
 
 
 def test_wait_ends_with_what_is_missing(
-    planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+    planned: tuple[Any, Any], tmp_path: Path, clock: RankClock
 ) -> None:
     store = build(*planned, tmp_path)
     (store.root / "zarr.json").unlink()
@@ -151,7 +140,7 @@ def test_wait_says_how_many_are_missing(planned: tuple[Any, Any], tmp_path: Path
         obtain(WAITING, needs)
 
 
-def test_waits_grow_and_differ(planned: tuple[Any, Any], tmp_path: Path, clock: Clock) -> None:
+def test_waits_grow_and_differ(planned: tuple[Any, Any], tmp_path: Path, clock: RankClock) -> None:
     """Thousands of ranks do not ask at the same moment, nor more often than every few seconds."""
     with pytest.raises(NotReadyError, match="within 60 s, 0 of"):
         ensure_index(*planned, str(tmp_path), clock.rank(1, timeout=60, takeover=math.inf))
@@ -179,7 +168,7 @@ def test_damage_is_raised_without_a_wait(
 
 @pytest.mark.parametrize("number", [1, 2, 3, 8, 1000])
 def test_later_ranks_take_over_later(
-    planned: tuple[Any, Any], tmp_path: Path, clock: Clock, number: int
+    planned: tuple[Any, Any], tmp_path: Path, clock: RankClock, number: int
 ) -> None:
     rank = clock.rank(number, takeover=10)
     assert rank.patience == pytest.approx(10 * (1 + math.log2(number)))
@@ -189,7 +178,7 @@ def test_later_ranks_take_over_later(
 
 
 def test_no_rank_takes_over_from_a_builder_with_progress(
-    needed: BuildRequest, planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+    needed: BuildRequest, planned: tuple[Any, Any], tmp_path: Path, clock: RankClock
 ) -> None:
     """A finished shard or a heartbeat counts; in the long run, only a shard does."""
     store = build(*planned, tmp_path)
@@ -218,7 +207,7 @@ def test_no_rank_takes_over_from_a_builder_with_progress(
 
 
 def test_no_rank_takes_over_from_a_builder_without_a_plan(
-    needed: BuildRequest, clock: Clock
+    needed: BuildRequest, clock: RankClock
 ) -> None:
     watch = BuilderWatch(clock.rank(1, takeover=10))
     write_first_heartbeat(needed.root)
@@ -232,7 +221,7 @@ def test_no_rank_takes_over_from_a_builder_without_a_plan(
 
 
 def test_a_builder_with_a_heartbeat_but_no_progress_is_given_up(
-    needed: BuildRequest, planned: tuple[Any, Any], tmp_path: Path, clock: Clock
+    needed: BuildRequest, planned: tuple[Any, Any], tmp_path: Path, clock: RankClock
 ) -> None:
     store = build(*planned, tmp_path)
     (store.root / "zarr.json").unlink()

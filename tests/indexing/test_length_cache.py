@@ -1,7 +1,6 @@
 """The cache of lengths: read once, bounded, evicted at the end of a build."""
 
 import io
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
+from tests.killing import exit_code, fork
 from tests.trees import all_files
 from zindex.errors import StoreError
 from zindex.indexing import length_cache
@@ -198,20 +198,14 @@ def test_forked_child_has_an_empty_cache(write_corpus: WriteCorpus, plan_index: 
     plan, source = plan_index(write_corpus([1, 2, 3]))
     length_cache.order_lengths(plan, source, np.array([2, 0], np.int32))
     length_cache.cache_shard(ROOT, (0, 10), four_bytes(3))
-    read, write = os.pipe()
+
+    def find_nothing() -> None:
+        ordered = length_cache.order_lengths(plan, source, np.array([2, 0], np.int32))
+        assert ordered.tolist() == [3, 1]
+        assert find_shard(ROOT, (0, 10)) is None
+
     with length_cache._splits.lock, length_cache._shards.lock:
-        child = os.fork()
-        if child == 0:
-            try:
-                ordered = length_cache.order_lengths(plan, source, np.array([2, 0], np.int32))
-                right = ordered.tolist() == [3, 1] and find_shard(ROOT, (0, 10)) is None
-                os.write(write, b"right" if right else b"wrong")
-            finally:
-                os._exit(0)
-    os.close(write)
-    assert os.read(read, 5) == b"right"
-    os.close(read)
-    assert os.waitpid(child, 0)[1] == 0
+        assert exit_code(fork(find_nothing)) == 0
     assert find_shard(ROOT, (0, 10)) is not None
     evict_lengths(source, ROOT)
     assert find_shard(ROOT, (0, 10)) is None

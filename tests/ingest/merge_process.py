@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 
-from tests.killing import death_before, kill_process
+from tests.killing import death_before, exit_code, fork, kill_process
 from zindex.errors import SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_idx import read_index
@@ -18,21 +19,16 @@ from zindex.ingest.merge import merge
 CALLS = [(os, name) for name in ("fsync", "replace", "unlink", "link")]
 
 
+def merge_until(number: int, target: str, *sources: str) -> None:
+    with death_before(number, *CALLS, die=kill_process):
+        merge(sources, target, client=SerialExecutor())
+
+
 def main(target: str, *sources: str) -> None:
     write_pair.SPAN_TOKENS = 16
     number = 0
     while True:
-        child = os.fork()
-        if child == 0:
-            try:
-                with death_before(number, *CALLS, die=kill_process):
-                    merge(sources, target, client=SerialExecutor())
-                os._exit(0)
-            except BaseException as error:
-                print(error, file=sys.stderr, flush=True)
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        code = os.waitstatus_to_exitcode(status)
+        code = exit_code(fork(partial(merge_until, number, target, *sources)))
         try:
             seen = str(read_index(target).num_tokens)
         except SourceError:

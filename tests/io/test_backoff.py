@@ -3,22 +3,13 @@ import itertools
 
 import pytest
 
+from tests.clocks import Clock
 from zindex.io.backoff import Backoff, poll_until
 
 
-class _Clock:
-    """A clock that moves only while something sleeps."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-
-    def __call__(self) -> float:
-        return sum(self.pauses)
-
-
-def _make(first: float, longest: float | None = None, **settings: float) -> tuple[Backoff, _Clock]:
-    clock = _Clock()
-    return Backoff(first, longest, clock=clock, sleep=clock.pauses.append, **settings), clock
+def _make(first: float, longest: float | None = None, **settings: float) -> tuple[Backoff, Clock]:
+    clock = Clock()
+    return Backoff(first, longest, clock=clock.monotonic, sleep=clock.sleep, **settings), clock
 
 
 @pytest.mark.parametrize(
@@ -40,7 +31,7 @@ def test_the_last_attempt_is_at_the_deadline():
     backoff, clock = _make(1.0, 8.0, timeout=20.0)
     while backoff.wait():
         pass
-    assert clock() == backoff.elapsed == pytest.approx(20.0)
+    assert clock.now == backoff.elapsed == pytest.approx(20.0)
     assert backoff.is_over
 
 
@@ -82,4 +73,4 @@ def test_polling_ends_with_the_condition_or_with_the_deadline():
     assert next(numbers) == 4
     backoff, clock = _make(1.0, timeout=3.0)
     assert poll_until(lambda: [], backoff) == []
-    assert clock() == pytest.approx(3.0)
+    assert clock.now == pytest.approx(3.0)

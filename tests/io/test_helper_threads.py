@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from tests.killing import exit_code, fork
 from zindex.io.helper_threads import run_with_helpers
 
 
@@ -73,7 +74,4 @@ def test_a_child_of_a_fork_has_helpers_of_its_own() -> None:
         return run_with_helpers(work, barrier_parties)
 
     assert share() == 2
-    child = os.fork()
-    if not child:
-        os._exit(share())
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert exit_code(fork(lambda: os._exit(share()))) == 2

@@ -43,11 +43,9 @@ def run_config(dataset: str, tmp_path: Path, **settings: Any) -> dict[str, Any]:
     } | settings
 
 
-def open_megatron(
-    megatron: Any, prefix: str, split: str, num_samples: int | None, folder: Any, **settings: Any
-) -> Any:
-    """Open Megatron's dataset of a split, as its builder does."""
-    config = megatron.gpt.GPTDatasetConfig(
+def configure(megatron: Any, prefix: str, folder: Any, **settings: Any) -> Any:
+    """Return Megatron's configuration of the run."""
+    return megatron.gpt.GPTDatasetConfig(
         blend=([prefix], None),
         random_seed=SEED,
         sequence_length=SEQUENCE_LENGTH,
@@ -60,6 +58,13 @@ def open_megatron(
         create_attention_mask=False,
         **settings,
     )
+
+
+def open_megatron(
+    megatron: Any, prefix: str, split: str, num_samples: int | None, folder: Any, **settings: Any
+) -> Any:
+    """Open Megatron's dataset of a split, as its builder does."""
+    config = configure(megatron, prefix, folder, **settings)
     low_level = megatron.gpt.GPTDataset.build_low_level_dataset(prefix, config)
     number = SPLIT_NAMES.index(split)
     start, stop = split_range(len(low_level), config.split_matrix[number])
@@ -229,19 +234,11 @@ def test_builder_of_a_whole_run_finds_every_cache(
     zindex.export_cache(config, folder, tokenizer=TOKENIZER.unique_identifiers)
     before = read_files(folder)
     no_build()
-    megatron_config = megatron.gpt.GPTDatasetConfig(
-        blend=([prefix], None),
-        random_seed=SEED,
-        sequence_length=SEQUENCE_LENGTH,
-        split=SPLIT,
-        tokenizer=TOKENIZER,
-        path_to_cache=str(folder),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-    )
     builder = BlendedMegatronDatasetBuilder(
-        megatron.gpt.GPTDataset, [200, 20, 20], lambda: True, megatron_config
+        megatron.gpt.GPTDataset,
+        [200, 20, 20],
+        lambda: True,
+        configure(megatron, prefix, folder),
     )
     for opened in builder.build():
         assert isinstance(opened.sample_index, np.memmap)

@@ -7,7 +7,7 @@ import re
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ import zarr
 from numcodecs.zstd import Zstd
 
 from tests.damage import flipped
-from tests.killing import death_before, kill_process, run_in_child
+from tests.killing import death_before, exit_code, fork, kill_process
 from tests.store.stores import GRID, ONE, TWO, Values, build_arrays, count_up, plan_arrays
 from tests.trees import all_files
 from zindex.errors import (
@@ -608,27 +608,10 @@ def build_with_limit(root: Path, limit: int) -> None:
     os._exit(0)
 
 
-@pytest.fixture
-def run_child() -> Iterator[Callable[..., int]]:
-    """Run a function in a forked child and return its exit code."""
-    context = get_context("fork")
-
-    def run(function: Callable[..., None], *args: Any) -> int:
-        process = context.Process(target=function, args=args)
-        process.start()
-        process.join(30)
-        assert process.exitcode is not None
-        return process.exitcode
-
-    return run
-
-
 @pytest.mark.parametrize("part", [0.02, 0.1, 0.2, 0.5, 0.9, 0.99])
-def test_a_full_disk_commits_nothing_and_is_resumed(
-    root: Path, run_child: Callable[..., int], part: float
-) -> None:
+def test_a_full_disk_commits_nothing_and_is_resumed(root: Path, part: float) -> None:
     limit = int(part * max(map(len, GOOD.values())))
-    assert run_child(build_with_limit, root, limit) == 3
+    assert exit_code(fork(partial(build_with_limit, root, limit))) == 3
     assert not (root / "zarr.json").exists()
     assert not list(root.rglob("*.partial"))
     for key, content in all_files(root).items():
@@ -646,7 +629,7 @@ def test_a_builder_killed_at_any_call_is_resumed(tmp_path: Path) -> None:
 
     for number in range(200):
         root = tmp_path / str(number)
-        _, status = run_in_child(partial(build, root, number))
+        status = exit_code(fork(partial(build, root, number)))
         if status == 0:
             break
         assert status == -signal.SIGKILL

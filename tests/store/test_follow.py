@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.clocks import Clock
 from tests.store.stores import ONE, TWO, commit_arrays, count_up, plan_arrays
 from zindex.errors import (
     ConfigError,
@@ -56,27 +57,9 @@ def write(plan: StorePlan, name: str, *shards: int) -> None:
                 store_shard(plan.root, layout, shard, lambda v=values, i=start, j=stop: v[i:j])
 
 
-class Clock:
-    """A clock that only sleeping moves on, and a builder that works while others sleep."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
-        self.work: list[Callable[[], Any]] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        self.pauses.append(seconds)
-        self.now += seconds
-        if self.work:
-            self.work.pop(0)()
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock, and a builder that works while others sleep."""
     made = Clock()
     injected = partial(Backoff, clock=made.monotonic, sleep=made.sleep)
     monkeypatch.setattr(heartbeat, "Backoff", injected)

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from tests.damage import flipped
+from tests.killing import exit_code, fork
 from tests.store.stores import GRID, ONE, build_arrays, count_up
-from tests.store.test_reader import exit_code, num_descriptors, read_in_child
+from tests.store.test_reader import num_descriptors
 from zindex.errors import VerificationError
 from zindex.store import chunk_reader, open_files
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -283,7 +284,7 @@ def test_a_fork_in_the_middle_of_rounds_of_other_threads(tmp_path: Path) -> None
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(work) for _ in range(3)]
         try:
-            codes = [exit_code(read_in_child(read_in_fork)) for _ in range(30)]
+            codes = [exit_code(fork(read_in_fork)) for _ in range(30)]
         finally:
             stop.set()
         for future in futures:

@@ -6,7 +6,6 @@ import pickle
 import random
 import re
 import shutil
-import signal
 import struct
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.damage import flipped
+from tests.killing import exit_code, fork
 from tests.store.stores import DTYPES, GRID, ONE, TWO, Values, build_arrays, count_up
 from tests.trees import all_files
 from zindex.errors import StoreError, StoreUnreadableError, VerificationError
@@ -568,24 +568,6 @@ def test_files_opened_during_a_kernel_call_are_bounded(
     assert max(held) <= 16 + 8 + 1
 
 
-def read_in_child(read: Callable[[], None]) -> int:
-    """Return the process id of a forked child that reads and exits 0, or fails."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(30)
-            read()
-            status = 0
-        finally:
-            os._exit(status)
-    return pid
-
-
-def exit_code(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_fork_in_the_middle_of_use(long_store: tuple[LocalReader, Values]) -> None:
     array, values = long_store
     np.testing.assert_array_equal(array, values)
@@ -596,9 +578,9 @@ def test_fork_in_the_middle_of_use(long_store: tuple[LocalReader, Values]) -> No
         np.testing.assert_array_equal(array, values)
 
     for _ in range(3):
-        pids = [read_in_child(read) for _ in range(4)]
+        children = [fork(read) for _ in range(4)]
         np.testing.assert_array_equal(array, values)
-        assert [exit_code(pid) for pid in pids] == [0] * 4
+        assert [exit_code(child) for child in children] == [0] * 4
         assert num_descriptors(array.root) == held
 
 
@@ -620,7 +602,7 @@ def test_fork_beside_threads_that_read(long_store: tuple[LocalReader, Values]) -
         futures = [pool.submit(work, seed) for seed in range(3)]
         try:
             for _ in range(25):
-                assert exit_code(read_in_child(read)) == 0
+                assert exit_code(fork(read)) == 0
         finally:
             stop.set()
         for future in futures:
@@ -630,8 +612,8 @@ def test_fork_beside_threads_that_read(long_store: tuple[LocalReader, Values]) -
 def test_fork_while_the_lock_is_held(long_store: tuple[LocalReader, Values]) -> None:
     array, values = long_store
     with table.lock:
-        pid = read_in_child(lambda: np.testing.assert_array_equal(array, values))
-        assert exit_code(pid) == 0
+        child = fork(lambda: np.testing.assert_array_equal(array, values))
+        assert exit_code(child) == 0
 
 
 def test_pickling_carries_no_file(long_store: tuple[LocalReader, Values]) -> None:

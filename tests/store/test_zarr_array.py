@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.damage import flipped
-from tests.store.test_reader import exit_code, read_in_child
+from tests.killing import exit_code, fork
 from zindex.errors import ConfigError, StoreError, StoreNotFoundError, VerificationError
 from zindex.store.reader import LocalReader, forget_all_files
 from zindex.store.rows import RowReader
@@ -280,8 +280,8 @@ def test_a_forked_child_reads_too(
         np.testing.assert_array_equal(reader, values)
         np.testing.assert_array_equal(reader[7:2000], values[7:2000])
 
-    pids = [read_in_child(read) for _ in range(3)]
-    assert [exit_code(pid) for pid in pids] == [0] * 3
+    children = [fork(read) for _ in range(3)]
+    assert [exit_code(child) for child in children] == [0] * 3
 
 
 # --- metadata -------------------------------------------------------------------------------

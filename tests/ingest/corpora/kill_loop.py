@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.killing import death_before, kill_process
+from tests.killing import death_before, exit_code, fork, kill_process
 from tests.trees import all_files
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.corpora import tokenize_corpus as module
@@ -25,34 +25,30 @@ DEATHS = {"bin": (2, 9, 14, 16, 17, 18, 19), "zarr": (2, 9, 14, 19, 24)}
 def call_in_child(folder: Path, target: Path, to: Any, deadly: int | None) -> tuple[int, int, int]:
     """Make a corpus in a fork; return its exit code, the partitions and how many it encoded."""
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            seen = {"partitions": 0, "encoded": 0}
-            partitions.PARTITION_NBYTES = 300
-            read_partitions.BUFFER_NBYTES = 100
-            _count(partitions, "read_partition", seen, "partitions")
-            _count(read_partitions, "write_note", seen, "encoded")
-            writes = ((files, "write_once"), (os, "replace"))
-            with death_before(deadly, *writes, die=kill_process):
-                module.tokenize_corpus(
-                    folder / "in",
-                    target,
-                    tokenizer=folder / "tokenizer",
-                    to=to,
-                    part_nbytes=250,
-                    client=SerialExecutor(),
-                    grid=ChunkGrid(64, 256),
-                )
-            os.write(write, json.dumps(seen).encode())
-            os._exit(0)
-        finally:
-            os._exit(1)
+
+    def tokenize() -> None:
+        seen = {"partitions": 0, "encoded": 0}
+        partitions.PARTITION_NBYTES = 300
+        read_partitions.BUFFER_NBYTES = 100
+        _count(partitions, "read_partition", seen, "partitions")
+        _count(read_partitions, "write_note", seen, "encoded")
+        with death_before(deadly, (files, "write_once"), (os, "replace"), die=kill_process):
+            module.tokenize_corpus(
+                folder / "in",
+                target,
+                tokenizer=folder / "tokenizer",
+                to=to,
+                part_nbytes=250,
+                client=SerialExecutor(),
+                grid=ChunkGrid(64, 256),
+            )
+        os.write(write, json.dumps(seen).encode())
+
+    child = fork(tokenize)
     os.close(write)
     with os.fdopen(read) as stream:
         said = json.loads(stream.read() or '{"partitions": 0, "encoded": 0}')
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), said["partitions"], said["encoded"]
+    return exit_code(child), said["partitions"], said["encoded"]
 
 
 def _count(owner: Any, name: str, seen: dict[str, int], key: str) -> None:
