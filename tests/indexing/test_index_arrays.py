@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.conftest import WriteCorpus
 from tests.indexing.conftest import PlanIndex
 from zindex.execution.executor import SerialExecutor, run_builds
+from zindex.indexing import index_arrays
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.ensure import build_store
 from zindex.indexing.index_arrays import IndexArrays, compute_index_arrays, open_index_arrays
@@ -102,6 +103,27 @@ def test_computed_array_looks_like_a_stored_one(opened: dict[str, IndexArrays]) 
     assert repr(computed) == "<ComputedArray document_index (52,) int32>"
     with pytest.raises(ValueError, match="always copied; leave copy out"):
         np.array(computed, copy=False)
+
+
+@pytest.mark.parametrize("extra_token", [0, 1])
+@pytest.mark.parametrize("num_samples", [5, 70])
+def test_numpy_and_kernels_agree(
+    write_corpus: WriteCorpus,
+    plan_index: PlanIndex,
+    monkeypatch: pytest.MonkeyPatch,
+    extra_token: int,
+    num_samples: int,
+) -> None:
+    settings = SETTINGS | {"extra_token": extra_token, "num_samples": num_samples}
+    plan, source = plan_index(write_corpus(LENGTHS), order="megatron", **settings)
+    monkeypatch.setattr(index_arrays, "_BLOCK", 3)
+    both = []
+    for is_loaded in (False, True):
+        monkeypatch.setattr(index_arrays, "is_loaded", lambda kernel, answer=is_loaded: answer)
+        both.append(compute_index_arrays(plan, source.lengths(0, len(LENGTHS))))
+    for few, many in zip(*both, strict=True):
+        assert few.dtype == many.dtype
+        np.testing.assert_array_equal(few, many)
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])

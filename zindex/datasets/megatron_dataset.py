@@ -24,6 +24,8 @@ Indices: TypeAlias = npt.NDArray[np.integer[Any]] | range
 
 #: Pad id for a tokenizer without one, or with an ambiguous one: no dataset contains this id.
 _PAD_TOKEN_ID = -1
+# Numbers of documents that are checked at a time.
+_CHECKED = 1 << 16
 
 _AMBIGUOUS_PAD = (
     "the pad token must have an id of its own, got {pad}, which is another special token too: "
@@ -165,8 +167,11 @@ def _as_range(indices: Indices) -> Indices:
     """Return consecutive numbers as a range, others unchanged."""
     if isinstance(indices, range) or not indices.size:
         return indices
-    if indices.ndim != 1 or not (np.diff(indices) == 1).all():
+    if indices.ndim != 1:
         return indices
+    for start in range(0, len(indices), _CHECKED):
+        if not (np.diff(indices[start : start + _CHECKED + 1]) == 1).all():
+            return indices
     return range(int(indices[0]), int(indices[-1]) + 1)
 
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from weakref import ref
 
@@ -25,6 +25,7 @@ from zindex.indexing.background_build import BackgroundBuild
 from zindex.indexing.blend import BlendBuild
 from zindex.indexing.coordination import HEARTBEAT_INTERVAL, NUM_WATCHED, Rank, wait_for_others
 from zindex.indexing.index import IndexBuild
+from zindex.indexing.index_arrays import IndexArrays
 from zindex.indexing.packing import PackingBuild
 from zindex.indexing.sentence_mapping import MappingBuild
 from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, ignore_progress
@@ -36,7 +37,7 @@ from zindex.plan.packing import PackingPlan
 from zindex.plan.sentence_mapping import MappingPlan
 from zindex.store.commit import StorePlan
 from zindex.store.heartbeat import write_heartbeat
-from zindex.store.open import Store, follow_plan
+from zindex.store.open import FollowedStore, Store, follow_plan
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,8 @@ class BuildRequest:
     source: Any = None
     #: Added to the priorities of all tasks.
     priority: int = 0
+    #: Called with the arrays in memory, before they are stored, if this process computes them.
+    publish: Callable[[Any], None] | None = None
 
     @cached_property
     def store_plan(self) -> StorePlan:
@@ -132,7 +135,8 @@ class BuildRequest:
     async def build(self, executor: Executor) -> BuildResult:
         """Build the store."""
         plan, source, folder = self.plan, self.source, self.folder
-        return await build_store(plan, source, folder, executor, priority=self.priority)
+        settings: dict[str, Any] = {"priority": self.priority, "publish": self.publish}
+        return await build_store(plan, source, folder, executor, **settings)
 
 
 class Builds:
@@ -143,7 +147,9 @@ class Builds:
     rows together. This depends on the requests only, so all ranks decide alike.
 
     By default `finish` waits for all stores, and builds that are unfinished when the block is left
-    are cancelled; finished shards stay. With a patience, stores are followed: each is received at
+    are cancelled; finished shards stay. Where rank 0 computes large indices in its own threads, it
+    receives them as soon as they are in memory; they are stored and committed in the background,
+    and the process ends after that. With a patience, stores are followed: each is received at
     once, to be read while it is built, and again when it is committed; the builds outlast the
     block, unless an error leaves it, and end with the process.
 
@@ -181,6 +187,8 @@ class Builds:
         # Followed blends, which are received last, and stores that cannot be followed.
         self._blends: set[Place] = set()
         self._unfollowed: set[Place] = set()
+        # Large indices that rank 0 reads in memory until they are committed.
+        self._published: dict[Place, FollowedStore] = {}
         self._loop: _BuildLoop | None = None
         self._background: BackgroundBuild[None] | None = None
         self._is_complete = False
@@ -190,7 +198,7 @@ class Builds:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self.patience is None or error is not None:
+        if error is not None or (self.patience is None and self._background is None):
             self.stop()
 
     def add(self, request: BuildRequest, receive: Receive) -> None:
@@ -212,8 +220,12 @@ class Builds:
         root = request.root
         if self.patience is not None:
             request = self._follow(request, receive, self.patience)
+        elif self.rank.number == 0 and request.plan.num_build_rows > MAX_COMPUTED_ROWS:
+            request = replace(request, publish=partial(self._publish, request.store_plan))
         with self._changed:
             self._receivers.setdefault(root, []).append(receive)
+            if self.patience is None:
+                self._unfollowed.add(root)
             if root in self._requests:
                 return
             self._requests[root] = request
@@ -231,6 +243,16 @@ class Builds:
         self._blends.add(request.root)
         return replace(request, priority=_BLEND_PRIORITY)
 
+    def _publish(self, plan: StorePlan, arrays: IndexArrays) -> None:
+        """Call back with an index in memory, before it is stored."""
+        store = follow_plan(plan, self.rank.timeout, self.listen)
+        with self._changed:
+            self._published[plan.root] = store
+            self._unfollowed.discard(plan.root)
+            for receive in self._receivers[plan.root]:
+                receive(replace(store, computed=arrays._asdict()))
+            self._changed.notify_all()
+
     def finish(self) -> None:
         """Wait for all stores, or in the background if they are followed, and call back with each.
 
@@ -244,7 +266,7 @@ class Builds:
             If a build fails here or on another rank.
         """
         computed = self._take_small()
-        if self.patience is None:
+        if self.patience is None and not any(each.publish for each in self._requests.values()):
             self._finish()
         else:
             self._finish_in_background()
@@ -267,7 +289,7 @@ class Builds:
         return [receive for _, receive in small]
 
     def _finish_in_background(self) -> None:
-        """Wait for the stores that cannot be followed; the others are finished in a thread."""
+        """Wait for the stores that cannot be read yet; the others are finished in a thread."""
         if self._receivers and self._background is None:
             _stop_at_exit(self)
             self._background = BackgroundBuild(self._run, "zindex-follow")
@@ -298,7 +320,12 @@ class Builds:
             self._finish()
         except BaseException as error:
             self.error = error
-            if not self._is_stopped and isinstance(error, Exception):
+            with self._changed:
+                self._committed |= self._published  # reads from these raise the error
+                for root in self._published:
+                    self._receive(root)
+            is_read = self._published or self.patience is not None
+            if is_read and not self._is_stopped and isinstance(error, Exception):
                 logger.error("what a run reads cannot be built: %s", error)
                 self._report(error)
         finally:
@@ -354,11 +381,15 @@ class Builds:
 
 
 def _stop_at_exit(builds: Builds) -> None:
-    """Register an exit hook that cancels builds."""
+    """Register an exit hook that cancels followed builds, and waits for others."""
     weak = ref(builds)
 
     def stop() -> None:
-        if (running := weak()) is not None:
+        if (running := weak()) is None:
+            return
+        if running.patience is None and running._background is not None:
+            running._background.join()
+        else:
             running.stop()
 
     # Functions of atexit run too late: the pools that the builds use are closed by then.

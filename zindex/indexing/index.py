@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
@@ -9,12 +10,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from zindex.arrays import AnyArray
 from zindex.errors import VerificationError
 from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_together
 from zindex.execution.timeline import Span, Timeline
-from zindex.indexing.index_arrays import compute_index_arrays, is_computed_by_numpy
-from zindex.indexing.index_tasks import IndexTasks
-from zindex.indexing.length_cache import evict_lengths
+from zindex.indexing.index_arrays import (
+    IndexArrays,
+    compute_index_arrays,
+    is_few,
+)
+from zindex.indexing.index_tasks import (
+    IndexTasks,
+    save_generator,
+    shuffle_samples,
+    shuffle_shards,
+    start_documents,
+)
+from zindex.indexing.length_cache import evict_lengths, order_lengths
 from zindex.indexing.store_build import (
     FIRST,
     BuildResult,
@@ -25,10 +37,11 @@ from zindex.indexing.store_build import (
     task_key,
 )
 from zindex.ingest.length_source import LengthSource
+from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.layout import SHARD_LENGTH
-from zindex.store.shard_files import ShardResult, store_all_shards
+from zindex.store.layout import SHARD_LENGTH, ArrayLayout
+from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
 R = TypeVar("R")
 
@@ -40,6 +53,11 @@ MAX_INDICES = 32
 MAX_ROWS = 2 * SHARD_LENGTH
 #: Tasks per thread, so that all threads finish at about the same time.
 TASKS_PER_THREAD = 8
+
+#: Rows of an index that one process builds in memory at most; larger builds resume from each shard.
+MAX_ROWS_IN_MEMORY = 1 << 27
+#: Shards of lengths in memory that wait for the place of documents that are being written.
+MAX_UNSAVED = 8
 
 #: A plan and the lengths to build it from.
 SmallIndex = tuple[IndexPlan, LengthSource]
@@ -58,9 +76,11 @@ class IndexBuild(StoreBuild[IndexPlan]):
         await self.begin()
         plan, tasks = self.plan, IndexTasks(self.plan, self.root, self.source)
         facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
-        if is_small(plan) and is_computed_by_numpy(plan):
+        if is_small(plan) and is_few(plan):
             return await self.store("arrays", store_small, plan, self.root, self.source), facts
         try:
+            if self._fits_memory and not files.list_names(self.root / plan.document_layout.name):
+                return await self._store_from_memory(tasks), facts
             # Only samples need the lengths: where all of them are stored, none are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
             async with asyncio.TaskGroup() as group:
@@ -88,6 +108,74 @@ class IndexBuild(StoreBuild[IndexPlan]):
         finally:
             evict_lengths(self.source, self.root)
         return [*documents, *samples, *shuffle.result()], facts
+
+    @property
+    def _fits_memory(self) -> bool:
+        """Whether this process computes all of Megatron's order."""
+        is_local = isinstance(self.executor, SerialExecutor)
+        plan = self.plan
+        return is_local and plan.order == "megatron" and plan.num_rows <= MAX_ROWS_IN_MEMORY
+
+    async def _store_from_memory(self, tasks: IndexTasks) -> list[ShardResult]:
+        """Store Megatron's order from memory: no computation waits for the disk.
+
+        An interrupted build resumes shard by shard instead.
+        """
+        plan, run = self.plan, self.executor.run
+        documents, state = await run(start_documents, plan, **self.task("begin"))
+        boundaries = np.empty(plan.sample_layout.shape, plan.sample_layout.dtype)
+        stored: list[asyncio.Task[ShardResult]] = []
+        limit = asyncio.Semaphore(MAX_UNSAVED)
+
+        def save(layout: ArrayLayout, array: AnyArray, shard: int) -> None:
+            values = array[slice(*layout.shard_bounds(shard))]
+            # In threads of their own: they wait for the disk.
+            work = asyncio.to_thread(store_shard, self.root, layout, shard, lambda: values)
+            stored.append(group.create_task(work))
+            stored[-1].add_done_callback(lambda task: self.advance(1))
+
+        async def count(shard: int, saved: asyncio.Task[Any]) -> int:
+            start, stop = plan.document_layout.shard_bounds(shard)
+            arguments = plan, self.source, documents[start:stop]
+            async with limit:
+                lengths = await run(order_lengths, *arguments, **self.task("count", shard, FIRST))
+                tasks.ordered[shard] = lengths
+                if self.publish is None:  # then the lengths take the place of the documents
+                    await asyncio.wait([saved])
+                    documents[start:stop] = lengths
+                    tasks.ordered[shard] = documents[start:stop]
+            return int(lengths.sum(dtype=np.int64))
+
+        async def bound(shard: int) -> None:
+            bounds = plan.sample_layout.shard_bounds(shard)
+            arguments = *tasks.find_partitions(sums[:-1], shard), *bounds
+            task = self.task("samples", shard, FIRST)
+            boundaries[slice(*bounds)] = await run(tasks.compute_boundaries, *arguments, **task)
+            save(plan.sample_layout, boundaries, shard)
+
+        async with asyncio.TaskGroup() as group:
+            counts: dict[int, asyncio.Task[int]] = {}
+            shards = shuffle_shards(plan, documents, state)
+            while True:
+                task = self.task("documents", len(stored), 2 * FIRST)
+                if (shard := await run(next, shards, None, **task)) is None:
+                    break
+                save(plan.document_layout, documents, shard)
+                counts[shard] = group.create_task(count(shard, stored[-1]))
+            save_state = run(save_generator, self.root, state.copy(), **self.task("generator"))
+            group.create_task(save_state)
+            task = self.task("shuffle", priority=2 * FIRST)
+            samples = group.create_task(run(shuffle_samples, plan, state, **task))
+            sums = [0, *accumulate([await counts[shard] for shard in sorted(counts)])]
+            check_tokens(plan, self.source, sums[-1])
+            evict_lengths(self.source, self.root)
+            await run_together(map(bound, range(plan.sample_layout.num_shards)))
+            shuffled = await samples
+            if self.publish is not None:
+                self.publish(IndexArrays(documents, boundaries, shuffled))
+            for shard in range(plan.shuffle_layout.num_shards):
+                save(plan.shuffle_layout, shuffled, shard)
+        return [task.result() for task in stored]
 
     async def _each_document_shard(
         self, stage: str, function: Callable[[int], R], advance: int = 0
@@ -141,10 +229,9 @@ def store_small(plan: IndexPlan, root: Place, source: LengthSource) -> list[Shar
         lengths = source.lengths(plan.start, plan.stop)
         check_tokens(plan, source, plan.epochs.num_epochs * int(lengths.sum(dtype=np.int64)))
         arrays = compute_index_arrays(plan, lengths)._asdict()
-        found = [
-            store_all_shards(root, layout, np.asarray(arrays[layout.name]))
-            for layout in plan.layouts
-        ]
+        values = [np.asarray(arrays[layout.name]) for layout in plan.layouts]
+        with ThreadPoolExecutor(len(values)) as pool:
+            found = list(pool.map(partial(store_all_shards, root), plan.layouts, values))
     return [result for results in found for result in results or ()]
 
 

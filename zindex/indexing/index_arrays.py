@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.index_tasks import (
     compute_documents,
@@ -14,6 +14,7 @@ from zindex.indexing.index_tasks import (
     shuffle_documents,
     shuffle_samples,
 )
+from zindex.kernels._jit import is_loaded
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.open import FollowedStore, Store
@@ -21,6 +22,8 @@ from zindex.store.rows import RowReader
 
 # Rows up to which numpy is faster than importing numba and loading the kernels.
 _FEW_ROWS = 1 << 22
+# Rows that numpy takes at a time.
+_BLOCK = 1 << 15
 
 
 class IndexArrays(NamedTuple):
@@ -69,61 +72,72 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
 
     Notes
     -----
-    Cost: in Megatron's order about 40 ns per row up to some million rows, with no numba imported.
+    Cost: in Megatron's order about 40 ns per row up to some million rows, with no numba imported,
+    and 10 ns where kernels are loaded.
     """
     length, extra = plan.sequence_length, plan.extra_token
     boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
     full = boundaries[: plan.num_full_samples + 1]
+    by_numpy = is_few(plan) and not is_loaded(fill_boundaries)
     if plan.order == "scalable":
         documents = compute_documents(plan, 0, plan.num_rows)
         shuffled = compute_shuffle(plan, 0, plan.num_samples)
-    elif is_computed_by_numpy(plan):
+    elif by_numpy:
         documents, shuffled = _shuffle_few(plan)
     else:
         documents, state = shuffle_documents(plan)
         shuffled = shuffle_samples(plan, state)
-    if is_computed_by_numpy(plan):
-        gathered = lengths.take(documents - plan.start if plan.start else documents)
-        full[:] = _find_boundaries(gathered, len(full), length, extra)
+    if by_numpy:
+        _fill_few(plan, lengths, documents, full)
     else:
         gathered = np.empty(plan.num_rows, np.int32)
         gather_lengths(lengths, documents, plan.start, gathered)
         fill_boundaries(gathered, 0, 0, length, extra, full, 0, 0)
-    boundaries[len(full) :] = plan.num_rows - 1, gathered[-1] - extra
+    last = int(lengths[int(documents[-1]) - plan.start])
+    boundaries[len(full) :] = plan.num_rows - 1, last - extra
+    documents = documents.astype(plan.document_layout.dtype, copy=False)
     return IndexArrays(documents, boundaries, shuffled)
 
 
-def is_computed_by_numpy(plan: IndexPlan) -> bool:
-    """Return whether numpy computes the index faster than kernels are loaded."""
+def is_few(plan: IndexPlan) -> bool:
+    """Return whether an index is so small that numpy computes it before kernels are loaded."""
     return plan.num_build_rows <= _FEW_ROWS
 
 
 def _shuffle_few(plan: IndexPlan) -> tuple[AnyArray, AnyArray]:
     """Return documents and samples in Megatron's order."""
     epochs, state = plan.epochs, np.random.RandomState(plan.seed)
-    own = np.arange(plan.num_documents)
-    # Words of 8 bytes are shuffled faster than any others.
-    rows = build_document_index(
-        own, epochs.num_epochs, state, epochs.separate_final_epoch, np.int64
+    documents = build_document_index(
+        np.arange(plan.start, plan.stop),
+        epochs.num_epochs,
+        state,
+        epochs.separate_final_epoch,
+        np.int64,  # words of 8 bytes are shuffled faster than any others
     )
-    shuffled = build_shuffle_index(plan.num_mixed_samples, plan.num_samples, state)
-    return (rows + plan.start).astype(plan.document_layout.dtype), shuffled
+    return documents, build_shuffle_index(plan.num_mixed_samples, plan.num_samples, state)
 
 
-def _find_boundaries(
-    lengths: npt.NDArray[np.int32], num_boundaries: int, sequence_length: int, extra_token: int
-) -> Int64Array:
-    """Return sample boundaries as `fill_boundaries` does: shape (boundaries, 2), int64."""
-    stops = np.cumsum(lengths, dtype=np.int64)
-    # Boundaries up to the end of each document; the first one is at its own place in any case.
-    counts = np.maximum(stops - extra_token, 0) // sequence_length
-    counts[1:] -= counts[:-1].copy()
-    rows = np.repeat(np.arange(len(lengths)), counts)[: num_boundaries - 1]
-    tokens = np.arange(1, num_boundaries) * sequence_length
-    boundaries = np.zeros((num_boundaries, 2), np.int64)
-    boundaries[1:, 0] = rows
-    boundaries[1:, 1] = tokens - (stops.take(rows) - lengths.take(rows))
-    return boundaries
+def _fill_few(
+    plan: IndexPlan, lengths: npt.NDArray[np.int32], documents: AnyArray, boundaries: AnyArray
+) -> None:
+    """Fill the sample boundaries as `fill_boundaries` does, by rows that fit the cache."""
+    length = plan.sequence_length
+    boundaries[0] = 0
+    boundary, num_ended, token = 1, np.int64(0), np.int64(0)
+    for first in range(0, len(documents), _BLOCK):
+        parts = lengths.take(documents[first : first + _BLOCK] - plan.start)
+        stops = np.cumsum(parts, dtype=np.int64)
+        stops += token
+        # Boundaries up to the end of each document; the first one is at its own place in any case.
+        ended = np.maximum(stops - plan.extra_token, 0) // length
+        counts = np.diff(ended, prepend=num_ended)
+        rows = np.flatnonzero(counts > 0)
+        rows = np.repeat(rows, counts[rows])[: len(boundaries) - boundary]
+        found = boundaries[boundary : boundary + len(rows)]
+        found[:, 0] = rows + first
+        tokens = np.arange(boundary, boundary + len(rows)) * length
+        found[:, 1] = tokens - (stops[rows] - parts[rows])
+        boundary, num_ended, token = boundary + len(rows), ended[-1], stops[-1]
 
 
 def build_document_index(
@@ -158,7 +172,7 @@ def build_document_index(
     Source: Megatron Core ``gpt_dataset``, bit by bit.
     """
     together = num_epochs - 1 if separate_final_epoch and num_epochs > 1 else num_epochs
-    epochs = np.tile(np.asarray(documents).astype(dtype), num_epochs)
+    epochs = np.tile(np.asarray(documents).astype(dtype, copy=False), num_epochs)
     cut = together * len(documents)
     numpy_random_state.shuffle(epochs[:cut])
     if cut < epochs.size:

@@ -7,7 +7,7 @@ over the tokens of document shards.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,8 @@ class IndexTasks:
     plan: IndexPlan
     root: Place
     source: LengthSource
+    #: Lengths in document order, by shards of documents, where one process builds all.
+    ordered: dict[int, npt.NDArray[np.int32]] = field(default_factory=dict)
 
     def read_documents(self, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
         """Return rows ``[start, stop)`` of the document index, read or computed."""
@@ -70,13 +72,10 @@ class IndexTasks:
         plan, root, layout = self.plan, self.root, self.plan.document_layout
         if _has_generator(root) and (found := find_shards(root, layout, whole=True)) is not None:
             return found
-        documents, state = _start_documents(plan)
-        shards = _shuffle_shards(plan, documents, state)
+        documents, state = start_documents(plan)
+        shards = shuffle_shards(plan, documents, state)
         results = store_all_shards(root, layout, documents, shards=shards, whole=True)
-        buffers = [seal({"mt19937": state.tolist()}, "sha256")]
-        path = root / GENERATOR_KEY
-        if not (files.write_once(path, buffers) or _has_generator(root)):
-            files.write_once(path, buffers, replace=True)
+        save_generator(root, state)
         return results
 
     def count_document_shard(self, shard: int) -> int:
@@ -172,16 +171,16 @@ class IndexTasks:
                 near += 1
         if stop > stop_full:
             # The last, shorter sample ends with the last document.
-            last = order_lengths(
-                plan, self.source, self.read_documents(plan.num_rows - 1, plan.num_rows)
-            )
-            boundaries[-1] = plan.num_rows - 1, int(last[0]) - extra
+            last = self._read_ordered(plan.document_layout.num_shards - 1)[-1]
+            boundaries[-1] = plan.num_rows - 1, int(last) - extra
         return boundaries
 
     def _read_ordered(self, partition: int) -> npt.NDArray[np.int32]:
         """Return the lengths of one document shard, in document order."""
         rows = self.plan.document_layout.shard_bounds(partition)
-        cached = find_shard(self.root, rows)
+        cached = self.ordered.get(partition)
+        if cached is None:
+            cached = find_shard(self.root, rows)
         if cached is not None:
             return cached
         return order_lengths(self.plan, self.source, self.read_documents(*rows))
@@ -247,13 +246,13 @@ def shuffle_documents(
     -----
     Source: Megatron Core ``_build_document_index``.
     """
-    documents, state = _start_documents(plan)
-    for _ in _shuffle_shards(plan, documents, state):
+    documents, state = start_documents(plan)
+    for _ in shuffle_shards(plan, documents, state):
         pass
     return documents, state
 
 
-def _start_documents(
+def start_documents(
     plan: IndexPlan,
 ) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
     """Return the documents of all epochs in order, and the state of a new generator."""
@@ -263,7 +262,7 @@ def _start_documents(
     return documents, seed_state(plan.seed)
 
 
-def _shuffle_shards(
+def shuffle_shards(
     plan: IndexPlan, documents: npt.NDArray[np.signedinteger], state: npt.NDArray[np.uint32]
 ) -> Iterator[int]:
     """Shuffle Megatron's document index in place; yield every shard once its rows are final."""
@@ -280,8 +279,16 @@ def _shuffle_shards(
                     yield shard
 
 
+def save_generator(root: Place, state: npt.NDArray[np.uint32]) -> None:
+    """Save the state of Megatron's generator after the documents, unless a valid one is saved."""
+    buffers = [seal({"mt19937": state.tolist()}, "sha256")]
+    path = root / GENERATOR_KEY
+    if not (files.write_once(path, buffers) or _has_generator(root)):
+        files.write_once(path, buffers, replace=True)
+
+
 def read_generator(root: Place) -> npt.NDArray[np.uint32]:
-    """Return the state of the generator that `IndexTasks.store_shuffled_documents` saved."""
+    """Return the state of the generator that `save_generator` saved."""
     path = root / GENERATOR_KEY
     words = read_sealed(path, "sha256", "build again").get("mt19937")
     if not isinstance(words, list) or len(words) != 625:

@@ -98,6 +98,9 @@ class StoreBuild(Generic[P]):
     advance: Callable[[int], None] = ignore_progress
     #: Added to the priorities of all tasks.
     priority: int = 0
+    #: Called with all arrays once they are computed, before they are stored, if this process
+    #: computes them.
+    publish: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:
         self.store_plan = self.plan.store_plan(self.folder)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,10 @@ def digest_rows(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int, blo
 
 def digest_array(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int) -> str:
     """Return the SHA-256, in hex, of the digests of all blocks of an array's rows."""
-    return join_digests(digest_rows(read, num_rows, i) for i in range(num_blocks(num_rows)))
+    blocks = range(num_blocks(num_rows))
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
+        run = pool.map if len(blocks) > 1 else map
+        return join_digests(run(partial(digest_rows, read, num_rows), blocks))
 
 
 def join_digests(digests: Iterable[bytes]) -> str:

@@ -134,6 +134,11 @@ def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
     return dispatcher
 
 
+def is_loaded(kernel: Callable[..., Any]) -> bool:
+    """Return whether this process has called a kernel before."""
+    return getattr(kernel, "_dispatcher", kernel) is not None
+
+
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
     return cast("Callable[P, R]", _Kernel(function, {}))

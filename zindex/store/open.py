@@ -158,21 +158,23 @@ def _no_news() -> None:
 class FollowedStore(Store):
     """A store that another process or thread is building, or about to build.
 
-    Its arrays wait for the rows that are read. It pickles without ``listen``: another process
-    learns of a failed build by its timeout.
+    Its arrays wait for the rows that are read. It pickles without ``listen`` and
+    ``computed``: another process learns of a failed build by its timeout.
     """
 
     #: Timeout of a read, in seconds.
     patience: float = 0.0
     #: Called at every read; raises the error of a failed build.
     listen: Callable[[], None] = field(default=_no_news, compare=False, repr=False)
+    #: Arrays that this process has computed, and reads in memory until they are stored.
+    computed: dict[str, AnyArray] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.root, self.kind, self.fingerprint, self.spec, self.attributes, self.layouts)
         return FollowedStore, (*fields, self.verify, self.patience)
 
-    def _reader(self, name: str) -> RowReader:
-        return FollowedArray(self, name)
+    def _reader(self, name: str) -> Any:
+        return self.computed[name] if name in self.computed else FollowedArray(self, name)
 
 
 def follow_plan(
