@@ -1,5 +1,6 @@
 """Tiny corpora and a tokenizer, for every test."""
 
+import gc
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,17 @@ settings.register_profile("dev", deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 WriteCorpus = Callable[..., str]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the garbage collector the million objects that collected tests consist of."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def numbers(quick: int, total: int) -> list[Any]:

@@ -5,17 +5,22 @@ their work. Tests of what is imported, or compiled, start a new one by `run_fres
 """
 
 import atexit
+import ctypes
 import gc
 import multiprocessing
 import os
-import runpy
+import pickle
+import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partialmethod
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -27,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 _SERVER = multiprocessing.get_context("forkserver")
 _LIBRARIES = [
     "distributed",
+    "torch.distributed.run",
     "torch._dynamo",  # of every optimizer
     "megatron.core.datasets.gpt_dataset",
     "zindex.datasets.blended_megatron_dataset_builder",
@@ -47,10 +53,16 @@ class Forked:
         The whole environment; that of this process by default.
     cwd
         The working directory.
+    forks
+        Run the Python commands that it starts in forks, too.
     """
 
     def __init__(
-        self, *command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT
+        self,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        forks: bool = False,
     ) -> None:
         self._files = ExitStack()
         (stdin, to_child), (from_child, stdout) = os.pipe(), os.pipe()
@@ -60,8 +72,9 @@ class Forked:
         stderr = os.dup(self._errors.fileno())
         streams = [Connection(file) for file in (stdin, stdout, stderr)]
         _SERVER.set_forkserver_preload([__name__, *_LIBRARIES])
+        environment = dict(os.environ if env is None else env)
         self._process = _SERVER.Process(
-            target=_run, args=(command, dict(os.environ if env is None else env), cwd, streams)
+            target=_run, args=(command, environment, cwd, streams, forks)
         )
         self._process.start()
         for stream in streams:
@@ -105,10 +118,14 @@ class Forked:
 
 
 def run_python(
-    *command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, check: bool = False
+    *command: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    check: bool = False,
+    forks: bool = False,
 ) -> CompletedProcess[str]:
     """Run a Python command in a fork until it ends; arguments are those of `Forked`."""
-    with Forked(*command, env=env, cwd=cwd) as process:
+    with Forked(*command, env=env, cwd=cwd, forks=forks) as process:
         printed, errors = process.communicate()
         assert process.returncode is not None
         assert process.returncode == 0 or not check, errors
@@ -128,38 +145,138 @@ def run_fresh(*command: str, check: bool = False) -> CompletedProcess[str]:
     )
 
 
+class _Launcher:
+    """Starts Python commands as forks of a process that was forked before this command began.
+
+    They are children of this process as if it had started them.
+
+    Parameters
+    ----------
+    server
+        Leads to that process, which runs `_serve`.
+    """
+
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._start_other: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        subprocess.Popen._execute_child = partialmethod(  # type: ignore[attr-defined]
+            lambda process, *arguments: self._start(process, *arguments)
+        )
+
+    def _start(self, process: Any, args: Any, *options: Any) -> None:
+        """Start a command; `subprocess` does the rest."""
+        executable, preexec_fn, _, pass_fds, cwd, env, *_ = options
+        pipes, new_session = options[9:15], options[-2]
+        if isinstance(args, str) or args[0] != sys.executable or preexec_fn or pass_fds:
+            self._start_other(process, args, *options)
+            return
+        assert executable is None
+        command = [os.fspath(argument) for argument in args[1:]]
+        environment = dict(os.environ if env is None else env)
+        request = pickle.dumps((command, environment, cwd or os.getcwd(), new_session))
+        ends = pipes[0], pipes[3], pipes[5]
+        files = [own if end == -1 else end for own, end in enumerate(ends)]
+        with self._lock:
+            _adopt_orphans(True)
+            socket.send_fds(self._server, [len(request).to_bytes(8)], files)
+            self._server.sendall(request)
+            process.pid = int.from_bytes(self._server.recv(8))
+            _adopt_orphans(False)
+        process._child_created = True
+        process._close_pipe_fds(*pipes)
+
+
+def _adopt_orphans(does: bool) -> None:
+    """Set whether grandchildren become children of this process when their parents end."""
+    set_child_subreaper = 36
+    assert ctypes.CDLL(None).prctl(set_child_subreaper, int(does), 0, 0, 0) == 0
+
+
+def _serve(parent: int, requests: socket.socket) -> Any:
+    """Fork for each request; return one, and the files of its process, in a child of `parent`."""
+    while True:
+        header, files, *_ = socket.recv_fds(requests, 8, 3)
+        if not header:
+            os._exit(0)
+        size, request = int.from_bytes(header), b""
+        while len(request) < size:
+            request += requests.recv(size - len(request))
+        if child := os.fork():
+            os.waitpid(child, 0)
+        elif os.fork():
+            os._exit(0)
+        else:
+            while os.getppid() != parent:
+                time.sleep(0.001)
+            requests.sendall(os.getpid().to_bytes(8))
+            requests.close()
+            return (*pickle.loads(request), files)
+        for file in files:
+            os.close(file)
+
+
 def _run(
-    command: list[str], environment: dict[str, str], cwd: Path, streams: list[Connection]
+    command: list[str],
+    environment: dict[str, str],
+    cwd: Path,
+    streams: list[Connection],
+    forks: bool,
 ) -> None:
     """Do what a new interpreter does with a command."""
     gc.freeze()  # what the libraries hold
-    for number, stream in enumerate(streams):
-        os.dup2(stream.fileno(), number)
-        stream.close()
+    files = [stream.fileno() for stream in streams]
+    new_session = False
+    while True:
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        for file in files:
+            os.close(file)
+        if new_session:
+            os.setsid()
+        if not forks:
+            break
+        server, requests = socket.socketpair()
+        parent = os.getpid()
+        if os.fork():
+            requests.close()
+            _Launcher(server)
+            break
+        server.close()
+        command, environment, cwd, new_session, files = _serve(parent, requests)
     sys.stdin = os.fdopen(0, closefd=False)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
     kind, *arguments = command
-    if kind == "-W":
-        warnings.simplefilter(arguments[0])  # type: ignore[arg-type]
-        kind, *arguments = arguments[1:]
-    try:
-        if kind == "-m":
-            module, *sys.argv[1:] = arguments
-            sys.path.insert(0, os.fspath(cwd))
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        elif kind == "-c":
-            code, *sys.argv[1:] = arguments
-            sys.argv[0] = "-c"
-            sys.path.insert(0, "")
-            main: Any = types.ModuleType("__main__")
-            sys.modules["__main__"] = main
-            exec(code, main.__dict__)
+    while kind in ("-u", "-W"):
+        if kind == "-u":
+            sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         else:
-            sys.argv = [kind, *arguments]
+            warnings.simplefilter(arguments.pop(0))  # type: ignore[arg-type]
+        kind, *arguments = arguments
+    main: Any = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    try:
+        # Not by runpy: torchrun would look for the files of its frames in all modules.
+        if kind == "-m":
+            name, *arguments = arguments
+            sys.path.insert(0, os.fspath(cwd))
+            spec: Any = find_spec(name)
+            if spec.submodule_search_locations is not None:
+                spec = find_spec(f"{name}.__main__")
+            main.__spec__, kind = spec, spec.origin
+            main.__file__ = kind
+            code = spec.loader.get_code(spec.name)
+        elif kind == "-c":
+            code, *arguments = arguments
+            sys.path.insert(0, "")
+        else:
+            main.__file__ = kind
             sys.path.insert(0, os.path.dirname(kind))
-            runpy.run_path(kind, run_name="__main__")
+            code = compile(Path(kind).read_bytes(), kind, "exec")
+        sys.argv = [kind, *arguments]
+        exec(code, main.__dict__)
     finally:
         # In this order, as an interpreter ends; multiprocessing leaves out the second.
         threading._shutdown()  # type: ignore[attr-defined]

@@ -56,6 +56,24 @@ def test_environment(tmp_path: Path) -> None:
     assert done.stdout == f"{{'A': 'b'}} {tmp_path}\n"
 
 
+def test_python_commands_of_a_command_are_forks_and_its_children() -> None:
+    child = "import os, sys; print(input(), os.getppid(), 'torch' in sys.modules); sys.exit(5)"
+    code = textwrap.dedent(
+        f"""\
+        import os, signal, subprocess, sys
+        command = [sys.executable, "-u", "-c", {child!r}]
+        for _ in range(2):
+            done = subprocess.run(command, input="said", capture_output=True, text=True)
+            print(done.stdout == f"said {{os.getpid()}} True\\n", done.returncode, done.stderr)
+        sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+        sleeping.kill()
+        print(sleeping.wait() == -signal.SIGKILL, subprocess.run(["false"]).returncode)
+        """
+    )
+    done = run_python("-c", code, forks=True)
+    assert (done.stdout, done.stderr) == ("True 5 \nTrue 5 \nTrue 1\n", "")
+
+
 def test_children_of_every_start_method(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(

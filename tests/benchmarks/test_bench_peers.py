@@ -22,7 +22,8 @@ def run_short(folder: Path, tmp_path: Path) -> Record:
     """Return the record of a short run with the peers of a folder."""
     figures = tmp_path / "figures.json"
     options = [*SHORT, "--peers-folder", str(folder), "--json", str(figures)]
-    run_python("-W", "ignore", "-m", "tests.benchmarks.bench_peers", *options, check=True)
+    command = ["-W", "ignore", "-m", "tests.benchmarks.bench_peers", *options]
+    run_python(*command, check=True, forks=True)
     return Record.read(figures)
 
 

@@ -20,17 +20,16 @@ from zindex.indexing.index_arrays import open_index_arrays
 from zindex.io import object_calls
 from zindex.io.objects import Place, place_of
 from zindex.store.chunk_cache import cache
-from zindex.store.open import open_store
+from zindex.store.open import Store, open_store
 
 ARRAYS = {ONE: count_up(10), TWO: count_up(4, num_columns=2)}
 
 
 @pytest.fixture
 def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A proxy that the environment leads to; clients are patient for moments only."""
+    """A proxy that the environment leads to; clients pause for moments only."""
     monkeypatch.setattr(object_calls, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(object_calls, "_LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(object_calls, "READ_TIMEOUT", 0.5)
     with fault_proxy(bucket.server.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         yield proxy
@@ -49,13 +48,24 @@ def is_shard(path: str) -> bool:
     return "/c/" in path
 
 
+def open_impatiently(root: Place, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Open a store whose later reads wait for moments only if answers will stall."""
+    store = open_store(root)
+    if fault == "stall":
+        monkeypatch.setattr(object_calls, "READ_TIMEOUT", 0.5)
+        object_calls.forget_clients()
+    return store
+
+
 def test_a_store_is_opened_by_one_request(proxy: FaultProxy, root: Place) -> None:
     open_store(root)
     assert [method for method, _ in proxy.requests] == ["GET"]
 
 
 @pytest.mark.parametrize("fault", [500, 503, 429, "reset", "short", "stall", "lost", "wrong"])
-def test_a_read_that_fails_once_is_made_again(proxy: FaultProxy, root: Place, fault: Fault) -> None:
+def test_a_read_that_fails_once_is_made_again(
+    proxy: FaultProxy, root: Place, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed: set[str] = set()
 
     def once(method: str, path: str, number: int) -> Fault:
@@ -64,7 +74,7 @@ def test_a_read_that_fails_once_is_made_again(proxy: FaultProxy, root: Place, fa
         failed.add(path)
         return fault
 
-    store = open_store(root)
+    store = open_impatiently(root, fault, monkeypatch)
     proxy.faults = once
     for item, values in ARRAYS.items():
         np.testing.assert_array_equal(store[item.name], values)
@@ -75,9 +85,8 @@ def test_a_read_that_fails_once_is_made_again(proxy: FaultProxy, root: Place, fa
 def test_a_read_that_never_succeeds_is_given_up(
     proxy: FaultProxy, root: Place, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = open_impatiently(root, fault, monkeypatch)
     monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 2)
-    object_calls.forget_clients()
-    store = open_store(root)
     proxy.faults = lambda method, path, number: fault if is_shard(path) else None
     message = r"^s3://bucket-\d+/store/one/c/0 must be read, 2 tries in [\d.]+ s gave .*; check the"
     with pytest.raises(StoreUnavailableError, match=message) as caught:

@@ -57,6 +57,7 @@ class Ranks(ExitStack):
         process = Forked(
             *(*command, json.dumps(settings | {"sizes": SIZES})),
             env=os.environ | {"OMP_NUM_THREADS": "1"},
+            forks=True,
         )
         self.processes.append(self.enter_context(process))
         return process

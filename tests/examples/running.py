@@ -10,4 +10,4 @@ EXAMPLES = ROOT / "examples"
 
 def run_example(name: str, *arguments: object) -> CompletedProcess[str]:
     command = [str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
-    return run_python(*command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    return run_python(*command, env=os.environ | {"PYTHONPATH": str(ROOT)}, forks=True)

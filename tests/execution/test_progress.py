@@ -3,9 +3,11 @@
 import io
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from zindex.execution import progress as progress_module
 from zindex.execution.progress import LogProgress, Progress, RichProgress, open_progress
 
 
@@ -34,7 +36,8 @@ def test_log_names_every_tenth_and_the_end(
     lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(1000))  # a second passes with every look at the clock
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    clock_module = SimpleNamespace(monotonic=lambda: float(next(clock)))
+    monkeypatch.setattr(progress_module, "time", clock_module)
     with open_progress(True) as progress, progress.step("web train", 40) as advance:
         for _ in range(40):
             advance(1)
