@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -12,6 +13,7 @@ from tests.cluster.processes import find_members, is_gone, wait_for, wait_until_
 from tests.forked import Forked, run_fresh
 from zindex.cluster import alongside
 from zindex.cluster.job import JobPlace
+from zindex.cluster.rendezvous import Rendezvous
 from zindex.errors import ConfigError
 
 
@@ -126,10 +128,19 @@ def test_a_worker_above_its_memory_limit_is_restarted(tmp_path: Path) -> None:
         assert "bytes; it is restarted" in logs
 
 
-def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(tmp_path: Path) -> None:
+def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Rendezvous.wait
+
+    def wait_for_words(rendezvous: Rendezvous, seconds: float, *check: Any) -> Any:
+        wait_for(lambda: "address" in rendezvous.last_log_line("scheduler"), "it has failed")
+        return wait(rendezvous, 0.1, *check)
+
+    monkeypatch.setattr(Rendezvous, "wait", wait_for_words)
     with (
         pytest.raises(ConfigError, match=r"none has \(its last words: .*address"),
-        alongside(tmp_path, threads=1, host="192.0.2.1", start_timeout=8.0),
+        alongside(tmp_path, threads=1, host="192.0.2.1"),
     ):
         pass
     assert find_members() == {}
