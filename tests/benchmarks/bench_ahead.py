@@ -50,11 +50,13 @@ def run_worker(name: str, path: str, tiny: str) -> None:
     """Build a run in this process and print its figures as JSON."""
     import zindex
     from zindex.indexing import run as building_run
+    from zindex.kernels import early
 
     folder = Path(path).parent
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
     nothing = mock.patch.object(building_run, "known_permutations", return_value=())
     with nothing if name == AFTER else nullcontext():
+        early.end()
         zindex.build(tiny)
         start = time.perf_counter()
         zindex.build(path, timeline=folder / f"{name}.json")

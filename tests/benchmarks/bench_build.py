@@ -25,6 +25,7 @@ from tests.benchmarks.contenders import ARRAYS, SEED, make_dataset
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
+from zindex.kernels import early
 
 SEQUENCE_LENGTH = 4096
 RIVAL = "megatron-core, rank 0"
@@ -92,6 +93,7 @@ def build(name: str, prefix: str, suffix: str, folder: str) -> Any:
 
 def run_worker(name: str, prefix: str, tiny: str, suffix: str) -> None:
     """Build once in this process and print its figures as JSON."""
+    early.end()
     with tempfile.TemporaryDirectory(dir=Path(prefix).parent) as folder:
         build(name, tiny, suffix, folder)
     target = tempfile.mkdtemp(dir=Path(prefix).parent)

@@ -61,8 +61,11 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
     """Open a run in this process and print its figures as JSON."""
     import distributed  # noqa: F401  as a training process that has begun to work
 
+    from zindex.kernels import early
+
     follow = 600.0 if name == FOLLOW else None
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
+    early.end()
     open_and_read(tiny, None)
     pattern = "blend-*" if missing == "blend" else "*"
     for store in (Path(path).parent / "index").glob(pattern):

@@ -124,7 +124,9 @@ def _build_alone(data: SyntheticData, index: str, order: str) -> None:
     """Compile kernels, or load them, by a build in this very process."""
     import zindex
     from zindex.execution.executor import SerialExecutor
+    from zindex.kernels import early
 
+    early.end()
     own = f"{index}-{os.getpid()}"
     run, _ = describe_build(data, own, KINDS[order], shard_length=256)
     zindex.build(run, SerialExecutor())

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
-from zindex.kernels import _jit
 from zindex.kernels import bijection as module
+from zindex.kernels import early
 from zindex.kernels.bijection import (
     BIJECTION_VERSION,
     KEY_DTYPE,
@@ -48,7 +48,7 @@ def add_round(target, source, key, radix):
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_jit, "_EARLY_VALUES", -1)
+        patch.setattr(early, "_MOST_VALUES", -1)
         yield
 
 
@@ -89,13 +89,13 @@ def test_numpy_maps_the_first_values_alike(seed, size, start):
     positions = np.arange(start, min(size, start + 50))
     expected, ranged = permute(positions, size, keys), np.empty(positions.size, np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_jit, "_EARLY_VALUES", 1 << 62)
+        patch.setattr(early, "_MOST_VALUES", 1 << 62)
         patch.setattr(module, "_map_range", None)
         patch.setattr(module, "_map_each", None)
-        early = permute(positions, size, keys)
+        mapped = permute(positions, size, keys)
         permute_range(start, size, keys, 7, ranged)
-    assert early.dtype == expected.dtype
-    assert early.tolist() == expected.tolist() == (ranged - 7).tolist()
+    assert mapped.dtype == expected.dtype
+    assert mapped.tolist() == expected.tolist() == (ranged - 7).tolist()
 
 
 def test_every_size_to_2048_is_a_bijection():

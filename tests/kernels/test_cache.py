@@ -287,11 +287,11 @@ def test_warm_needs_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 WARM_BUILDS = """
 import sys
 import zindex
-from zindex.indexing import blend_arrays, index_arrays
+from zindex.indexing import blend_arrays
 from zindex.kernels import _cache
 
 zindex.warm()
-blend_arrays._FEW_ERRORS = index_arrays._FEW_ROWS = 0
+blend_arrays._FEW_ERRORS = 0
 def refuse(kernel, signature, result):
     raise AssertionError(f"{kernel._name} of {signature} was compiled")
 _cache.KernelCache.save_overload = refuse

@@ -15,6 +15,7 @@ from zindex.indexing.index_tasks import (
     shuffle_samples,
 )
 from zindex.kernels._jit import is_loaded
+from zindex.kernels.early import is_early
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.open import FollowedStore, Store
@@ -22,6 +23,8 @@ from zindex.store.rows import RowReader
 
 # Rows up to which numpy is faster than importing numba and loading the kernels.
 _FEW_ROWS = 1 << 22
+# Rows that numpy computes in the time of one value of a permutation.
+_ROWS_PER_VALUE = 4
 # Rows that numpy takes at a time.
 _BLOCK = 1 << 15
 
@@ -78,7 +81,11 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
     length, extra = plan.sequence_length, plan.extra_token
     boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
     full = boundaries[: plan.num_full_samples + 1]
-    by_numpy = is_few(plan) and not is_loaded(fill_boundaries)
+    by_numpy = (
+        is_few(plan)
+        and not is_loaded(fill_boundaries)
+        and is_early(plan.num_build_rows // _ROWS_PER_VALUE)
+    )
     if plan.order == "scalable":
         documents = compute_documents(plan, 0, plan.num_rows)
         shuffled = compute_shuffle(plan, 0, plan.num_samples)

@@ -36,20 +36,6 @@ os.register_at_fork(before=_hold_locks, after_in_parent=_held.close, after_in_ch
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Values that numpy maps in the time in which kernels are loaded, and the overhead of one call.
-_EARLY_VALUES, _CALL_VALUES = 1 << 20, 1 << 11
-_num_values = 0
-
-
-def is_early(count: int) -> bool:
-    """Count values of a call, and return whether this process has mapped too few for kernels.
-
-    Short-lived processes and small runs do without numba.
-    """
-    global _num_values
-    _num_values += count + _CALL_VALUES
-    return _num_values <= _EARLY_VALUES
-
 
 class Late:
     """A placeholder in the module of a kernel, replaced when a kernel that uses it is compiled.

@@ -12,7 +12,8 @@ import numpy as np
 from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._intrinsics import NUM_WORDS, add_round, load_lanes, store_lanes
-from zindex.kernels._jit import is_early, jit
+from zindex.kernels._jit import jit
+from zindex.kernels.early import is_early
 
 #: Version of the map, increased if any value of any permutation changes.
 BIJECTION_VERSION = 1
@@ -34,6 +35,8 @@ _LARGE_ROUNDS = 12
 #: Positions evaluated at a time: two halves of 4 KiB, which fit the first-level cache.
 _BLOCK = 1024
 _WORD = 0xFFFFFFFF
+# Values that numpy maps in the time of a call.
+_CALL_VALUES = 1 << 11
 
 
 class _Network(NamedTuple):
@@ -214,7 +217,7 @@ def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: In
             f"positions must lie in [0, {size}), got [{start}, {start + out.size}); "
             "ask for a range inside the permutation"
         )
-    if is_early(out.size):
+    if is_early(_CALL_VALUES + out.size):
         values = np.arange(start, start + out.size, dtype=np.uint64)
         out[:] = _map_few(values, *network) + np.uint64(offset)
         return
@@ -261,7 +264,7 @@ def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array
             f"elements must lie in [0, {size}), got {int(positions.min())} to "
             f"{int(positions.max())}; ask for elements of the permutation"
         )
-    if is_early(positions.size):
+    if is_early(_CALL_VALUES + positions.size):
         return _map_few(positions.astype(np.uint64), *network).astype(np.int64)
     out = np.empty(positions.size, np.int64)
     _map_each(positions, out, *network)

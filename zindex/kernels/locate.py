@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zindex.arrays import Int64Array, IntegerArray
-from zindex.kernels._jit import is_early, jit
+from zindex.kernels._jit import jit
+from zindex.kernels.early import is_early
 
 # Table entries per dataset: so many that few hold the starts of two datasets.
 _ENTRIES_PER_DATASET = 8

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import ConfigError
-from zindex.kernels import _jit
+from zindex.kernels import early
 from zindex.kernels.batches import read_samples
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
 from zindex.kernels.blend import blend_range
@@ -59,7 +59,7 @@ def warm(*, shared: bool = False) -> Path:
 def _compile_common() -> None:
     """Call or compile kernels with the types of common use."""
     longs = np.ones(2, np.int64)
-    _jit._num_values = _jit._EARLY_VALUES  # numpy would map the first values
+    early.end()
     rounds = np.ones(NUM_ROUNDS, KEY_DTYPE)
     rounds.flags.writeable = False
     dtype: Any
