@@ -167,11 +167,10 @@ def _as_range(indices: Indices) -> Indices:
     """Return consecutive numbers as a range, others unchanged."""
     if isinstance(indices, range) or not indices.size:
         return indices
-    if indices.ndim != 1:
+    starts = range(0, len(indices), _CHECKED)
+    steps = (np.diff(indices[start : start + _CHECKED + 1]) for start in starts)
+    if indices.ndim != 1 or not all((step == 1).all() for step in steps):
         return indices
-    for start in range(0, len(indices), _CHECKED):
-        if not (np.diff(indices[start : start + _CHECKED + 1]) == 1).all():
-            return indices
     return range(int(indices[0]), int(indices[-1]) + 1)
 
 

@@ -78,8 +78,10 @@ class IndexBuild(StoreBuild[IndexPlan]):
         facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
         if is_small(plan) and is_few(plan):
             return await self.store("arrays", store_small, plan, self.root, self.source), facts
+        is_local = isinstance(self.executor, SerialExecutor) and plan.num_rows <= MAX_ROWS_IN_MEMORY
+        folder = self.root / plan.document_layout.name
         try:
-            if self._fits_memory and not files.list_names(self.root / plan.document_layout.name):
+            if plan.order == "megatron" and is_local and not files.list_names(folder):
                 return await self._store_from_memory(tasks), facts
             # Only samples need the lengths: where all of them are stored, none are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
@@ -108,13 +110,6 @@ class IndexBuild(StoreBuild[IndexPlan]):
         finally:
             evict_lengths(self.source, self.root)
         return [*documents, *samples, *shuffle.result()], facts
-
-    @property
-    def _fits_memory(self) -> bool:
-        """Whether this process computes all of Megatron's order."""
-        is_local = isinstance(self.executor, SerialExecutor)
-        plan = self.plan
-        return is_local and plan.order == "megatron" and plan.num_rows <= MAX_ROWS_IN_MEMORY
 
     async def _store_from_memory(self, tasks: IndexTasks) -> list[ShardResult]:
         """Store Megatron's order from memory: no computation waits for the disk.
