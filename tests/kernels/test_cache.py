@@ -330,3 +330,8 @@ def test_a_user_at_a_terminal_is_told_once_what_takes_time(
     assert [message[:40] for message in caplog.messages] == [
         "compiling kernels, once per machine; zin"
     ]
+    assert caplog.records[0].levelname == "INFO"
+    monkeypatch.setattr(_cache.logger, "hasHandlers", lambda: False)
+    _cache._announce.cache_clear()
+    _cache._announce()
+    assert caplog.records[1].levelname == "WARNING"  # which Python shows without handlers

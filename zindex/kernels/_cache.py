@@ -149,7 +149,11 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 def _announce() -> None:
     """Explain to a user at a terminal, once, what takes seconds."""
     if sys.stderr.isatty():
-        logger.info("compiling kernels, once per machine; zindex warm compiles the common ones")
+        # Python shows warnings where a script has not set up logging.
+        level = logging.INFO if logger.hasHandlers() else logging.WARNING
+        logger.log(
+            level, "compiling kernels, once per machine; zindex warm compiles the common ones"
+        )
 
 
 class KernelCache(NullCache):  # type: ignore[misc]
