@@ -464,7 +464,7 @@ def compare_commands(folder: Path, num_runs: int, *, quickstart: bool) -> Iterat
         table = table.with_limit(name, "cpu_seconds", 1)
     yield table
     if quickstart:
-        runs = take_turns(MODULE, (FIRST, SECOND), 1, "quickstart", bare=True)  # takes a minute
+        runs = take_turns(MODULE, (FIRST, SECOND), 1, "quickstart", bare=True)
         table = Table.of_runs("quickstart", "zindex quickstart, after its installation", runs)
         yield table.with_limit(FIRST, "seconds", 25).with_limit(SECOND, "seconds", 25)
 
