@@ -56,7 +56,6 @@ def import_command(
     }
     return facts, (
         f"{facts['store']}: {facts['num_records']:,} records of "
-        f"{count_noun(facts['num_files'], 'file')}, "
-        f"{facts['nbytes']:,} bytes, fields {', '.join(names) or 'none'}"
-        f"{options.left_out(facts['num_skipped'])}"
+        f"{count_noun(facts['num_files'], 'file')}, {facts['nbytes']:,} bytes, fields "
+        f"{', '.join(names) or 'none'}{options.left_out(facts['num_skipped'])}"
     )

@@ -145,14 +145,10 @@ def _open_by_ssh(
     prepare_scheduler(rendezvous, leader, host)
     start_and_wait(rendezvous, leader, stack)
     packed = rendezvous.pack()
+    worker = replace(worker, rendezvous=None, packed=packed, start_timeout=start_timeout)
     for number, (target, port) in enumerate(targets):
         settings = replace(
-            worker,
-            rendezvous=None,
-            name=f"{target.rpartition('@')[2]}-{number}",
-            packed=packed,
-            start_timeout=start_timeout,
-            num_nodes=len(hosts),
+            worker, name=f"{target.rpartition('@')[2]}-{number}", num_nodes=len(hosts)
         )
         command = [*ssh, *(["-p", port] if port else []), target]
         start_node(settings, stack, [*command, f"{remote_python} -m zindex.cluster.node"])

@@ -57,13 +57,9 @@ class _Member:
             self._log(f"the {self.role} ended with {code}; it starts again")
         if now < self.next_start:
             return
-        with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "zindex.cluster.member", self.role],
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=stream,
-            )
+        command = [sys.executable, "-m", "zindex.cluster.member", self.role]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError), self.process.stdin as pipe:
             pipe.write(json.dumps(self.settings).encode() + b"\n")

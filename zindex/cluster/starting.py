@@ -169,11 +169,8 @@ def open_client(
                 "start one with zindex cluster up"
             )
         address = facts["address"]
+    security = make_security(rendezvous.tls_folder)
     client = connect_client(
-        address,
-        security=make_security(rendezvous.tls_folder),
-        timeout=seconds,
-        name="zindex",
-        set_as_default=default,
+        address, security=security, timeout=seconds, name="zindex", set_as_default=default
     )
     return stack.enter_context(client)

@@ -87,12 +87,8 @@ def view_cluster(dask_scheduler: Any) -> ClusterView:
     ]
     states = ("waiting", "no-worker", "queued", "processing")
     waiting = [key for key, task in dask_scheduler.tasks.items() if task.state in states]
-    return ClusterView(
-        workers=workers,
-        num_waiting=len(waiting),
-        waiting=str(waiting[0]) if waiting else "",
-        num_steps=dask_scheduler.transition_counter,
-    )
+    first = str(waiting[0]) if waiting else ""
+    return ClusterView(workers, len(waiting), first, dask_scheduler.transition_counter)
 
 
 @dataclass(eq=False)
@@ -159,11 +155,8 @@ class Watchdog:
         if view is not None:
             troubles = {found.subject: found for found in self._find_troubles(view, now)}
         else:
-            lost = _Trouble(
-                ("scheduler",),
-                f"the scheduler at {self._address} does not answer",
-                f"the scheduler at {self._address} answers again",
-            )
+            name = f"the scheduler at {self._address}"
+            lost = _Trouble(("scheduler",), f"{name} does not answer", f"{name} answers again")
             # Nothing is known of the other troubles, so they are not over.
             troubles = self._troubles | {lost.subject: lost}
         if not self._ended.is_set():
@@ -224,12 +217,9 @@ class Watchdog:
             yield _Trouble(("none",), sentence, relief)
         is_short = count < self.num_workers
         if count and self._lasts("missing", is_short or None, now) > self.start_limit:
-            yield _Trouble(
-                ("missing",),
-                f"{count} of {self.num_workers} workers are connected",
-                f"all {self.num_workers} workers are connected",
-                state=count,
-            )
+            sentence = f"{count} of {self.num_workers} workers are connected"
+            relief = f"all {self.num_workers} workers are connected"
+            yield _Trouble(("missing",), sentence, relief, state=count)
 
     def _lasts(self, subject: str, state: Any, now: float) -> float:
         """Return for how many seconds a subject has been in a state; None is no state."""

@@ -38,12 +38,8 @@ class ProcessExecutor(SerialExecutor):
         super().__init__()
         self.num_threads = num_processes
         # A fork would copy locks that other threads hold.
-        self._pool = ProcessPoolExecutor(
-            num_processes,
-            multiprocessing.get_context("spawn"),
-            initializer=die_with,
-            initargs=(os.getpid(), tasks),
-        )
+        spawn = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(num_processes, spawn, die_with, (os.getpid(), tasks))
         self._is_started = False
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:

@@ -161,15 +161,11 @@ class PairWriter:
                 "because a write failed on the way; make room and build it again"
             )
         os.fsync(self.data_file.fileno())
-        modes = self.sequence_modes
-        index = partial_path(os.fspath(idx_path))
-        write_index(
-            index,
-            self.dtype,
-            lengths,
-            np.frombuffer(self.document_indices, np.int64),
-            None if modes is None else np.frombuffer(modes, np.int8),
-        )
+        index, entries = partial_path(idx_path), np.frombuffer(self.document_indices, np.int64)
+        modes = None
+        if self.sequence_modes is not None:
+            modes = np.frombuffer(self.sequence_modes, np.int8)
+        write_index(index, self.dtype, lengths, entries, modes)
         try:
             self.data_file.close()
             # A new .bin must never have an old .idx.

@@ -52,10 +52,7 @@ class Backoff:
     ) -> None:
         self._first = self._interval = first
         self._longest = first if longest is None else longest
-        self._timeout = timeout
-        self._growth = growth
-        self._clock = clock
-        self._sleep = sleep
+        self._timeout, self._growth, self._clock, self._sleep = timeout, growth, clock, sleep
         self._start = clock()
 
     @property

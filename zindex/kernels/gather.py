@@ -49,7 +49,6 @@ ADVISED, WINDOW_LENGTH, WINDOWS_PER_SHARD = 13, 14, 15
 #: Fields of a decoder: its zstd context, addresses of ``ZSTD_decompressDCtx`` and ``crc32c_value``,
 #: address and size of its memory, and the record and number of the chunk that is decoded there.
 CONTEXT, DECOMPRESS, CHECKSUM, MEMORY, MEMORY_NBYTES, DECODED_RECORD, DECODED = range(7)
-DECODER_LENGTH = 7
 #: Bytes after a decoded chunk that widening may read.
 SLACK_NBYTES = 8
 

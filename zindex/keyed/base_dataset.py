@@ -50,9 +50,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 f"split_weights must come with the split to take, got {split_weights!r} and no "
                 "split; give split='train', 'valid' or 'test'"
             )
-        self.train_type = train_type
-        self.pad_id = pad_id
-        self.split = split
+        self.train_type, self.pad_id, self.split = train_type, pad_id, split
         weights = _SPLIT_WEIGHTS if split_weights is None else split_weights
         self.record_split = RecordSplit(weights, split_seed)
         self.storage: KeyedStore | None = None

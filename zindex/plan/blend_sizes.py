@@ -199,15 +199,8 @@ class _Resolver:
             self._check_tokens(members, targets, tokens)
             if self.split == "train":
                 check_epochs(request, members, shares, size, tokens)
-        return BlendSizes(
-            members=tuple(members),
-            weights=tuple(weights),
-            sizes=None,
-            num_samples=num_samples,
-            counts=tuple(counts),
-            requested=tuple(requested),
-            capped=capped,
-        )
+        drawn = tuple(counts), tuple(requested)
+        return BlendSizes(tuple(members), tuple(weights), None, num_samples, *drawn, capped)
 
     def _draw_all(
         self, counts: Sequence[int], capped: Sequence[bool], *, one_epoch: bool = False
@@ -222,15 +215,9 @@ class _Resolver:
                 f"samples of {self.split} must be at most {MAX_BLEND_SAMPLES:,}, got "
                 f"{sum(sizes):,} of all datasets; lower their {self.request.kind}"
             )
-        return BlendSizes(
-            members=members,
-            weights=None,
-            sizes=sizes,
-            num_samples=sum(sizes),
-            counts=sizes,
-            requested=(None,) * len(members) if one_epoch else sizes,
-            capped=tuple(capped[d] for d in members),
-        )
+        requested = (None,) * len(members) if one_epoch else sizes
+        is_capped = tuple(capped[d] for d in members)
+        return BlendSizes(members, None, sizes, sum(sizes), sizes, requested, is_capped)
 
     def _draw_first(self, whole: BlendSizes, size: int) -> BlendSizes:
         """Return a number of samples of one epoch of every dataset, in proportion to the sizes."""
@@ -244,11 +231,7 @@ class _Resolver:
         weights = tuple(map(float, whole.counts))
         drawn = largest_remainder(normalize(weights), num_samples).tolist()
         return replace(
-            whole,
-            weights=weights,
-            sizes=None,
-            num_samples=num_samples,
-            counts=tuple(drawn),
+            whole, weights=weights, sizes=None, num_samples=num_samples, counts=tuple(drawn)
         )
 
     def _check_tokens(

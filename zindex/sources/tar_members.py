@@ -73,9 +73,7 @@ class FileBuffer(ArchiveBuffer):
 
     def __init__(self, file: SourceFile, descriptor: int, step_nbytes: int) -> None:
         super().__init__()
-        self.file = file
-        self.descriptor = descriptor
-        self.step_nbytes = step_nbytes
+        self.file, self.descriptor, self.step_nbytes = file, descriptor, step_nbytes
         self.ahead_nbytes = 0
         self.nbytes = file.nbytes or 0
 

@@ -72,9 +72,7 @@ class BuildWait:
     """
 
     def __init__(self, root: Place, patience: float, listen: Callable[[], None]) -> None:
-        self.root = root
-        self.patience = patience
-        self.listen = listen
+        self.root, self.patience, self.listen = root, patience, listen
         self.backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, growth=_GROWTH, timeout=patience)
         self.heartbeat: str | None = None
         self.is_first = True

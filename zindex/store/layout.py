@@ -200,19 +200,9 @@ class ArrayLayout(ArrayShape):
         Shards grow by doubling where the grid's own would make more than ``MAX_SHARDS`` files,
         and shrink to the array where the array is smaller.
         """
-        chunk_length, shard_length = grid.fit(length)
-        return cls(
-            name=spec.name,
-            length=length,
-            dtype=name_dtype(np.dtype(dtype)),
-            chunk_length=chunk_length,
-            shard_length=shard_length,
-            codec=grid.codec,
-            num_columns=spec.num_columns,
-            dims=spec.dims,
-            unit=spec.unit,
-            description=spec.description,
-        )
+        dtype_name = name_dtype(np.dtype(dtype))
+        shape = spec.name, length, spec.num_columns, dtype_name, *grid.fit(length)
+        return cls(*shape, grid.codec, spec.dims, spec.unit, spec.description)
 
     @property
     def fill_value(self) -> int | float:

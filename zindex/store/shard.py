@@ -118,18 +118,8 @@ class ArrayFiles(ArrayShape):
         """Return a file or object of so many bytes that holds values and nothing else."""
         values = np.dtype(dtype)
         length = nbytes // values.itemsize
-        return cls(
-            name=path,
-            length=length,
-            num_columns=1,
-            dtype=name_dtype(values),
-            chunk_length=max(1, length),
-            shard_length=max(1, length),
-            chain=CodecChain(),
-            index=None,
-            prefix=path,
-            flat=True,
-        )
+        shape = path, length, 1, name_dtype(values), max(1, length), max(1, length)
+        return cls(*shape, CodecChain(), index=None, prefix=path, flat=True)
 
 
 @dataclass(frozen=True, slots=True)

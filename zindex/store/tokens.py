@@ -205,9 +205,8 @@ class _Call(NamedTuple):
                 stored = content[part.offset - first : part.offset - first + part.nbytes]
                 if len(stored) != part.nbytes:
                     raise VerificationError(
-                        f"{url} must hold {part.nbytes:,} bytes from byte {part.offset:,}, "
-                        f"as when it was opened, but {len(stored):,} came; restore it and open it "
-                        "again"
+                        f"{url} must hold {part.nbytes:,} bytes from byte {part.offset:,}, as when "
+                        f"it was opened, but {len(stored):,} came; restore it and open it again"
                     )
                 values = np.frombuffer(stored, self.dtype)
                 self.out[part.number : part.number + len(values)] = values

@@ -183,19 +183,9 @@ class _Metadata:
         one_axis = len(self.shape) <= 2 and self.grid[1:] == columns == self.inner[1:]
         if not one_axis or self.chain is None or affixes is None or 0 in columns:
             return None
-        return ArrayFiles(
-            name=str(self.root),
-            length=self.shape[0],
-            num_columns=columns[0] if columns else 1,
-            dtype=str(self.fields["data_type"]),
-            chunk_length=self.inner[0],
-            shard_length=self.grid[0],
-            chain=self.chain,
-            index=index,
-            prefix=affixes[0],
-            suffix=affixes[1],
-            has_columns=bool(columns),
-        )
+        name, dtype, num_columns = str(self.root), str(self.fields["data_type"]), math.prod(columns)
+        shape = name, self.shape[0], num_columns, dtype, self.inner[0], self.grid[0]
+        return ArrayFiles(*shape, self.chain, index, *affixes, has_columns=bool(columns))
 
     def _affixes(self) -> tuple[str, str] | None:
         """Return the prefix and suffix of a file's number in its path."""

@@ -126,16 +126,11 @@ class _KeyReader:
             else:
                 self._read_dataset(child, name)
         offsets = sum_lengths(self.length)
-        return KeyedArray(
-            self.key,
-            self.path,
-            self.dtype or EMPTY_DTYPE,
-            span_start=np.array(self.start, np.int64),
-            value_offset=offsets,
-            item_offset=offsets,
-            group_offset=sum_lengths(items_of_record) if is_nested else None,
-            names=tuple(self.names),
-        )
+        start, groups = np.array(self.start, np.int64), None
+        if is_nested:
+            groups = sum_lengths(items_of_record)
+        dtype, names = self.dtype or EMPTY_DTYPE, tuple(self.names)
+        return KeyedArray(self.key, self.path, dtype, start, offsets, offsets, groups, names)
 
     def _read_items(self, group: Any, record: str) -> int:
         """Add the datasets of one record, and return their number."""

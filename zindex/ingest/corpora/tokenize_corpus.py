@@ -162,12 +162,9 @@ def tokenize_corpus(
     files, files_fingerprint = open_texts(
         source, kind, part_nbytes, on_damage, [column], least_nbytes=_LEAST_NBYTES
     )
+    skips = on_damage == "skip"
     texts = TextDocuments(
-        files,
-        files_fingerprint,
-        settings=settings,
-        encoder=encoder,
-        skip_damaged=on_damage == "skip",
+        files, files_fingerprint, settings=settings, encoder=encoder, skip_damaged=skips
     )
     try_first(texts)
     base = str(local_path(str(target), "a .bin/.idx pair")) if to == "bin" else None
@@ -244,14 +241,9 @@ class _Work:
         """Encode the texts, and write the corpus."""
         root, identity = self.claim.root, self.claim.identity
         dtype = self.texts.settings.token_dtype
+        work = self.texts, self.claim, self.workers, text_records(dtype)
         results = await read_source(
-            self.texts,
-            self.claim,
-            self.workers,
-            text_records(dtype),
-            stage="texts",
-            verb="tokenize",
-            least_nbytes=_LEAST_NBYTES,
+            *work, stage="texts", verb="tokenize", least_nbytes=_LEAST_NBYTES
         )
         streams = [item for result in results for item in result.streams]
         tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]

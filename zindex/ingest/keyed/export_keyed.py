@@ -267,10 +267,7 @@ class _Shard:
     """
 
     def __init__(self, store: Store, keys: Sequence[StoredKey], first: int, last: int) -> None:
-        self.store = store
-        self.keys = keys
-        self.first = first
-        self.last = last
+        self.store, self.keys, self.first, self.last = store, keys, first, last
 
     def write_bin(self, folder: str) -> None:
         """Write a folder of raw arrays."""

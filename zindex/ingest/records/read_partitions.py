@@ -213,9 +213,7 @@ class _RecordWriter:
     """Buffers records and writes them to a scratch file when there are enough."""
 
     def __init__(self, root: Place, name: str, settings: Settings) -> None:
-        self.root = root
-        self.name = name
-        self.settings = settings
+        self.root, self.name, self.settings = root, name, settings
         self.dtypes: Mapping[str, np.dtype[Any]] = {
             name: np.dtype(dtype) for name, dtype in settings.dtypes.items()
         }

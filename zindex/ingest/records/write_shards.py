@@ -99,13 +99,9 @@ class RecordTable:
         for fields in self._fields:
             forms |= fields[name].forms if name in fields else 1 << Form.NONE
         present = [form for form in Form if form != Form.NONE and forms >> form & 1]
-        return RecordField(
-            name,
-            self.value_starts[name][-1],
-            int(present[0]) if len(present) == 1 else None,
-            has_forms=len(present) != 1 or bool(forms & 1),
-            dtype=dtype,
-        )
+        form = int(present[0]) if len(present) == 1 else None
+        has_forms = form is None or bool(forms & 1)
+        return RecordField(name, self.value_starts[name][-1], form, has_forms, dtype)
 
     def count_of_urls(self, num_urls: int) -> Int64Array:
         """Return the records of each file: shape (num_urls,)."""

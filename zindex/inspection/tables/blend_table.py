@@ -165,12 +165,10 @@ def make_blend_report(
         for i, (path, count) in enumerate(zip(blend.datasets, sizes.counts, strict=True))
     )
     return BlendReport(
-        split=plan.split,
+        **{name: getattr(plan, name) for name in ("split", "order", "num_samples")},
         kind="sizes" if one_epoch else kind,
-        order=plan.order,
         shuffle=plan.shuffle if plan.order == "scalable" else None,
         exhaustive=plan.sizes is not None,
-        num_samples=plan.num_samples,
         rows=rows,
         **size_fields(plan.nbytes, status.num_shards, status),
     )

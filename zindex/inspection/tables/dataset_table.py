@@ -49,7 +49,7 @@ class IndexRow(StoreSize):
 
 
 def index_fields(
-    item: Any, status: StoreStatus, nbytes: int, num_shards: int, **sizes: int
+    item: Any, status: StoreStatus, nbytes: int, num_shards: int, tokens_per_epoch: int, sizes: Any
 ) -> dict[str, Any]:
     """Return the fields of an `IndexRow`.
 
@@ -63,13 +63,16 @@ def index_fields(
         ``tokens_per_epoch``, ``num_epochs`` and ``num_samples``.
     """
     plan = item.plan
-    return sizes | {
+    return {
         "dataset": item.dataset,
         "num_documents": plan.source.num_sequences,
         "num_tokens": plan.source.num_tokens,
         "split": plan.split,
         "documents_per_epoch": plan.num_documents,
+        "tokens_per_epoch": tokens_per_epoch,
         "num_requested": item.num_requested,
+        "num_epochs": sizes.num_epochs,
+        "num_samples": sizes.num_samples,
         **size_fields(nbytes, num_shards, status),
     }
 

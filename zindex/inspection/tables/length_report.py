@@ -150,11 +150,6 @@ def report_lengths(
     SourceError
         If the samples of a source are of several units, or ``length_of`` returns no length.
     """
-    lengths = count_lengths(
-        dataset,
-        length_of=length_of,
-        client=client,
-        num_processes=num_processes,
-        num_samples=read_samples,
-    )
+    work: dict[str, Any] = {"client": client, "num_processes": num_processes}
+    lengths = count_lengths(dataset, length_of=length_of, num_samples=read_samples, **work)
     return LengthReport(lengths, advise(lengths, dataset, **run))

@@ -1,7 +1,7 @@
 """Table of packed indices: documents, samples and padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from zindex.indexing.packing import Basis, measure_packing, read_packing_sizes
 from zindex.indexing.run_plan import PlannedIndex
@@ -68,23 +68,11 @@ def _make_row(
         sizes = read_packing_sizes(store)
     num_partitions = sizes.num_epochs * plan.partitions_per_epoch
     layouts = plan.layouts_of(num_partitions, sizes.num_samples, sizes.num_parts)
-    fields = index_fields(
-        item,
-        status,
-        tokens_per_epoch=plan.tokens_per_epoch,
-        num_epochs=sizes.num_epochs,
-        num_samples=sizes.num_samples,
-        nbytes=sum(layout.nbytes for layout in layouts),
-        num_shards=sum(layout.num_shards for layout in layouts),
-    )
-    return PackingRow(
-        **fields,
-        max_documents=plan.rules.max_documents,
-        long_documents=plan.rules.long_documents,
-        basis=sizes.basis,
-        num_parts=sizes.num_parts,
-        padding_share=sizes.padding_share,
-    )
+    nbytes = sum(layout.nbytes for layout in layouts)
+    num_shards = sum(layout.num_shards for layout in layouts)
+    fields = index_fields(item, status, nbytes, num_shards, plan.tokens_per_epoch, sizes)
+    fields |= {name: getattr(sizes, name) for name in ("basis", "num_parts", "padding_share")}
+    return PackingRow(**fields, **asdict(plan.rules))
 
 
 def packing_lines(rows: Sequence[PackingRow]) -> list[str]:

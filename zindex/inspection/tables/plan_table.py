@@ -168,10 +168,7 @@ def make_report(
         plan.packings, statuses[num_indices:num_members], config.index, num_packed
     )
     return PlanReport(
-        order=config.order,
-        seed=config.seed,
-        sequence_length=config.sequence_length,
-        split=config.split,
+        **{name: getattr(config, name) for name in ("order", "seed", "sequence_length", "split")},
         index=str(place_of(config.index)),
         free_nbytes=free,
         rows=rows,
@@ -201,15 +198,8 @@ def _make_blends(
 def _make_row(item: PlannedIndex[IndexPlan], status: StoreStatus) -> PlanRow:
     """Return the row of one index."""
     plan = item.plan
-    fields = index_fields(
-        item,
-        status,
-        tokens_per_epoch=plan.epochs.tokens_per_epoch,
-        num_epochs=plan.epochs.num_epochs,
-        num_samples=plan.num_samples,
-        nbytes=plan.nbytes,
-        num_shards=status.num_shards,
-    )
+    tokens, epochs = plan.epochs.tokens_per_epoch, plan.epochs
+    fields = index_fields(item, status, plan.nbytes, status.num_shards, tokens, epochs)
     return PlanRow(**fields, last_epoch=_describe_last_epoch(plan))
 
 

@@ -59,10 +59,7 @@ class Replan:
     """
 
     def __init__(self, journal: RunJournal, change: Change, position: int, client: Any) -> None:
-        self.journal = journal
-        self.change = change
-        self.position = position
-        self.client = client
+        self.journal, self.change, self.position, self.client = journal, change, position, client
         self.folder = journal.config.index
         #: Number of the new blend.
         self.blend = len(journal.state.blends)

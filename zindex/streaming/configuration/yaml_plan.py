@@ -87,9 +87,7 @@ class Planner:
         check_list("include_folders", include_folders)
         for name, value in variables.items():
             _check_variable(value, f"variables[{name!r}]", 0)
-        self.variables = variables
-        self.dynamic_objs = dynamic_objs
-        self.targets = targets
+        self.variables, self.dynamic_objs, self.targets = variables, dynamic_objs, targets
         self.folders = [Path(os.path.realpath(folder)) for folder in include_folders]
         self.trees: dict[Path, Tree] = {}
         self.chain: list[Path] = []

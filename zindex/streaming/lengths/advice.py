@@ -305,10 +305,9 @@ def _advise_readers(
             effect = f"{num_readers - source.num_items:,} of them read nothing of it"
         remedy = "make its part_nbytes smaller, or its files more"
         text = (
-            f"{source.name!r} has {_count(source.num_items, source.kind[:-1])} for "
-            f"{num_readers:,} readers ({_count(num_ranks, 'rank')} of "
-            f"{_count(num_workers, 'loader worker')}), so {effect}: "
-            f"{remedy if source.is_partitioned else 'add more'}."
+            f"{source.name!r} has {_count(source.num_items, source.kind[:-1])} for {num_readers:,} "
+            f"readers ({_count(num_ranks, 'rank')} of {_count(num_workers, 'loader worker')}), so "
+            f"{effect}: {remedy if source.is_partitioned else 'add more'}."
         )
         numbers = {"num_parts": source.num_items, "num_lanes": num_readers}
         yield Advice("lanes", source.name, text, numbers)
