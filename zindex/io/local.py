@@ -346,8 +346,7 @@ def read_exactly(path: str, descriptor: int, array: AnyArray, offset: int) -> No
     if came != array.nbytes:
         raise VerificationError(
             f"{path} must hold {array.nbytes:,} bytes from byte {offset:,} but ended after "
-            f"{came:,} of them; it was cut after it was opened, so restore the file and open it "
-            "again"
+            f"{came:,} of them; it was cut after it was opened, so restore and open it again"
         )
 
 

@@ -179,7 +179,6 @@ def _map_file(path: str, nbytes: int) -> UInt8Array:
                 _maps[path] = identity, values
     except FileNotFoundError as error:
         raise StoreNotFoundError(
-            f"{path} must still be there, as it was when the store was described; load the store "
-            "again"
+            f"{path} must still be there, as when the store was described; load it again"
         ) from error
     return values

@@ -111,8 +111,7 @@ class KeyedStore:
             raise NotLoadedError("Store not loaded: call load(path) first")
         if key not in self._columns:
             raise MissingKeyError(
-                f"a key must be among those of {self.path}, {self.keys}, got {key!r}; name one of "
-                "them"
+                f"a key must be among those of {self.path}, {self.keys}, got {key!r}; name one"
             )
         return self._columns[key]
 
@@ -215,8 +214,7 @@ class KeyedStore:
                 at = int(wrong[0])
                 raise SourceError(
                     f"{first} and {key} of a record must be of one length, got {expected[at]:,} "
-                    f"and {found[at]:,} in record {records[at]:,} of {self.path}; make the store "
-                    "again"
+                    f"and {found[at]:,} in record {records[at]:,} of {self.path}; make it again"
                 )
 
 

@@ -76,8 +76,7 @@ class _ReadStream(SourceStream):
                     if delivered == 1 and not {"__url__", "__key__"} <= sample.keys():
                         raise SourceError(
                             f"samples of {self.source.name!r} must have __url__ and __key__, got "
-                            f"{sorted(sample)}; let its process_fn copy both from the sample that "
-                            "it was given"
+                            f"{sorted(sample)}; let its process_fn copy both from its input"
                         )
                     sample.update(labels)
                     left_out = dataset.num_skipped - other if may_skip else skipped

@@ -53,8 +53,7 @@ class EncodedFiles(WrappedFiles):
         if self.encoder.identity() != self._tokenizer:
             raise FingerprintMismatchError(
                 f"{self.encoder.path or self.encoder.tokenizer!r} must be the same tokenizer on "
-                "all machines while tokens are made, here it is another one; put the same file "
-                "there"
+                "all machines while tokens are made, here it is another; copy the file there"
             )
 
     def identity(self) -> dict[str, Any]:

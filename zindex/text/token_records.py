@@ -240,8 +240,7 @@ class TokenRecords(EncodedFiles):
         if self.settings.end_id == UNKNOWN_ID:
             raise ConfigError(
                 "append_eod (--append-eod) needs an end of documents, and the tokenizer names no "
-                "eos_token; give the id or the text of one, or False (none) to join documents "
-                "without"
+                "eos_token; give the id or the text of one, or False (none) to do without"
             )
         return self.settings.begin_id, self.settings.end_id
 

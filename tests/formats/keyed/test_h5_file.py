@@ -160,7 +160,7 @@ def test_what_a_file_must_hold(
 
 def test_no_hdf5(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_bytes(b"no such thing")
-    with pytest.raises(SourceError, match=r"a\.h5 must be a sound HDF5 file, but .*signature"):
+    with pytest.raises(SourceError, match=r"a\.h5 must be a sound HDF5 file, it .*signature"):
         read_h5_shards(tmp_path)
 
 

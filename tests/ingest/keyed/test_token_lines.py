@@ -127,7 +127,7 @@ def test_named_dtypes_are_the_keys() -> None:
         ),
         (
             {"rewards": [1.0]},
-            "'rewards' must have as many values as 'responses' has, got 1 and 2, in line 2",
+            "'rewards' must have as many values as 'responses', got 1 and 2, in line 2",
         ),
     ],
 )

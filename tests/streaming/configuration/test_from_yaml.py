@@ -369,7 +369,7 @@ REFUSED = {
     "there is none (did you mean 'taget'?)",
     "target: Box\nparams: [1]": "line 2, column 9: params must be a mapping of arguments, or null "
     "for none, got a list",
-    "target: Box\nparams: 5": "got a single value; name the arguments",
+    "target: Box\nparams: 5": "got a single value; name them",
     "target: Box\nparams: {a b: 1}": "named by letters, digits and underscores, beginning with a "
     "letter, got 'a b'",
     "target: Box\nparams: {1: 1}": "beginning with a letter, got 1",

@@ -202,8 +202,7 @@ def open_h5(path: str) -> Iterator[Any]:
     # h5py raises all of these for damaged files.
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise SourceError(
-            f"{path} must be a sound HDF5 file, but it cannot be read: {str(error)[:200]}; restore "
-            "the file"
+            f"{path} must be a sound HDF5 file, it cannot be read: {str(error)[:200]}; restore it"
         ) from error
 
 

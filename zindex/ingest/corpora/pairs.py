@@ -205,7 +205,6 @@ def _list_folder(folder: str) -> list[str]:
     found = sorted(halves[".idx"]) or [name for name in names if is_store(f"{folder}/{name}")]
     if not found:
         raise SourceError(
-            f"{folder} must hold .bin/.idx pairs or Zarr token stores, it holds none; check the "
-            "path"
+            f"{folder} must hold .bin/.idx pairs or Zarr token stores, it has none; check the path"
         )
     return [os.path.join(folder, name) for name in found]

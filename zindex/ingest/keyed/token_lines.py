@@ -140,8 +140,7 @@ class TokenLines(WrappedFiles):
                 )
         elif len(one) != len(two):
             raise SourceError(
-                f"{key!r} must have as many values as {other!r} has, got {len(one):,} and "
-                f"{len(two):,}"
+                f"{key!r} must have as many values as {other!r}, got {len(one):,} and {len(two):,}"
             )
 
 

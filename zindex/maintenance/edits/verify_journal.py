@@ -119,9 +119,8 @@ class _Walk:
             left = sum(int(pools.num_left[i]) for i in pools.rows_of(row))
             if count > left:
                 raise VerificationError(
-                    f"blend {blend} of the run must draw at most the {left:,} samples that are "
-                    f"left of dataset {row}, it draws {count:,}; the journal or the blend is "
-                    "damaged"
+                    f"blend {blend} of the run must draw at most the {left:,} samples left of "
+                    f"dataset {row}, it draws {count:,}; the journal or the blend is damaged"
                 )
 
     def mark(self, blend: int, datasets: Any, numbers: Any) -> None:

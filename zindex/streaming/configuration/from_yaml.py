@@ -165,8 +165,7 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
         )
     if callable(getattr(kind, name, None)):
         raise entry.place.error(
-            f"an attribute must not hide a method, {kind.__name__} has {name!r}; choose another "
-            "name"
+            f"an attribute must not hide a method, {kind.__name__} has {name!r}; rename it"
         )
     try:
         setattr(value, name, content)

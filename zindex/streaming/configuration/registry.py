@@ -205,8 +205,7 @@ class Targets:
         if isinstance(value, ModuleType) or not (listed or self._allows(str(home))):
             raise place.error(
                 f"a target must be defined in a module of allow_imports, {attribute!r} of {module} "
-                f"comes from {home or 'elsewhere'}; name it there, or list it in the module's "
-                "__all__"
+                f"comes from {home or 'elsewhere'}; name it there, or list it in __all__"
             )
         return value
 

@@ -121,8 +121,7 @@ class Planner:
         check_bounds(self.num_nodes, self.levels[-1], tree.place)
         if sum(self.levels) > _MAX_DEPTH:
             raise tree.place.error(
-                f"values of all files may be nested {_MAX_DEPTH} deep at most; nest them less "
-                "deeply"
+                f"values of all files may be nested {_MAX_DEPTH} deep at most; nest them less"
             )
         plan: Plan
         if isinstance(tree.value, list):
@@ -234,8 +233,7 @@ class Planner:
             if not isinstance(given.value, dict | None):
                 raise given.place.error(
                     "params must be a mapping of arguments, or null for none, got a "
-                    f"{'list' if isinstance(given.value, list) else 'single value'}; name the "
-                    "arguments"
+                    f"{'list' if isinstance(given.value, list) else 'single value'}; name them"
                 )
             params = self._plan_entries(given, given.value or ())
         return params, self._plan_entries(tree, [key for key in tree.value if key not in _WORDS])
@@ -255,8 +253,7 @@ class Planner:
         item = tree.value["include"]
         if "target" in tree.value:
             raise tree.keys["target"].error(
-                "a target must not stand beside an include, which makes the object; remove one of "
-                "them"
+                "a target must not stand beside an include, which makes the object; remove one"
             )
         plan = self._plan_file(*self._find_include(item))
         params, attributes = self._plan_settings(tree)

@@ -243,8 +243,7 @@ class TextTokenizer(MegatronTokenizer):
         text = self.chat_template if chat_template is None else chat_template
         if text is None:
             raise ConfigError(
-                "apply_chat_template needs a chat template, this tokenizer has none; pass "
-                "chat_template"
+                "apply_chat_template needs a chat_template, this tokenizer has none; pass one"
             )
         template = ChatTemplate(text, special_tokens=self.special_tokens_map, variables=variables)
         rendered = template.render(list(conversation), add_generation_prompt=add_generation_prompt)
@@ -281,7 +280,6 @@ def local_file(path: str | os.PathLike[str], what: str) -> Path:
     file = Path(path).absolute()
     if not file.is_file():
         raise ConfigError(
-            f"{what} must be a file, there is none at {file}; nothing is downloaded: save it there "
-            "first"
+            f"{what} must be a file, there is none at {file}; nothing is downloaded: save it first"
         )
     return file

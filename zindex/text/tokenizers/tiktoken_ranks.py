@@ -243,7 +243,6 @@ def _read_ranks(file: Path) -> dict[bytes, int]:
             ) from error
     if not ranks or len(set(ranks.values())) != len(ranks):
         raise ConfigError(
-            f"{file} must have ranks, each once, it has {len(ranks):,} tokens; save the tokenizer "
-            "again"
+            f"{file} must have ranks, each once, it has {len(ranks):,} tokens; save it again"
         )
     return ranks
