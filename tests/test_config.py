@@ -189,7 +189,7 @@ GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
         ({"grid": {"chunk_length": 2.5}}, "chunk_length must be int, got 2.5"),
         ({"grid": {"shard_length": None}}, "shard_length must be int, got None"),
         ({"grid": {"codec": 3}}, "codec must be str, got 3"),
-        ({"grid": {"codec": "gzip"}}, "codec must be 'none' or 'zstd', got 'gzip'"),
+        ({"grid": {"codec": "gzip"}}, "codec must be one of none, zstd, got 'gzip'"),
         ({"grid": {"chunk_length": 7}}, "shard_length must be a multiple of chunk_length"),
     ],
 )

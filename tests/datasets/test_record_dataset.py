@@ -72,7 +72,7 @@ def test_fields_and_process_functions(path: Path, source: ListFiles) -> None:
     assert [dataset[i] for i in range(len(dataset))] == expected
     assert dataset.__getitems__(range(len(dataset))) == expected
     assert dataset.fields == (name,)
-    with pytest.raises(ConfigError, match=r"fields must be among those of .*, got 'no'"):
+    with pytest.raises(ConfigError, match=r"a field of .* must be one of .*, got 'no'"):
         RecordDataset(path, fields=["no"])
 
 

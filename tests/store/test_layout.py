@@ -209,7 +209,7 @@ def test_default_grid() -> None:
         ((-3, 6), "must be at least 1, got -3 and 6"),
         ((4, 10), "must be a multiple of chunk_length, got 10 and 4; for example shard_length=12"),
         ((8, 4), "must be a multiple of chunk_length, got 4 and 8; for example shard_length=8"),
-        ((4, 8, "gzip"), "codec must be 'none' or 'zstd', got 'gzip'"),
+        ((4, 8, "gzip"), "codec must be one of none, zstd, got 'gzip'"),
     ],
 )
 def test_impossible_grids_are_refused(fields: tuple[Any, ...], message: str) -> None:

@@ -68,5 +68,5 @@ def test_missing_stores_are_refused(path: Path) -> None:
         ConfigError, match="part_length must be a whole number of at least 1, got 0"
     ):
         StoredRecords(path, part_length=0)
-    with pytest.raises(ConfigError, match=r"fields must be among those of .*, got 'no'"):
+    with pytest.raises(ConfigError, match=r"a field of .* must be one of .*, got 'no'"):
         StoredRecords(path, fields=["no"])

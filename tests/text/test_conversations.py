@@ -91,9 +91,7 @@ def test_columns_and_roles_can_be_renamed() -> None:
         "columns": {"prompt": "question", "completion": "a"},
         "roles": {"assistant": "model"},
     }
-    with pytest.raises(
-        ConfigError, match=r"columns \(--column\) must name the field of one of tex"
-    ):
+    with pytest.raises(ConfigError, match=r"a part in columns \(--column\) must be one of tex"):
         ConversationParser({"promt": "x"})
 
 

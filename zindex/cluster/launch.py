@@ -14,7 +14,7 @@ from zindex.cluster.job import find_job
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback, resolve
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.resources import choose_scratch, open_scratch
-from zindex.cluster.settings import NodeSettings
+from zindex.cluster.settings import RESOURCES, NodeSettings
 from zindex.cluster.starting import (
     connect,
     open_client,
@@ -74,16 +74,9 @@ def open_cluster(
     """
     worker = worker or NodeSettings(name="worker")
     if name in LAUNCHERS:
-        with alongside(
-            folder,
-            threads=worker.threads,
-            memory=worker.memory,
-            nice=worker.nice,
-            scratch=worker.scratch,
-            host=host,
-            start_timeout=start_timeout,
-            job=find_job(launcher=name),
-        ) as cluster:
+        common = {setting: getattr(worker, setting) for setting in RESOURCES}
+        common |= {"start_timeout": start_timeout, "job": find_job(launcher=name)}
+        with alongside(folder, host=host, **common) as cluster:
             yield cluster.client
             if cluster.client is None:
                 cluster.wait_until_ended()

@@ -8,6 +8,10 @@ from typing import Any
 WORKER_TTL = 15.0
 
 
+#: Settings of a worker's resources.
+RESOURCES = ("threads", "memory", "nice", "scratch")
+
+
 @dataclass
 class NodeSettings:
     """What one node runs; its supervisor reads it as one line of JSON."""

@@ -8,12 +8,12 @@ codec.
 import math
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.schema import ArraySpec
 
 Codec = Literal["none", "zstd"]
@@ -55,8 +55,7 @@ class ChunkGrid:
                 f"{self.chunk_length}; for example shard_length="
                 f"{-(-self.shard_length // self.chunk_length) * self.chunk_length}"
             )
-        if self.codec not in ("none", "zstd"):
-            raise ConfigError(f"codec must be 'none' or 'zstd', got {self.codec!r}")
+        check_choice("codec", self.codec, get_args(Codec))
 
     def fit(self, length: int) -> tuple[int, int]:
         """Return the elements per chunk and per shard of an array, whose last chunk is filled up.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import check_choice
 from zindex.store.open import Store
 from zindex.store.records import KEY, URL, Form, RecordField, decode_value
 from zindex.store.rows import RowReader, Spans, read_many
@@ -51,10 +51,7 @@ class RecordReader:
         found = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
         names = [name for name in found if name != KEY]
         for name in fields or ():
-            if name not in names:
-                raise ConfigError(
-                    f"fields must be among those of {store.root}, got {name!r}; it has {names}"
-                )
+            check_choice(f"a field of {store.root}", name, names)
         self.fields = tuple(names if fields is None else fields)
         wanted = [*self.fields, *(name for name in (KEY,) if name in found)]
         self._columns = [_open_column(store, found[name]) for name in wanted]

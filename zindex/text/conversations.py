@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import SourceError, check_choice
 
 Record = Mapping[str, Any]
 Message = dict[str, Any]
@@ -99,11 +99,7 @@ class ConversationParser:
         self, columns: Mapping[str, str] | None = None, roles: Mapping[str, str] | None = None
     ) -> None:
         for name in columns or ():
-            if name not in COLUMNS:
-                raise ConfigError(
-                    f"columns (--column) must name the field of one of {', '.join(COLUMNS)}, got "
-                    f"{name!r}"
-                )
+            check_choice("a part in columns (--column)", name, COLUMNS)
         self.columns = dict(columns or {})
         self.roles = dict(roles or {})
 

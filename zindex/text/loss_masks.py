@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import Dialogue
 
@@ -68,8 +68,7 @@ class DialogueCutter:
             raise ConfigError(
                 f"train_on (--train-on) must name one role at least, got {trained_roles!r}"
             )
-        if turns not in get_args(Turns):
-            raise ConfigError(f"turns (--turns) must be 'all' or 'last', got {turns!r}")
+        check_choice("turns (--turns)", turns, get_args(Turns))
         self.template = template
         self.trained_roles = tuple(trained_roles)
         self.turns = turns

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from zindex.errors import ConfigError, StoreError, check_choice
+from zindex.errors import StoreError, check_choice
 from zindex.execution.executor import run_builds
 from zindex.formats.token_dtypes import DType
 from zindex.ingest.convert import convert_corpus
@@ -147,8 +147,7 @@ def tokenize_corpus(
     the files, the number of workers, or interruptions. A document without tokens has no sequences.
     Source: Megatron-LM ``tools/preprocess_data.py``.
     """
-    if to not in get_args(CorpusForm):
-        raise ConfigError(f"to (--to) must be 'zarr' or 'bin', got {to!r}; name one of these")
+    check_choice("to (--to)", to, get_args(CorpusForm))
     encoder = TextEncoder(tokenizer)
     if append_eod is None:
         append_eod = not split_sentences

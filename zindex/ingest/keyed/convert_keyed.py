@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 import numpy.typing as npt
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_choice
 from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.keyed.shards import FileFormat, KeyedFormat, detect_format, read_shards
 from zindex.ingest.driver import Workers, open_workers, write_store
@@ -135,11 +135,7 @@ def convert_keyed(
 
 def check_format(storage_type: str, source: Any) -> KeyedFormat:
     """Return a format that can be converted; ConfigError for any other."""
-    if storage_type not in get_args(KeyedFormat):
-        raise ConfigError(
-            f"storage_type (--kind) must be one of {', '.join(get_args(KeyedFormat))} to be "
-            f"converted, got {storage_type!r} for {source}; name other files"
-        )
+    check_choice(f"storage_type (--kind) of {source}", storage_type, get_args(KeyedFormat))
     return cast("KeyedFormat", storage_type)
 
 
