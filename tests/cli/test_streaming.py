@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.cli.commands import fail, succeed
 from tests.sources.archives import write_jsonl
 from zindex.cli import streaming as cli_streaming
-from zindex.streaming.lengths import statistics
+from zindex.execution import process_executor
 from zindex.streaming.lengths.statistics import Lengths
 
 CONFIG = """
@@ -101,7 +101,7 @@ def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str)
 
 
 def test_little_is_counted_in_this_process(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "open_processes", None)
+    monkeypatch.setattr(process_executor, "open_processes", None)
     succeed(*arguments_of(config))
 
 

@@ -9,6 +9,7 @@ from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl
 from tests.trees import all_files
 from zindex.errors import FingerprintMismatchError, SourceError
+from zindex.execution import process_executor
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest import driver
 from zindex.ingest.driver import Claim
@@ -158,7 +159,7 @@ def test_another_number_of_processes_goes_on(
 
 def test_little_data_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"x": "1"}])
-    monkeypatch.setattr(driver, "open_processes", None)
+    monkeypatch.setattr(process_executor, "open_processes", None)
     assert import_records(path, tmp_path / "s", num_processes=0).spec["num_records"] == 1
     import_records(path, tmp_path / "alone", num_processes=1)
     monkeypatch.setattr(driver, "_NBYTES_ALONE", 10)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, TypeVar
 
 from zindex.errors import ClusterLostError, ConfigError
-from zindex.execution.executor import SerialExecutor
+from zindex.execution.executor import Executor, SerialExecutor, open_executor
 from zindex.execution.worker_tasks import Shared, call, die_with, named, wake
 
 R = TypeVar("R")
@@ -85,3 +85,25 @@ def open_processes(num_processes: int, *tasks: Callable[..., Any]) -> Iterator[P
     """Give an executor whose processes end with the block; see `ProcessExecutor`."""
     with closing(ProcessExecutor(num_processes, *tasks)) as executor:
         yield executor
+
+
+def choose_executor(
+    client: Any, num_processes: int | None, *tasks: Callable[..., Any]
+) -> AbstractContextManager[Executor]:
+    """Give the executor of a client, of this process if one is asked for, or of several.
+
+    Raises
+    ------
+    ConfigError
+        If a client and a number of processes are both given, or the number is below 1.
+    """
+    if num_processes is None:
+        return open_executor(client)
+    if client is not None:
+        raise ConfigError(
+            "client (--scheduler) and num_processes (--processes) both say where the work is done; "
+            "give one of them"
+        )
+    if num_processes == 1:
+        return open_executor(SerialExecutor())
+    return open_processes(num_processes, *tasks)

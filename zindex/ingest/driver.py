@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from zindex.arrays import AnyArray
-from zindex.errors import ConfigError, FingerprintMismatchError, StoreNotFoundError
-from zindex.execution.executor import Executor, SerialExecutor, open_executor, run_together
-from zindex.execution.process_executor import open_processes
+from zindex.errors import FingerprintMismatchError, StoreNotFoundError
+from zindex.execution.executor import Executor, run_together
+from zindex.execution.process_executor import choose_executor
 from zindex.execution.progress import Progress, open_progress
 from zindex.io import files
 from zindex.io.objects import Place
@@ -88,21 +88,11 @@ def open_workers(
     ConfigError
         If both are given.
     """
-    if client is not None and num_processes is not None:
-        raise ConfigError(
-            "client (--scheduler) and num_processes (--processes) both say where the work is done; "
-            "give one of them"
-        )
     if num_processes == 0:
         is_small = source is not None and _is_small(source)
         num_processes = 1 if is_small else len(os.sched_getaffinity(0))
-    if num_processes is None:
-        opened = open_executor(client)
-    elif num_processes == 1:
-        opened = open_executor(SerialExecutor())
-    else:
-        opened = open_processes(num_processes, *tasks)
-    with opened as executor, open_progress(progress) as shown:
+    chosen = choose_executor(client, num_processes, *tasks)
+    with chosen as executor, open_progress(progress) as shown:
         yield Workers(executor, shown)
 
 

@@ -42,7 +42,7 @@ def expand_braces(text: str) -> list[str]:
     if "{" not in text and "}" not in text:
         return [text]
     pattern, _ = _parse(text, 0, 0, text)
-    count = _count(pattern)
+    count = _count([pattern])
     if count > MAX_NUM_NAMES:
         raise ConfigError(
             f"a path must stand for at most {MAX_NUM_NAMES:,} files, {text[:200]!r} stands for "
@@ -131,17 +131,13 @@ def _parse_range(found: re.Match[str], whole: str) -> tuple[range, int]:
     return range(first, last + (1 if step > 0 else -1), step), width
 
 
-def _count(pattern: _Pattern) -> int:
-    """Return the number of names of a pattern."""
-    return prod(_count_piece(piece) for piece in pattern)
-
-
-def _count_piece(piece: _Piece) -> int:
+def _count(piece: _Piece) -> int:
+    """Return the number of names that a piece stands for."""
     if isinstance(piece, str):
         return 1
     if isinstance(piece, tuple):
         return len(piece[0])
-    return sum(map(_count, piece))
+    return sum(prod(map(_count, pattern)) for pattern in piece)
 
 
 def _expand(pattern: _Pattern) -> list[str]:

@@ -73,7 +73,7 @@ def test_processes_count_alike(tmp_path: Path) -> None:
     # A function without a name too.
     several = count_lengths(dataset, num_processes=2, length_of=lambda sample: length_of(sample))
     assert several == expected
-    with pytest.raises(ConfigError, match="client and num_processes both say where the work is"):
+    with pytest.raises(ConfigError, match="both say where the work is done; give one of them"):
         count(dataset, num_processes=2)
 
 

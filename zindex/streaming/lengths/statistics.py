@@ -12,15 +12,8 @@ import cloudpickle
 import numpy as np
 
 from zindex.errors import ConfigError, SourceError
-from zindex.execution.executor import (
-    Executor,
-    Held,
-    SerialExecutor,
-    open_executor,
-    run_builds,
-    run_together,
-)
-from zindex.execution.process_executor import open_processes
+from zindex.execution.executor import Executor, Held, SerialExecutor, run_builds, run_together
+from zindex.execution.process_executor import choose_executor
 from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
@@ -185,21 +178,13 @@ def count_lengths(
     """
     if num_samples is not None and num_samples < 1:
         raise ConfigError(f"num_samples must be at least 1, or None for all, got {num_samples}")
-    if client is not None and num_processes is not None:
-        raise ConfigError(
-            "client and num_processes both say where the work is done; give one of them"
-        )
     sources = list_sources(dataset)
 
     async def count_all(executor: Executor) -> Lengths:
         count = partial(_count_source, executor, length_of=length_of, least=num_samples, seed=seed)
         return Lengths(tuple(await run_together(map(count, sources))))
 
-    if num_processes == 1:
-        client = SerialExecutor()
-    use_client = client is not None or num_processes is None
-    place = open_executor(client) if use_client else open_processes(num_processes or 0)
-    with place as executor:
+    with choose_executor(client, num_processes) as executor:
         return run_builds(count_all(executor))
 
 
