@@ -106,7 +106,9 @@ def test_options_of_the_other_kind(write_corpus: WriteCorpus, tmp_path: Path) ->
             f"{option.split('=')[0]} must not come with h5 files, for which it means nothing"
             in line
         )
-    assert "got 'zarr' for" in fail("convert", _corpus_store(prefix, tmp_path), tmp_path / "t")
+    assert "must be one of bin, h5, jsonl, got 'zarr'" in fail(
+        "convert", _corpus_store(prefix, tmp_path), tmp_path / "t"
+    )
     line = fail("export", tmp_path / "corpus.zarr", tmp_path / "o", "--to", "bin")
     assert "must hold records, it holds tokens" in line
 

@@ -140,7 +140,7 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert tokenizer.apply_chat_template(talk, tokenize=False, x="!") == "a<eod>!"
     assert tokenizer.apply_chat_template(talk) == tokenizer.tokenize("a<eod>")
     assert tokenizer.apply_chat_template(talk, "{{ messages[0].role }}", tokenize=False) == "user"
-    with pytest.raises(ConfigError, match="apply_chat_template needs a chat template, this tokeni"):
+    with pytest.raises(ConfigError, match="apply_chat_template needs a chat_template, this tokeni"):
         NullTokenizer(5).apply_chat_template(talk)
 
 

@@ -193,7 +193,7 @@ def test_unfinished_work_of_something_else(folder: Path, monkeypatch: pytest.Mon
 
 def test_settings_that_do_not_fit(folder: Path) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer"}
-    with pytest.raises(ConfigError, match=r"to \(--to\) must be one of zarr, bin, got 'npy'"):
+    with pytest.raises(ConfigError, match=r"to \(--to\) must be one of bin, zarr, got 'npy'"):
         tokenize_corpus(folder / "in", folder / "x", to="npy", **settings)
     with pytest.raises(ConfigError, match="both say where the work is done; give one of them"):
         tokenize_corpus(folder / "in", folder / "x", client=SERIAL, num_processes=1, **settings)

@@ -197,7 +197,9 @@ def test_what_cannot_be_converted_says_so(tmp_path: Path) -> None:
             convert_keyed(source, tmp_path / "s", client=SERIAL, **setting)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"client \(--scheduler\) and num_processes"):
         convert_keyed(source, tmp_path / "s", client=SERIAL, num_processes=1)
-    with pytest.raises(ConfigError, match=r"\(--kind\) must be one of bin, h5, jsonl to be .*zarr"):
+    with pytest.raises(
+        ConfigError, match=r"\(--kind\) .* must be one of bin, h5, jsonl, got .zarr"
+    ):
         convert_keyed(source, tmp_path / "s", client=SERIAL, storage_type="zarr")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="must be named by one folder or file, got 2; put them"):
         convert_keyed([source, source], tmp_path / "s", client=SERIAL, storage_type="h5")

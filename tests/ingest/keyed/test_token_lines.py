@@ -143,7 +143,7 @@ def test_lines_whose_keys_do_not_match(change: dict[str, Any], problem: str) -> 
 @pytest.mark.parametrize("key", ["loss_mask", "position_ids", "sequence_mask"])
 def test_what_goes_along_has_the_same_length(key: str) -> None:
     good, bad = ({"sequence": [1, 2, 3], key: [0] * count} for count in (3, 2))
-    with pytest.raises(SourceError, match=f"'{key}' must have as many values as 'sequence' has"):
+    with pytest.raises(SourceError, match=f"'{key}' must have as many values as 'sequence', got"):
         own(open_token_lines(files_of(good, bad), ""))
 
 
